@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.processes import peak_rss_bytes
+from hopstream.assign.run import assign_nodes
+from hopstream.dataset.settings import PartitionSettings
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedGraph, open_chunked, write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.assign import assign_nodes
-from hopstream.partition.settings import PartitionSettings
 from hopstream.schema import EDGE, NODE
 
 METHODS = ("metis", "kaminpar", "ldg", "fennel", "random")

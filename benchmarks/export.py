@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RNG_SEED, Options, read_options, report
+from hopstream.dataset.layout import open_dataset
 from hopstream.export.run import export_subgraphs
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.sampling_spec import RANDOM_UNIFORM
 from hopstream.tfgnn.spec_builder import SamplingSpecBuilder

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.harness import FANOUT, NUM_FEATURES, read_options, repeat, report
 from benchmarks.seeds import draw_seeds
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
 from hopstream.schema import NODE

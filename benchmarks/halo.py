@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 import hopstream
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

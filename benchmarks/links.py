@@ -22,9 +22,9 @@ from benchmarks.harness import (
     take_turns,
 )
 from hopstream.arrays import IntArray
+from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import Dataset, open_dataset
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore

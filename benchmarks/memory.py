@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.processes import Watched, watch
+from hopstream.assign.run import assign_folder
 from hopstream.engine.settings import memory_bytes
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.append.run import append
-from hopstream.partition.assign import assign_folder
-from hopstream.partition.write import write_parts
+from hopstream.preparation.append.run import append
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE, type_label
 
 EDGES_PER_NODE, NUM_FEATURES, NUM_CHUNKS, NUM_PARTS = 16, 32, 4, 4

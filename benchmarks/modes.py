@@ -13,7 +13,7 @@ from benchmarks.harness import BATCH_SIZE, FANOUT, Figures, Options, Work, read_
 from benchmarks.prepare import TIME_RANGE
 from benchmarks.seeds import draw_seeds
 from hopstream.arrays import IntArray
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
 from hopstream.schema import EDGE, NODE

@@ -7,7 +7,7 @@ import time
 
 from benchmarks.harness import read_options, report
 from benchmarks.prepare import make_graph
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 
 NUM_PARTS = 4
 

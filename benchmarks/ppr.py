@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.harness import BATCH_SIZE, read_options, repeat, report
 from benchmarks.seeds import draw_seeds
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPR, PPRSettings, plan_ppr

@@ -21,11 +21,11 @@ from benchmarks.harness import (
     read_options,
     report,
 )
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 
 PARTS = (1, 2)

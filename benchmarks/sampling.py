@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.harness import BATCH_SIZE, FANOUT, read_options, repeat, report
 from benchmarks.seeds import draw_seeds
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
 from hopstream.schema import EDGE, NODE

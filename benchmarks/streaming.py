@@ -23,10 +23,10 @@ from typing import Any
 
 from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, read_options, report
 from benchmarks.processes import peak_rss_bytes
+from hopstream.dataset.layout import open_dataset
 from hopstream.load.buffers import BufferPool
 from hopstream.load.epochs import Maker
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.schema import NODE
 from hopstream.store import open_store
 from hopstream.store.channel import Channel

@@ -16,8 +16,8 @@ from multiprocessing.synchronize import Barrier
 from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, Timing, read_options, report
 from benchmarks.loader import endless
 from benchmarks.processes import peak_rss_bytes
+from hopstream.dataset.layout import open_dataset
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.schema import NODE
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.harness import Options, Work, read_options, report, take_turns
 from benchmarks.seeds import draw_seeds
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.sample.walks import random_walks
 from hopstream.schema import NODE
 from hopstream.store.local import LocalStore

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Column, RaggedArray
+from hopstream.dataset.manifest import Manifest
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.append.run import append
-from hopstream.partition.manifest import Manifest
-from hopstream.partition.write import write_parts
+from hopstream.preparation.append.run import append
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EdgeType
 
 

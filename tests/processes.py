@@ -13,7 +13,7 @@ from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 
 SERVE = """
 import json, sys
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 

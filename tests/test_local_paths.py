@@ -16,11 +16,11 @@ import typer.main
 from torch_geometric.data import Data
 
 import hopstream
+from hopstream.assign.run import assign_folder
 from hopstream.cli.command import _make_app, run_command
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.ingest.tables import TableSettings, read_tables
-from hopstream.partition.assign import assign_folder
 from hopstream.store.security import read_pem, read_token
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.uris import local_path

@@ -82,7 +82,7 @@ def test_import_takes_less_than_a_third_of_a_second():
 def test_only_the_doors_need_torch():
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['torch_geometric'] = None\n"
-        "import hopstream, hopstream.graph.graph, hopstream.partition.book, hopstream.store.contract\n"
+        "import hopstream, hopstream.graph.graph, hopstream.dataset.book, hopstream.store.contract\n"
         "print(hopstream.Graph.__name__)"
     )
     assert run_python(code) == "Graph"

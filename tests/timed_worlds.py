@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EdgeType
 from hopstream.store.local import LocalStore
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.store.answer import warm_up
 from hopstream.store.local import LocalStore
 from tests.stream.serving import node_loader, remote_graph, serve_here, write_timed_parts

@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hopstream.dataset.key_book import load_partition_book
+    from hopstream.dataset.layout import open_dataset
+    from hopstream.dataset.read_back import read_dataset
     from hopstream.export.run import export_subgraphs
     from hopstream.export.unigraph import write_unigraph
     from hopstream.graph.graph import Graph
@@ -33,18 +36,15 @@ if TYPE_CHECKING:
     from hopstream.load.ppr import PPRLoader
     from hopstream.load.random_nodes import RandomNodeLoader
     from hopstream.load.rank_splits import rank_links, rank_nodes
-    from hopstream.partition.append.run import append
-    from hopstream.partition.audit.run import verify_dataset
-    from hopstream.partition.compact.run import compact
-    from hopstream.partition.dispatch.run import dispatch
-    from hopstream.partition.halo.run import add_halo
-    from hopstream.partition.halo.settings import HaloSettings
-    from hopstream.partition.key_book import load_partition_book
-    from hopstream.partition.layout import open_dataset
-    from hopstream.partition.prepare import prepare
-    from hopstream.partition.read_back import read_dataset
-    from hopstream.partition.reshard.run import reshard
-    from hopstream.partition.write import write_parts
+    from hopstream.preparation.append.run import append
+    from hopstream.preparation.audit.run import verify_dataset
+    from hopstream.preparation.compact.run import compact
+    from hopstream.preparation.dispatch.run import dispatch
+    from hopstream.preparation.halo.run import add_halo
+    from hopstream.preparation.halo.settings import HaloSettings
+    from hopstream.preparation.prepare import prepare
+    from hopstream.preparation.reshard.run import reshard
+    from hopstream.preparation.write import write_parts
     from hopstream.sample.negatives import NegativeSampling
     from hopstream.sample.ppr_settings import PPRSettings
     from hopstream.sample.walks import random_walks, walk_batches
@@ -119,7 +119,7 @@ _MODULE_OF = {
     "ExampleDataset": "hopstream.load.example_dataset",
     "ExampleLoader": "hopstream.load.examples",
     "Graph": "hopstream.graph.graph",
-    "HaloSettings": "hopstream.partition.halo.settings",
+    "HaloSettings": "hopstream.preparation.halo.settings",
     "LinkNeighborLoader": "hopstream.load.links",
     "NegativeSampling": "hopstream.sample.negatives",
     "NeighborLoader": "hopstream.load.loader",
@@ -128,11 +128,11 @@ _MODULE_OF = {
     "RandomNodeLoader": "hopstream.load.random_nodes",
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
-    "add_halo": "hopstream.partition.halo.run",
-    "append": "hopstream.partition.append.run",
+    "add_halo": "hopstream.preparation.halo.run",
+    "append": "hopstream.preparation.append.run",
     "chunk_tables": "hopstream.ingest.chunking.run",
-    "compact": "hopstream.partition.compact.run",
-    "dispatch": "hopstream.partition.dispatch.run",
+    "compact": "hopstream.preparation.compact.run",
+    "dispatch": "hopstream.preparation.dispatch.run",
     "export_subgraphs": "hopstream.export.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
@@ -145,27 +145,27 @@ _MODULE_OF = {
     "hold_out_links": "hopstream.graph.held_out",
     "infer_layerwise": "hopstream.load.layerwise",
     "load_partition": "hopstream.load.partitions",
-    "load_partition_book": "hopstream.partition.key_book",
+    "load_partition_book": "hopstream.dataset.key_book",
     "load_partition_feats": "hopstream.load.partitions",
-    "open_dataset": "hopstream.partition.layout",
+    "open_dataset": "hopstream.dataset.layout",
     "open_embeddings": "hopstream.load.embeddings",
     "open_store": "hopstream.store",
     "place": "hopstream.transfer.place",
-    "prepare": "hopstream.partition.prepare",
+    "prepare": "hopstream.preparation.prepare",
     "pull": "hopstream.transfer.pull",
     "random_walks": "hopstream.sample.walks",
     "rank_links": "hopstream.load.rank_splits",
     "rank_nodes": "hopstream.load.rank_splits",
-    "read_dataset": "hopstream.partition.read_back",
+    "read_dataset": "hopstream.dataset.read_back",
     "read_graph": "hopstream.load.files",
     "read_ogb_links": "hopstream.load.files",
-    "reshard": "hopstream.partition.reshard.run",
+    "reshard": "hopstream.preparation.reshard.run",
     "rmat_graph": "hopstream.ingest.synthetic",
     "split_links": "hopstream.graph.splits",
     "split_nodes": "hopstream.graph.splits",
-    "verify_dataset": "hopstream.partition.audit.run",
+    "verify_dataset": "hopstream.preparation.audit.run",
     "walk_batches": "hopstream.sample.walks",
-    "write_parts": "hopstream.partition.write",
+    "write_parts": "hopstream.preparation.write",
     "write_unigraph": "hopstream.export.unigraph",
 }
 

@@ -16,7 +16,7 @@ import pytest
 from hopstream.cli import main, progress
 from hopstream.cli.children import Child, Children
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 
 DEADLINE_S = 110.0
 """For what takes seconds, but for the first server of a run where ``tests.warm`` was not run before: it compiles

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from hopstream.cli import assign, main
+from hopstream.dataset.layout import open_dataset
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 
 ASKED = ["--method", "ldg", "--parts", "3", "--balance-splits", "--balance-ntypes", "node=y", "--balance-edges"]
 

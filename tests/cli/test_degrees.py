@@ -9,10 +9,10 @@ import pytest
 
 from hopstream.cli import degrees as degrees_module
 from hopstream.cli.degrees import DegreeSummary, degrees_of_dataset, degrees_of_store, summarize
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE
 from hopstream.store.local import LocalStore
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
+from hopstream.dataset.read_back import graph_of_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.npz import write_npz
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.read_back import graph_of_dataset
 from hopstream.schema import EDGE, NODE
 
 

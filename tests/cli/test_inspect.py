@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hopstream.cli import inspect as inspect_module
+from hopstream.dataset.layout import read_manifest
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import read_manifest
-from hopstream.partition.write import write_parts
-from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
+from hopstream.preparation.write import write_parts
+from tests.dataset.timed_graphs import KNOWS, LIKES, RATES, timed_graph
 from tests.processes import ServerPool
 
 WRITES = ["author", "writes", "paper"]

@@ -15,8 +15,8 @@ import hopstream.cli
 from hopstream.cli import main
 from hopstream.errors import AccessDenied, RemoteError, SchemaError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.graph.graph import Graph
-from hopstream.partition.write import write_parts
-from tests.partition.graphs import tree_of
+from hopstream.preparation.write import write_parts
+from tests.dataset.graphs import tree_of
 
 VERBS = ("ingest", "partition", "prepare", "inspect", "serve", "up", "top")
 
@@ -143,13 +143,13 @@ def test_whose_fault_it_is(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("hopstream.partition.layout.open_dataset", fail)
+    monkeypatch.setattr("hopstream.dataset.layout.open_dataset", fail)
     result = run_command("inspect", ".")
     assert result.status == status and result.err.startswith(message)
 
 
 def test_a_mistake_of_ours_shows_where_it_was_made(run_command, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hopstream.partition.layout.open_dataset", lambda _: 1 / 0)
+    monkeypatch.setattr("hopstream.dataset.layout.open_dataset", lambda _: 1 / 0)
     result = run_command("inspect", ".")
     assert result.status == 1
     assert "Traceback" in result.err and result.err.endswith("error: ZeroDivisionError: division by zero\n")
@@ -167,7 +167,7 @@ def test_a_reader_that_has_gone_is_no_reason_to_complain(parts: Path):
 STOPPED = """
 import sys, time
 from hopstream.cli import main
-import hopstream.partition.write as write
+import hopstream.preparation.write as write
 def stop(*_):
     print("here", flush=True)
     while True:  # a signal that comes before a call that waits for one would be waited for in vain

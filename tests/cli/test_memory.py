@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.assign.run import assign_folder
 from hopstream.cli import main
 from hopstream.engine import allotment
 from hopstream.engine.allotment import Allotment
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import memory_bytes
 from hopstream.ingest.chunked import open_chunked, write_chunked
-from hopstream.partition.append.run import append
-from hopstream.partition.assign import assign_folder
-from hopstream.partition.dispatch.plan import REST_BYTES
+from hopstream.preparation.append.run import append
+from hopstream.preparation.dispatch.plan import REST_BYTES
 
 GB = 10**9
 SPEC = """
@@ -122,9 +122,9 @@ PLANNERS: dict[str, Callable[[Path, Path, Callable[..., None]], Any]] = {
 
 CHOOSERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
     "assign": (
-        "partition.assign", lambda world, out: assign_folder(open_chunked(world / "chunks"), out, num_parts=2)
+        "assign.run", lambda world, out: assign_folder(open_chunked(world / "chunks"), out, num_parts=2)
     ),
-    "verify": ("partition.audit.run", lambda world, out: hopstream.verify_dataset(world / "parts")),
+    "verify": ("preparation.audit.run", lambda world, out: hopstream.verify_dataset(world / "parts")),
     "export": (
         "export.run",
         lambda world, out: hopstream.export_subgraphs(world / "parts", world / "spec.pbtxt", out / "samples"),
@@ -140,7 +140,7 @@ ONE_PROCESS = ("halo", "assign", "verify")
 @pytest.mark.parametrize("num_processors", [1, 2, 64, 192])
 def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, free_bytes):
     machine = Machine(num_processors=num_processors, free_bytes=free_bytes)
-    for module in (allotment, import_module("hopstream.partition.prepare")):
+    for module in (allotment, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: machine)
     got: dict[str, Allotment] = {}
 
@@ -177,7 +177,7 @@ def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, 
 def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, capsys, verb):
     """Not ``partition``, which holds the graph in memory without ``--memory``."""
     tiny = Machine(num_processors=64, free_bytes=100 * 10**6)
-    for module in (allotment, import_module("hopstream.partition.prepare")):
+    for module in (allotment, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: tiny)
     assert main([*map(str, words_of(verb, world, tmp_path / "out"))]) == 2
     assert "100.0 MB of memory are free; " in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, ca
 
 def test_the_plan_says_what_was_chosen_and_why(world, tmp_path, monkeypatch, capsys):
     small = Machine(num_processors=64, free_bytes=700 * 10**6)
-    for module in (allotment, import_module("hopstream.partition.prepare")):
+    for module in (allotment, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: small)
     assert main([*map(str, words_of("dispatch", world, tmp_path / "out"))]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] == "memory")

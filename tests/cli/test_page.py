@@ -25,10 +25,10 @@ from hopstream.cli.plots import (
     histogram_plot,
 )
 from hopstream.cli.units import bytes_text
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset, read_manifest
+from hopstream.dataset.settings import PartitionSettings
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset, read_manifest
-from hopstream.partition.settings import PartitionSettings
-from hopstream.partition.write import write_parts
-from tests.partition.timed_graphs import LIKES, timed_graph
+from hopstream.preparation.write import write_parts
+from tests.dataset.timed_graphs import LIKES, timed_graph
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from hopstream.cli.access import TOKEN_VARIABLE
 from hopstream.cli.serve import parts_text
+from hopstream.dataset.layout import read_manifest
 from hopstream.errors import AccessDenied, StoreUnavailable
-from hopstream.partition.layout import read_manifest
 from hopstream.store.remote import RemoteStore
 from hopstream.store.security import ClientSecurity
 from hopstream.store.settings import StoreSettings

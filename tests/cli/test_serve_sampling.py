@@ -17,7 +17,7 @@ import hopstream
 from hopstream.cli.access import TOKEN_VARIABLE
 from hopstream.cli.sampling import Leftovers, Sampler
 from hopstream.errors import SettingsError, StoreError, StoreTimeout, StoreUnavailable
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cluster
 from hopstream.store.security import ClientSecurity
 from hopstream.store.settings import StoreSettings

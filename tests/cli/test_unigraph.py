@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hopstream.dataset.read_back import read_dataset
 from hopstream.ingest import read_graph
-from hopstream.partition.read_back import read_dataset
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hopstream.cli.up import metrics_flags, share_parts
 from hopstream.cli.watching import WatchSettings
 from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.graph.graph import Graph
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store import open_store
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.settings import StoreSettings

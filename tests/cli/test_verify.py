@@ -10,7 +10,7 @@ import pytest
 import hopstream
 from hopstream.cli import main
 from hopstream.ingest.chunked import write_chunked
-from hopstream.partition.audit.report import KINDS
+from hopstream.preparation.audit.report import KINDS
 from hopstream.transfer.place import place
 
 FEATURE = "part-00001/node/node/features/x.npy"

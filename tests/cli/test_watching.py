@@ -12,8 +12,8 @@ from urllib.request import urlopen
 import pytest
 
 from hopstream.cli.watching import WatchSettings, watched, watched_early
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError
-from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer

@@ -22,9 +22,9 @@ import pytest
 import yaml
 
 import hopstream
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.stream.metrics import MetricsServer

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
 from hopstream.load.ppr import PPRLoader
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.hops import PlanRunner
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore

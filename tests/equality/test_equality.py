@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.halo.run import add_halo
-from hopstream.partition.layout import open_dataset
+from hopstream.preparation.halo.run import add_halo
 from hopstream.store.routed import RoutedStore
 from tests.equality import test_equality, test_links, test_node_modes
 from tests.equality.batches import Batches, compared_batches

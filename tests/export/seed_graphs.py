@@ -8,7 +8,7 @@ import numpy as np
 
 from hopstream.arrays import RaggedArray
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 
 NUM_PAPERS = 80
 OPS = """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.engine.on_ray import ray_engine
 from hopstream.export.run import export_subgraphs
-from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from tests.export.worlds import digests, some_seeds, write_world

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.export.plan import plan_of_spec, starts_from_links
 from hopstream.export.readout import declare_link_readout, with_readout_values
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SEEDS, SeedNodes
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import schema_message

@@ -19,6 +19,7 @@ from apache_beam.testing.util import assert_that
 
 from hopstream import prepare
 from hopstream.cli import main
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
 from hopstream.export.on_beam import SampleSubgraphs
 from hopstream.export.plan import plan_of_spec
@@ -27,8 +28,7 @@ from hopstream.export.samples import SeedSampling, schema_of_samples
 from hopstream.export.seed_sampler import SeedSampler
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.load.examples import ExampleLoader
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer

@@ -11,7 +11,7 @@ from hopstream import graph_from_arrays
 from hopstream.export import tasks
 from hopstream.export.run import export_subgraphs
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.tfgnn.graph_schema import message_text, schema_message
 from hopstream.tfgnn.sampling_spec import RANDOM_UNIFORM
 from hopstream.tfgnn.spec_builder import SamplingSpecBuilder

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.export import raw_index
 from hopstream.export.raw_index import RawIndex, as_bytes
 from hopstream.export.seed_tables import array_batches
 from hopstream.export.seeds import NodeIds
 from hopstream.graph.graph import Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 
 NUM_NODES = 1000

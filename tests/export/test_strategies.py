@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from hopstream import graph_from_arrays
+from hopstream.dataset.layout import open_dataset
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.sampling_spec import LATEST_K, RANDOM_UNIFORM, RANDOM_WEIGHTED, TOP_K

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SEEDS, SeedNodes
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import schema_message

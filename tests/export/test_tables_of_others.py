@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from hopstream import read_graph
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SchemaError
 from hopstream.export.samples import SeedSampling, schema_of_samples
 from hopstream.export.seed_sampler import SeedSampler
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.graph_schema import check_schema, parse_message, read_schema

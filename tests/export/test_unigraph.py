@@ -17,7 +17,7 @@ from hopstream.ingest import read_graph
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.chunked.writing import write_chunked
 from hopstream.ingest.chunking.run import chunk_tables
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.tfgnn.graph_schema import read_schema
 from tests.grown import grow
 

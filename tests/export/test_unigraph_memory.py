@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 
 MIB = 1 << 20
 GIVEN = 160 * MIB

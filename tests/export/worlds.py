@@ -11,7 +11,7 @@ import numpy as np
 
 from hopstream.arrays import RaggedArray
 from hopstream.graph.graph import Graph
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.tfgnn.graph_schema import message_text, schema_message
 from hopstream.tfgnn.sampling_spec import RANDOM_UNIFORM
 from hopstream.tfgnn.spec_builder import SamplingSpecBuilder

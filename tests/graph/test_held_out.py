@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.graph.held_out import hold_out_links
 from hopstream.graph.splits import split_links
 from hopstream.ingest.npz import read_npz, write_npz
-from hopstream.partition.read_back import read_dataset
-from hopstream.partition.write import write_parts
-from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
+from hopstream.preparation.write import write_parts
+from tests.dataset.timed_graphs import KNOWS, LIKES, RATES, timed_graph
 
 REVERSE, LABEL, MEETS = ("movie", "rated_by", "user"), ("user", "rates_label", "movie"), ("user", "meets", "user")
 

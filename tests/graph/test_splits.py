@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopstream.dataset.layout import open_dataset
+from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.graph.splits import SplitSettings, group_pairs, split_links, split_nodes
 from hopstream.kernels.hashing import derive_seed
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.read_back import read_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 from tests import naive
-from tests.partition.timed_graphs import KNOWS, LIKES, RATES, timed_graph
+from tests.dataset.timed_graphs import KNOWS, LIKES, RATES, timed_graph
 
 
 def nodes_only(num_nodes: int, **features) -> Graph:

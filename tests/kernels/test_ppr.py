@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.kernels.ppr import FIRST_CAPACITY
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRSettings, plan_ppr

@@ -15,8 +15,8 @@ from hopstream.kernels.spill import (
     place_edges,
     take_ids,
 )
-from hopstream.partition.dispatch import plan
-from hopstream.partition.dispatch.plan import make_buckets
+from hopstream.preparation.dispatch import plan
+from hopstream.preparation.dispatch.plan import make_buckets
 
 
 def test_nodes_are_numbered_part_by_part(rng):

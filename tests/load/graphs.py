@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.batch import MiniBatch
 from hopstream.load.examples import GraphBatch
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.local import LocalStore

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from torch_geometric.data import HeteroData
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.ppr import PPRLoader
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.ppr_settings import PPR, PPRSettings
 from hopstream.store.local import LocalStore
 from tests.load.contract import LoaderContract

@@ -11,11 +11,11 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.ablp import ABLPLoader
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 from tests.load.contract import LoaderContract

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from hopstream.cli.degrees import degrees_of_dataset
+from hopstream.dataset.key_book import load_partition_book
+from hopstream.dataset.layout import open_dataset
 from hopstream.load.partitions import load_partition, load_partition_feats
-from hopstream.partition.key_book import load_partition_book
-from hopstream.partition.layout import open_dataset
 from hopstream.store.contract import KEY, FetchRequest
 from hopstream.store.local import LocalStore
-from tests.partition.append.graphs import grown_graph, written
+from tests.preparation.append.graphs import grown_graph, written
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError
-from hopstream.partition.append.run import append
-from hopstream.partition.layout import open_dataset
+from hopstream.preparation.append.run import append
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from tests.conftest import make_typed_graph

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import StoreError
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings

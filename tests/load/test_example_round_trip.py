@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.load.examples import ExampleLoader
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import message_text, schema_message
 from hopstream.tfgnn.graph_tensor import encode_graphs

@@ -17,7 +17,7 @@ from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
 from hopstream.load.ppr import PPRLoader
 from hopstream.load.random_nodes import RandomNodeLoader
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.sample.walks import random_walks

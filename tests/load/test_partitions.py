@@ -13,8 +13,8 @@ import hopstream
 from hopstream.arrays import RaggedArray
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.schema import EDGE, NODE
-from tests.partition.audit.forging import OPTIONS, RATES, full_graph
-from tests.partition.graphs import same_column, take_rows
+from tests.dataset.graphs import same_column, take_rows
+from tests.preparation.audit.forging import OPTIONS, RATES, full_graph
 
 
 @pytest.fixture(scope="module")

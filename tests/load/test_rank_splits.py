@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.rank_splits import rank_links, rank_nodes
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 
 RATES = ("user", "rates", "movie")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from tests.equality import test_walks
 from tests.pinned.cases import (
     DATASETS,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
 from hopstream.store.contract import LaborSeeds

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.kernels.fused import TREE_SHIFT as KERNEL_TREE_SHIFT
 from hopstream.kernels.trees import pack_neighbors
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.fused import FusedSampler
 from hopstream.sample.slots import EdgeBuffer, SlotMap
 from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest

@@ -9,10 +9,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPR, PPRSettings, plan_ppr

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.dataset.layout import open_dataset
+from hopstream.preparation.write import write_parts
 from hopstream.sample.hops import PlanRunner
 from hopstream.store.local import LocalStore
 from tests.naive_plans import Raw, in_keys, run_plan, seeds_in_ids

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import Dataset, open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE, Direction, EdgeType
 from hopstream.store.contract import KEY, FetchRequest, Store
 from hopstream.store.local import LocalStore

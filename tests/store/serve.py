@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hopstream.cli.memory import bound_memory
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.security import ServerSecurity, read_pem, read_token
 from hopstream.store.server import StoreServer

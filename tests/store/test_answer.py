@@ -273,7 +273,7 @@ WARM = """
 import importlib, pkgutil, sys
 import numpy as np
 import hopstream.kernels
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.store.answer import warm_up
 from hopstream.store.contract import LaborSeeds, SampleRequest
 from hopstream.store.local import LocalStore

@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import KEY, TREE_SHIFT, FetchRequest, LaborSeeds, SampleRequest
 from hopstream.store.local import LocalStore

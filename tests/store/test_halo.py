@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError
 from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest
 from hopstream.store.local import LocalStore

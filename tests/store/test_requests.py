@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from hopstream.dataset.book import PartitionBook
 from hopstream.errors import HopstreamError, IdRangeError, SettingsError, UnknownNameError
-from hopstream.partition.book import PartitionBook
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 from hopstream.store.contract import MAX_COUNT, MAX_TREES, TREE_SHIFT, LaborSeeds, SampleRequest, Store
 from hopstream.store.requests import (

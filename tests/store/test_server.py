@@ -12,14 +12,14 @@ import pytest
 from pyarrow import flight
 
 from hopstream.arrays import IntArray
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import (
     AccessDenied,
     RemoteError,
     StoreUnavailable,
 )
 from hopstream.graph.graph import Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.contract import SampleReply, SampleRequest
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

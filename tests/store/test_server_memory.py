@@ -11,10 +11,10 @@ import pytest
 from pyarrow import flight
 
 from hopstream.arrays import IntArray, RaggedArray
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.contract import SampleRequest
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore

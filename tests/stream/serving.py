@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import open_cluster, parse_locations
 from hopstream.store.contract import Store

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import RemoteError, StoreTimeout, StoreUnavailable
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.store.server import StoreServer
 from hopstream.stream import client
 from tests.load.graphs import flat

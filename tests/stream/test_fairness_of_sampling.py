@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChannelLost
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.channel import Channel
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import hopstream
+from hopstream.dataset.layout import open_dataset
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.store.cluster import ServerEntry, open_cluster, parse_locations
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChannelLost, FormatError, RemoteError, SettingsError, StateError, StoreUnavailable
-from hopstream.partition.layout import open_dataset
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import Graph
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import type_label
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.questions import FeatureInfo

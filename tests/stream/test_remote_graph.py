@@ -17,11 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.load.batch import MiniBatch
 from hopstream.load.layerwise import infer_layerwise
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.settings import StoreSettings
 from hopstream.stream import client, service

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import (
     AccessDenied,
     ChannelLost,
@@ -26,7 +27,6 @@ from hopstream.errors import (
 )
 from hopstream.load.buffers import BufferPool
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import Frame, decode_frame, encode_frame, from_batch

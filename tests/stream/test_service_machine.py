@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChannelLost, StateError, StoreUnavailable
 from hopstream.load.buffers import BufferPool
 from hopstream.load.loader import NeighborLoader
-from hopstream.partition.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.wire import Frame, decode_frame, encode_frame, raise_error
 from hopstream.stream.messages import decode_batch

@@ -20,10 +20,10 @@ with warnings.catch_warnings():
 
 import hopstream.compat.tfgnn as tfgnn
 from hopstream import export_subgraphs
+from hopstream.dataset.layout import open_dataset
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SEEDS
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import message_text, schema_message

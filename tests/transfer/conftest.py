@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
+from hopstream.dataset.manifest import Manifest
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.partition.manifest import Manifest
-from hopstream.partition.write import write_parts
-from tests.partition.graphs import tree_of
+from hopstream.preparation.write import write_parts
+from tests.dataset.graphs import tree_of
 
 NUM_PARTS, NUM_PAPERS = 4, 40
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChecksumError, FormatError
-from hopstream.partition.layout import open_dataset
 from hopstream.transfer import copying
 from hopstream.transfer.place import place
 from hopstream.transfer.places import Place
 from hopstream.transfer.pull import pull
-from tests.partition.graphs import tree_of
+from tests.dataset.graphs import tree_of
 from tests.transfer.conftest import files_of, without_beside
 from tests.transfer.test_places import PlaceContract
 

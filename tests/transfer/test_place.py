@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 import hopstream
+from hopstream.dataset.layout import open_dataset
+from hopstream.dataset.lock import locked
 from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.lock import locked
 from hopstream.store.local import LocalStore
 from hopstream.transfer import copying, delivery, places
 from hopstream.transfer.place import is_being_placed, place
+from tests.dataset.graphs import tree_of
 from tests.killing import kill_again_and_again, left_beside
-from tests.partition.graphs import tree_of
 from tests.transfer.conftest import files_of, other_dataset, without_beside, write_tree
 from tests.transfer.faulty_files import Faults, mounted
 

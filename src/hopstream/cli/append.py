@@ -29,8 +29,8 @@ def run(
     json: JsonFlag = False,
 ) -> None:
     """Add nodes and edges to a dataset; whoever opens it next sees them."""
-    from hopstream.partition.append.run import append_folder
-    from hopstream.partition.paths import overlay_folder, part_folder
+    from hopstream.dataset.paths import overlay_folder, part_folder
+    from hopstream.preparation.append.run import append_folder
 
     output, clock = Output(is_json=json), Clock()
     root = path.parent if path.name == "manifest.json" else path

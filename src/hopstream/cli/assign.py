@@ -11,11 +11,11 @@ from hopstream.cli.options import JsonFlag, MemoryFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
 from hopstream.cli.units import percent_text, plural_text
-from hopstream.partition.settings import PartitionSettings
+from hopstream.dataset.settings import PartitionSettings
 
 if TYPE_CHECKING:
+    from hopstream.assign.source import AssignSource
     from hopstream.ingest.chunked import ChunkedGraph
-    from hopstream.partition.assign_source import AssignSource
 
 
 @with_settings("tables", SourceSettings)
@@ -37,9 +37,9 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Assign every node to a part, for partition and dispatch to read."""
+    from hopstream.assign.folder import META, check_owners_target
+    from hopstream.assign.run import assign_folder
     from hopstream.ingest.apart import check_apart
-    from hopstream.partition.assign import assign_folder
-    from hopstream.partition.assign_folder import META, check_owners_target
 
     output = Output(is_json=json)
     check_apart(out, {"the source": source})
@@ -68,8 +68,8 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
 def _open(source: Path) -> ChunkedGraph | AssignSource | None:
     """A source that is read a block at a time; None for those that are loaded."""
+    from hopstream.assign.dataset_source import open_dataset_source
     from hopstream.ingest.chunked import is_chunked, open_chunked
-    from hopstream.partition.assign_dataset import open_dataset_source
 
     if (source / "manifest.json").is_file():
         return open_dataset_source(source)

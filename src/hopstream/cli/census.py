@@ -9,10 +9,10 @@ import numpy as np
 
 from hopstream.cli.degrees import DegreeSummary
 from hopstream.cli.progress import Facts
-from hopstream.partition.balance import PartitionReport
-from hopstream.partition.book import Owner, PartitionBook
-from hopstream.partition.halo.record import Halo
-from hopstream.partition.layout import Dataset
+from hopstream.dataset.balance import PartitionReport
+from hopstream.dataset.book import Owner, PartitionBook
+from hopstream.dataset.halo_record import Halo
+from hopstream.dataset.layout import Dataset
 from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types, type_label
 
 

@@ -14,7 +14,7 @@ from hopstream.cli.written import show_measured, show_written
 from hopstream.engine.settings import WorkSettings
 
 if TYPE_CHECKING:
-    from hopstream.partition.reshard.plan import Estimate, Plan
+    from hopstream.preparation.reshard.plan import Estimate, Plan
 
 
 @with_settings("settings", WorkSettings)
@@ -32,7 +32,7 @@ def run(
     settings: WorkSettings,
 ) -> None:
     """Write a dataset anew, in its own place, with all that was appended; what was ended goes on."""
-    from hopstream.partition.compact.run import compact
+    from hopstream.preparation.compact.run import compact
 
     output = Output(is_json=json)
     root = path.parent if path.name == "manifest.json" else path

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.dataset.book import EdgeOwner, ends_of, owner_label
+from hopstream.dataset.layout import Dataset, PartArrays
+from hopstream.dataset.overlays import RowReader
 from hopstream.errors import FormatError
-from hopstream.partition.book import EdgeOwner, ends_of, owner_label
-from hopstream.partition.layout import Dataset, PartArrays
-from hopstream.partition.overlays import RowReader
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import Store
 

@@ -16,10 +16,10 @@ from hopstream.cli.units import plural_text
 from hopstream.cli.written import show_measured, show_written
 from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import FormatError, SettingsError
-from hopstream.partition.dispatch.settings import DispatchSettings
+from hopstream.preparation.dispatch.settings import DispatchSettings
 
 if TYPE_CHECKING:
-    from hopstream.partition.dispatch.plan import Estimate, Plan
+    from hopstream.preparation.dispatch.plan import Estimate, Plan
 
 
 @with_settings("where", RootSettings)
@@ -51,8 +51,8 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     halo: NewHaloFlags,
 ) -> None:
     """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
-    from hopstream.partition.dispatch.run import dispatch
-    from hopstream.partition.manifest import read_manifest
+    from hopstream.dataset.manifest import read_manifest
+    from hopstream.preparation.dispatch.run import dispatch
 
     where.check()
     del save_orig_nids  # a dataset cannot be without them
@@ -88,8 +88,8 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
     """Whether an earlier command was ended while it placed the dataset that it had written."""
-    from hopstream.partition.manifest import read_manifest
-    from hopstream.partition.paths import MANIFEST
+    from hopstream.dataset.manifest import read_manifest
+    from hopstream.dataset.paths import MANIFEST
     from hopstream.transfer.place import is_being_placed
 
     if not where.has_roots or not (out_dir / MANIFEST).is_file():

@@ -13,12 +13,12 @@ from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.units import bytes_text, percent_text, plural_text
 from hopstream.engine.settings import MEMORY_HELP
 from hopstream.errors import SettingsError
-from hopstream.partition.halo.settings import HaloSettings
+from hopstream.preparation.halo.settings import HaloSettings
 
 if TYPE_CHECKING:
-    from hopstream.partition.halo.costs import HaloCosts
-    from hopstream.partition.halo.record import Halo
-    from hopstream.partition.halo.run import HaloReport
+    from hopstream.dataset.halo_record import Halo
+    from hopstream.preparation.halo.costs import HaloCosts
+    from hopstream.preparation.halo.run import HaloReport
 
 FEATURES_HELP = "features to copy: none, all, or type:feature and type:* joined by commas; with a budget, all"
 BUDGET_HELP = (
@@ -90,7 +90,7 @@ def run(
     flags: HaloFlags,
 ) -> None:
     """Copy rows of other parts into each part, so that fewer are asked of servers; batches stay the same."""
-    from hopstream.partition.halo.run import add_halo
+    from hopstream.preparation.halo.run import add_halo
 
     output, clock = Output(is_json=json), Clock()
 

@@ -36,8 +36,8 @@ def run(
 ) -> None:
     """Read a raw graph and keep it as a dataset: of one part, or of the parts that PyG's or DGL's files have."""
     from hopstream.cli.census import census_of_dataset
-    from hopstream.partition.layout import Dataset
-    from hopstream.partition.write import write_parts
+    from hopstream.dataset.layout import Dataset
+    from hopstream.preparation.write import write_parts
 
     output = Output(is_json=json)
     check_out(out, source, overwrite=overwrite)

@@ -19,8 +19,8 @@ from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.cli.census import Census
-    from hopstream.partition.book import Delta
-    from hopstream.partition.settings import Progress
+    from hopstream.dataset.book import Delta
+    from hopstream.dataset.settings import Progress
 
 MAX_MATRIX_COLUMNS = 16
 """With more parts than this the matrix of edges between parts is left to JSON and to the page."""
@@ -67,7 +67,7 @@ def run(
     if html is not None:
         from hopstream.arrays import write_text
         from hopstream.cli.page import render_page
-        from hopstream.partition.replace import errors_named
+        from hopstream.dataset.replace import errors_named
 
         with errors_named(html):
             write_text(html, render_page(census))
@@ -78,7 +78,7 @@ def run(
 def _census_of_dataset(path: Path, verify: bool, progress: Progress) -> Census:
     from hopstream.cli.census import census_of_dataset
     from hopstream.cli.degrees import degrees_of_dataset
-    from hopstream.partition.layout import open_dataset
+    from hopstream.dataset.layout import open_dataset
 
     dataset = open_dataset(path.parent if path.is_file() else path)
     if verify:
@@ -188,7 +188,7 @@ def histogram_text(histogram: Sequence[int]) -> str:
 
 
 def _write_parts(output: Output, census: Census) -> None:
-    from hopstream.partition.balance import max_over_mean
+    from hopstream.dataset.balance import max_over_mean
 
     output.text()
     loads, parts = census.part_loads(), range(census.num_parts)

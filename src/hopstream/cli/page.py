@@ -11,7 +11,7 @@ from hopstream.cli.page_parts import grid, page_of, section, table, tiles
 from hopstream.cli.plots import MAX_BARS, MAX_HEAT_PARTS, balance_plot, bin_text, degree_plot, heat_map
 from hopstream.cli.types import edge_type_text, features_text
 from hopstream.cli.units import bytes_text, count_text, full_plural_text, percent_text
-from hopstream.partition.balance import max_over_mean
+from hopstream.dataset.balance import max_over_mean
 from hopstream.schema import EdgeType
 
 

@@ -14,10 +14,10 @@ from hopstream.cli.prepare import prepare_and_show
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
 from hopstream.cli.written import show_cut, show_written
+from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine import EngineName
 from hopstream.engine.settings import WORKERS_HELP, WorkSettings
 from hopstream.errors import SettingsError
-from hopstream.partition.settings import PartitionSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Cut a graph into parts and write them as a dataset."""
-    from hopstream.partition.write import write_parts
+    from hopstream.preparation.write import write_parts
 
     output = Output(is_json=json)
     if settings.method == "file" and owners is None:

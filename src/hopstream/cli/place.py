@@ -17,8 +17,8 @@ from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import SettingsError
 
 if TYPE_CHECKING:
-    from hopstream.partition.manifest import Manifest
-    from hopstream.partition.roots import Roots
+    from hopstream.dataset.manifest import Manifest
+    from hopstream.dataset.roots import Roots
     from hopstream.transfer.place import RootList
 
 
@@ -140,7 +140,7 @@ def run(
     settings: WorkerSettings,
 ) -> None:
     """Spread a dataset over several roots, such as one per machine; what was ended goes on."""
-    from hopstream.partition.manifest import read_manifest
+    from hopstream.dataset.manifest import read_manifest
 
     if not where.is_on:
         raise SettingsError("there is nothing to do; give --root, --roots or --ip-config")

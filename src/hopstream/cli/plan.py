@@ -10,9 +10,9 @@ from hopstream.cli.units import bytes_text, plural_text
 
 if TYPE_CHECKING:
     from hopstream.engine.allotment import Allotment
-    from hopstream.partition.dispatch import plan as dispatch_plan
-    from hopstream.partition.prepare_plan import PhasePlan, PreparePlan
-    from hopstream.partition.reshard import plan as reshard_plan
+    from hopstream.preparation.dispatch import plan as dispatch_plan
+    from hopstream.preparation.plan import PhasePlan, PreparePlan
+    from hopstream.preparation.reshard import plan as reshard_plan
 
 PlanLine = tuple[str, str]
 """A word, and what is planned of it."""

@@ -18,11 +18,11 @@ from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import TableFlags
 from hopstream.cli.units import percent_text, plural_text
 from hopstream.cli.written import show_measured, show_written
+from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.engine.settings import WorkSettings
-from hopstream.partition.settings import PartitionSettings, Progress
 
 if TYPE_CHECKING:
-    from hopstream.partition.prepare import News
+    from hopstream.preparation.prepare import News
 
 
 @with_settings("tables", TableFlags)
@@ -53,7 +53,7 @@ def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
 ) -> None:  # fmt: skip
     """Write a dataset in bounded memory, and what is planned, done and written."""
     from hopstream.ingest.tables import TableSettings
-    from hopstream.partition.prepare import prepare
+    from hopstream.preparation.prepare import prepare
 
     tables.check_source(source)
     with progress_bars() as progress:
@@ -84,8 +84,8 @@ class Shown:
     def news(self, news: News) -> None:
         """Write a plan, or what became of a phase."""
         from hopstream.ingest.chunking.run import ChunkReport
-        from hopstream.partition.prepare import Resumed
-        from hopstream.partition.prepare_plan import PreparePlan
+        from hopstream.preparation.plan import PreparePlan
+        from hopstream.preparation.prepare import Resumed
 
         if isinstance(news, PreparePlan):
             self._numbers = {phase.name: n for phase, n in zip(news.phases, news.numbers, strict=True)}

@@ -21,7 +21,7 @@ from hopstream.engine.peak import peak_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hopstream.partition.settings import Progress
+    from hopstream.dataset.settings import Progress
 
 Json = bool | int | float | str | None | Sequence["Json"] | Mapping[str, "Json"]
 Facts = Mapping[str, Json]

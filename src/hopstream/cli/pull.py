@@ -11,9 +11,9 @@ from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.serve import parts_text
 from hopstream.cli.units import bytes_text
+from hopstream.dataset.part_numbers import parse_parts
 from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import SettingsError
-from hopstream.partition.part_numbers import parse_parts
 
 
 @with_settings("settings", WorkerSettings)
@@ -29,8 +29,8 @@ def run(
     settings: WorkerSettings,
 ) -> None:
     """Copy parts of a dataset from another place to this machine; what was ended goes on."""
-    from hopstream.partition.roots import is_here
-    from hopstream.partition.settings import MAX_PARTS
+    from hopstream.dataset.roots import is_here
+    from hopstream.dataset.settings import MAX_PARTS
     from hopstream.transfer.pull import pull
 
     output, clock = Output(is_json=json), Clock()

@@ -12,7 +12,7 @@ from hopstream.cli.plan import show_dataset_plan
 from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.units import bytes_text
 from hopstream.cli.written import show_measured, show_written
-from hopstream.partition.reshard.settings import ReshardSettings
+from hopstream.preparation.reshard.settings import ReshardSettings
 
 
 @with_settings("settings", ReshardSettings)
@@ -31,7 +31,7 @@ def run(
     settings: ReshardSettings,
 ) -> None:
     """Write a dataset anew with other parts, in bounded memory; what was ended goes on."""
-    from hopstream.partition.reshard.run import reshard
+    from hopstream.preparation.reshard.run import reshard
 
     output, clock = Output(is_json=json), Clock()
     with progress_bars() as progress:

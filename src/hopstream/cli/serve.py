@@ -25,8 +25,8 @@ from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_o
 from hopstream.cli.served import as_listed, brought_here, open_parts
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.cli.watching import WatchSettings, watched, watched_early
+from hopstream.dataset.spot_check import Verify
 from hopstream.errors import AccessDenied, SettingsError
-from hopstream.partition.spot_check import Verify
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _announced(path: Path | None, location: str, store: LocalStore, dataset: Pat
     if path is None:
         yield
         return
-    from hopstream.partition.replace import errors_named
+    from hopstream.dataset.replace import errors_named
     from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 
     entry = ServerEntry(location=location, parts=store.parts, path=dataset.resolve())

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.dataset.part_numbers import parse_parts
+from hopstream.dataset.roots import CLUSTER, is_here
+from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import SettingsError
-from hopstream.partition.part_numbers import parse_parts
-from hopstream.partition.roots import CLUSTER, is_here
-from hopstream.partition.settings import MAX_PARTS
 from hopstream.uris import is_uri, local_path, shown_uri
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def open_parts(dataset: Path, settings: ServeSettings) -> LocalStore:
         FormatError: A part is not here, or a file of it is not what the manifest says.
         ChecksumError: With ``settings.verify``, the same.
     """
-    from hopstream.partition.layout import open_dataset
+    from hopstream.dataset.layout import open_dataset
     from hopstream.store.local import LocalStore
 
     opened = open_dataset(dataset)

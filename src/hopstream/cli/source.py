@@ -221,7 +221,7 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
         )
     settings.check_source(path)
     if (path / "manifest.json").exists():
-        from hopstream.partition.read_back import read_dataset
+        from hopstream.dataset.read_back import read_dataset
 
         return Source(graph=read_dataset(path), kind="dataset")
     if are_partitions(path):
@@ -281,8 +281,8 @@ def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
     Raises:
         SettingsError: One of the two paths is, or lies in, the other, or what is in ``out`` is not to be replaced.
     """
+    from hopstream.dataset.replace import check_target
     from hopstream.ingest.apart import check_apart
-    from hopstream.partition.replace import check_target
 
     check_apart(out, {"the source": source})
     check_target(out, overwrite=overwrite)

@@ -27,14 +27,14 @@ from hopstream.cli.sampling import limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.cli.watching import WatchSettings
+from hopstream.dataset.roots import CLUSTER, ROOTS
+from hopstream.dataset.spot_check import Verify
 from hopstream.engine.peak import watched
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
-from hopstream.partition.roots import CLUSTER, ROOTS
-from hopstream.partition.spot_check import Verify
 from hopstream.stream.settings import SamplingLimits
 
 if TYPE_CHECKING:
-    from hopstream.partition.layout import Dataset
+    from hopstream.dataset.layout import Dataset
     from hopstream.store.cluster import Cluster
 
 MAX_WAIT_S = 3600.0
@@ -103,7 +103,7 @@ def run(
     Without --threads the servers share the machine's cores. --metrics-port is that of the first server; the others take
     the ports after it.
     """
-    from hopstream.partition.layout import open_dataset
+    from hopstream.dataset.layout import open_dataset
 
     output, clock = Output(is_json=json), Clock()
     opened = open_dataset(dataset)
@@ -330,7 +330,7 @@ class _ClusterFile:
         self._written = ""
 
     def write(self, cluster: Cluster) -> None:
-        from hopstream.partition.replace import errors_named
+        from hopstream.dataset.replace import errors_named
         from hopstream.store.cluster import write_cluster
 
         with errors_named(self._path):

@@ -15,8 +15,8 @@ from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import SettingsError
 
 if TYPE_CHECKING:
-    from hopstream.partition.audit.reference import Against
-    from hopstream.partition.audit.report import Check, Finding, VerifyReport
+    from hopstream.preparation.audit.reference import Against
+    from hopstream.preparation.audit.report import Check, Finding, VerifyReport
 
 WRONG = 1
 """Exit status where something is wrong; 2 is for what cannot be checked at all."""
@@ -46,7 +46,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     settings: SourceSettings,
 ) -> None:
     """Check all that a dataset says, alone or against its source; the exit status is 1 where something is wrong."""
-    from hopstream.partition.audit.run import verify_dataset
+    from hopstream.preparation.audit.run import verify_dataset
 
     output, clock = Output(is_json=json), Clock()
     root = path.parent if path.name == "manifest.json" else path
@@ -67,9 +67,9 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 def _parts(root: Path, text: str) -> Sequence[int]:
     """The parts that a text names; ``here`` stands for those whose folders are there."""
-    from hopstream.partition.manifest import read_manifest
-    from hopstream.partition.part_numbers import parse_parts
-    from hopstream.partition.roots import is_here
+    from hopstream.dataset.manifest import read_manifest
+    from hopstream.dataset.part_numbers import parse_parts
+    from hopstream.dataset.roots import is_here
 
     num_parts = read_manifest(root).book.num_parts
     if text != "here":

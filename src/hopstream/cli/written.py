@@ -10,8 +10,8 @@ from hopstream.cli.units import bytes_text, percent_text, plural_text
 from hopstream.engine.peak import peak_bytes
 
 if TYPE_CHECKING:
-    from hopstream.partition.manifest import Manifest
-    from hopstream.partition.settings import PartitionSettings
+    from hopstream.dataset.manifest import Manifest
+    from hopstream.dataset.settings import PartitionSettings
 
 
 def show_cut(output: Output, manifest: Manifest, settings: PartitionSettings) -> None:
@@ -38,7 +38,7 @@ def show_measured(output: Output, manifest: Manifest, cost: Cost | None = None) 
 
 def show_written(output: Output, root: Path, manifest: Manifest) -> None:
     """Write what was written, and where it is."""
-    from hopstream.partition.manifest import FORMAT
+    from hopstream.dataset.manifest import FORMAT
 
     report = manifest.report
     # Halos may have been made since.

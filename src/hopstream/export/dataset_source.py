@@ -16,6 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, check_file, offsets_of
+from hopstream.dataset.book import ends_of
+from hopstream.dataset.chunks import row_chunks
+from hopstream.dataset.layout import Dataset, PartArrays, open_dataset
+from hopstream.dataset.overlays import newest_part
 from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
 from hopstream.ingest.chunked.sources import (
@@ -31,10 +35,6 @@ from hopstream.ingest.chunked.sources import (
     Span,
 )
 from hopstream.ingest.chunking.raw_files import append_values
-from hopstream.partition.book import ends_of
-from hopstream.partition.chunks import row_chunks
-from hopstream.partition.layout import Dataset, PartArrays, open_dataset
-from hopstream.partition.overlays import newest_part
 from hopstream.schema import EdgeType, FeatureSchema
 
 RANGE_EDGES = 1 << 20

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from hopstream.arrays import IntArray, write_text
+from hopstream.dataset.replace import errors_named
 from hopstream.engine import Task, kind_of, open_engine
 from hopstream.engine.allotment import Allotment, Needs, allot
 from hopstream.engine.job import Job, digest_of, job_digest
@@ -37,7 +38,6 @@ from hopstream.export.tasks import PARTIAL, STAGES, write_shard
 from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.tables import TableSettings
-from hopstream.partition.replace import errors_named
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text, names_tables, schema_message
 from hopstream.tfgnn.sampling_spec import parse_spec, spec_name, spec_text, uniform_by_default

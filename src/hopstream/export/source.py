@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopstream.dataset.paths import MANIFEST
 from hopstream.engine.job import digest_of
 from hopstream.engine.settings import Progress, WorkSettings
 from hopstream.engine.work_folder import WorkFolder
@@ -22,8 +23,7 @@ from hopstream.ingest.chunking.run import table_states
 from hopstream.ingest.described import description_of, is_unigraph, read_metadata
 from hopstream.ingest.table_metadata import TablesMetadata
 from hopstream.ingest.tables import TableSettings
-from hopstream.partition.paths import MANIFEST
-from hopstream.partition.prepare import prepare
+from hopstream.preparation.prepare import prepare
 from hopstream.sample.plan import SamplePlan
 from hopstream.schema import STRING, FeatureSchema, GraphSchema
 from hopstream.store import open_store

@@ -16,6 +16,7 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray, write_text
 from hopstream.checks import did_you_mean, known_names
+from hopstream.dataset.paths import MANIFEST, path_name
 from hopstream.engine.settings import no_progress
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
@@ -41,7 +42,6 @@ from hopstream.ingest.unigraph import (
     STRINGS,
     TARGET,
 )
-from hopstream.partition.paths import MANIFEST, path_name
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.graph_schema import AUXILIARY, edge_set_names, message_text, schema_message
 from hopstream.tfgnn.tfrecord import shard_paths

@@ -12,11 +12,11 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.dataset.book import Owner
 from hopstream.errors import FormatError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.load.buffers import Buffers
 from hopstream.load.columns import ColumnChoice
-from hopstream.partition.book import Owner
 from hopstream.sample.plan import SeedNodes
 from hopstream.schema import EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, find_sorted, open_array, write_array, write_blocks, write_text
 from hopstream.checks import did_you_mean
+from hopstream.dataset.book import PartitionBook
+from hopstream.dataset.paths import part_folder, path_name
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, UnknownNameError
-from hopstream.partition.book import PartitionBook
-from hopstream.partition.paths import part_folder, path_name
 from hopstream.uris import local_path
 
 RECORD = "embeddings.json"

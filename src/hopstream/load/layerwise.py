@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 import numpy as np
 
 from hopstream.arrays import Array, write_array
+from hopstream.dataset.spot_check import Verify
 from hopstream.errors import SettingsError, StoreTimeout
 from hopstream.load.buffers import BufferPool
 from hopstream.load.columns import EdgeFeatures, NodeFeatures
@@ -24,7 +25,6 @@ from hopstream.load.layer_batches import Layer, LayerLoader, RowSpan
 from hopstream.load.options import PYG_OPTIONS, check_seconds, read_integer, refuse_unknown
 from hopstream.load.service import BatchService
 from hopstream.load.setup import Collate, LoaderOptions
-from hopstream.partition.spot_check import Verify
 from hopstream.sample.options import SamplingOptions
 from hopstream.sample.plan import SampleOp
 from hopstream.schema import Direction, EdgeType

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Never
 
 from numpy.typing import ArrayLike
 
+from hopstream.dataset.spot_check import Verify
 from hopstream.errors import SettingsError
 from hopstream.load.buffers import BufferPool
 from hopstream.load.columns import EdgeFeatures, NodeFeatures
@@ -22,7 +23,6 @@ from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, remembers_recipe
 from hopstream.load.setup import DEFAULT_BUFFER_BYTES, Collate, LoaderOptions, LoaderSetup, SubgraphLoader
 from hopstream.load.times import read_seed_times
-from hopstream.partition.spot_check import Verify
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.options import (
     Drawing,

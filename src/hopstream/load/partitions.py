@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
+from hopstream.dataset.book import EdgeOwner, ends_of
+from hopstream.dataset.halo_layout import HaloArrays, open_halo
+from hopstream.dataset.key_book import KeyBook
+from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays, open_dataset
+from hopstream.dataset.overlays import newest_edge_ids, newest_part
+from hopstream.dataset.paths import part_folder
 from hopstream.errors import SettingsError
-from hopstream.partition.book import EdgeOwner, ends_of
-from hopstream.partition.halo.layout import HaloArrays, open_halo
-from hopstream.partition.key_book import KeyBook
-from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays, open_dataset
-from hopstream.partition.overlays import newest_edge_ids, newest_part
-from hopstream.partition.paths import part_folder
 from hopstream.schema import Direction, EdgeType, GraphSchema
 
 if TYPE_CHECKING:

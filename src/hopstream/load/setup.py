@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, get_args
 
 from hopstream.checks import check_choice
+from hopstream.dataset.spot_check import Verify, read_verify
 from hopstream.errors import MissingDependencyError, SettingsError
 from hopstream.load.batch import Convert, MiniBatch, SubgraphReader
 from hopstream.load.buffers import BufferPool, Buffers
@@ -32,7 +33,6 @@ from hopstream.load.order import Remainder, SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
 from hopstream.load.workers import WorkerSettings
-from hopstream.partition.spot_check import Verify, read_verify
 from hopstream.sample.options import SamplingOptions, check_options
 from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
 from hopstream.store import Source, open_store

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray, offsets_of
+from hopstream.dataset.book import ends_of
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.ppr import NOT_FETCHED
-from hopstream.partition.book import ends_of
 from hopstream.sample.excluded import ExcludedPairs
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr_settings import PPR, PPRPlan

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.checks import Settings, check_choice, is_number, read_flag, read_integer
+from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
-from hopstream.partition.book import ends_of
 from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
 from hopstream.store.contract import MAX_COUNT, Store
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from hopstream.checks import Settings, is_number, read_integer
+from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
-from hopstream.partition.book import ends_of
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import MAX_TREES, Store
 from hopstream.store.requests import SEED_STOP

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Unpack, cast
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
+from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.walks import NO_NODE, hash_fractions
-from hopstream.partition.book import ends_of
 from hopstream.sample.seeds import SeedsLike, read_seeds
 from hopstream.sample.walk_memory import WalkMemory
 from hopstream.sample.walk_settings import Metapath, Step, WalkOptions, WalkSettings

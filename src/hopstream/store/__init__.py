@@ -55,7 +55,7 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
         from hopstream.store.cluster import open_cluster, read_cluster
 
         return open_cluster(read_cluster(path), settings)
-    from hopstream.partition.layout import open_dataset
+    from hopstream.dataset.layout import open_dataset
     from hopstream.store.local import LocalStore
 
     return LocalStore(open_dataset(path, verify=None if settings is None else settings.verify))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.dataset.book import Owner, ends_of
 from hopstream.errors import FormatError, SettingsError, VersionMismatch
-from hopstream.partition.book import Owner, ends_of
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import MAX_COUNT, FetchRequest, SampleReply, SampleRequest
 from hopstream.store.facts import StoreFacts

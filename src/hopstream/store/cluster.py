@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.arrays import write_text
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import (
     FormatError,
     SchemaError,
@@ -19,7 +20,6 @@ from hopstream.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from hopstream.partition.layout import open_dataset
 from hopstream.store.contract import Store
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.dataset.book import Owner, PartitionBook, owner_label
+from hopstream.dataset.layout import EdgeArrays, PartArrays
+from hopstream.dataset.overlays import edge_pieces
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
 from hopstream.kernels.memory import address_table
-from hopstream.partition.book import Owner, PartitionBook, owner_label
-from hopstream.partition.layout import EdgeArrays, PartArrays
-from hopstream.partition.overlays import edge_pieces
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import KEY
 from hopstream.store.drawing import check_range

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Column, IntArray
 from hopstream.checks import OfOneProcess
+from hopstream.dataset.book import Owner, PartitionBook
 from hopstream.errors import FormatError, IdRangeError
-from hopstream.partition.book import Owner, PartitionBook
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 
 KEY = "\x00key"

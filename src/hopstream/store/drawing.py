@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
+from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
+from hopstream.dataset.layout import OverlayArrays, PartArrays
+from hopstream.dataset.overlays import edge_pieces, overlay_pieces
 from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.chosen import (
     LABOR,
@@ -33,9 +36,6 @@ from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
 from hopstream.kernels.newest import WORD_BITS, find_newest, mark_nodes
 from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, trim_by_time
-from hopstream.partition.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
-from hopstream.partition.layout import OverlayArrays, PartArrays
-from hopstream.partition.overlays import edge_pieces, overlay_pieces
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, LaborSeeds, SampleReply, SampleRequest, Strategy
 

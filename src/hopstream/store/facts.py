@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.dataset.book import Owner, PartitionBook
+from hopstream.dataset.delta_records import deltas_from_json, deltas_to_json
 from hopstream.errors import FormatError, HopstreamError
-from hopstream.partition.book import Owner, PartitionBook
-from hopstream.partition.delta_records import deltas_from_json, deltas_to_json
 from hopstream.schema import Direction, FeatureSchema, GraphSchema
 from hopstream.store.contract import Store
 from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, owner_from_json, owner_to_json

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, offsets_of
+from hopstream.dataset.book import Owner, PartitionBook, ends_of, owner_label
+from hopstream.dataset.halo_layout import HaloArrays
+from hopstream.dataset.layout import PartArrays
 from hopstream.kernels.halo import find_edge_rows, find_rows, number_edges
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.pairs import find_edges
-from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
-from hopstream.partition.halo.layout import HaloArrays
-from hopstream.partition.layout import PartArrays
 from hopstream.schema import Direction, EdgeType, GraphSchema
 from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest

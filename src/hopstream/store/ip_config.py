@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopstream.dataset.listing import read_listing
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.roots import Root
 from hopstream.errors import FormatError, SettingsError
-from hopstream.partition.listing import read_listing
-from hopstream.partition.manifest import Manifest
-from hopstream.partition.roots import Root
 from hopstream.store.cluster import Cluster, ServerEntry
 from hopstream.store.security import Location
 

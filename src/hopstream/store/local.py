@@ -15,18 +15,18 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
+from hopstream.dataset.book import Owner, owner_label
+from hopstream.dataset.halo_layout import HaloArrays, open_halo
+from hopstream.dataset.in_memory import MemoryDataset
+from hopstream.dataset.layout import Dataset, PartArrays
+from hopstream.dataset.overlays import edge_pieces
+from hopstream.dataset.paths import link_folder, node_folder, split_path
+from hopstream.dataset.verify import REMEDY, check_ascending
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_rows
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.ownership import first_unowned
 from hopstream.kernels.pairs import find_edges
-from hopstream.partition.book import Owner, owner_label
-from hopstream.partition.halo.layout import HaloArrays, open_halo
-from hopstream.partition.in_memory import MemoryDataset
-from hopstream.partition.layout import Dataset, PartArrays
-from hopstream.partition.overlays import edge_pieces
-from hopstream.partition.paths import link_folder, node_folder, split_path
-from hopstream.partition.verify import REMEDY, check_ascending
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
 from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged, piece_columns, ragged_ranges
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store

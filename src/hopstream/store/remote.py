@@ -17,8 +17,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
+from hopstream.dataset.book import ends_of, owner_label
 from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable
-from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.channel import Channel, FrameReader
 from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store

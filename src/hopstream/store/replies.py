@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.dataset.book import ends_of
 from hopstream.errors import FormatError
 from hopstream.kernels.stitch import scatter_rows
-from hopstream.partition.book import ends_of
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, Links, SampleReply, SampleRequest, Store
 from hopstream.store.pieces import Piece, Run

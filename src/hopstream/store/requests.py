@@ -8,8 +8,8 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.checks import known_names
+from hopstream.dataset.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
-from hopstream.partition.book import Owner, PartitionBook, ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
 from hopstream.store.contract import (
     KEY,

@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
+from hopstream.dataset.book import ends_of, owner_label
 from hopstream.errors import (
     FormatError,
     HopstreamError,
@@ -23,7 +24,6 @@ from hopstream.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.channel import ask_again_if_busy
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store

@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
+from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.errors import FormatError, SettingsError
-from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, LaborSeeds, SampleRequest, Strategy
 from hopstream.store.pieces import Piece, RowCost, cut_pieces

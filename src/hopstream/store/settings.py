@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from hopstream.checks import Settings, check_choice, check_int, check_seconds
+from hopstream.dataset.spot_check import Verify
 from hopstream.errors import SettingsError
-from hopstream.partition.spot_check import Verify
 from hopstream.store.security import ClientSecurity
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from hopstream.dataset.in_memory import OwnPart, build_part, facts_of
+from hopstream.dataset.part_facts import PartFacts, agree
 from hopstream.errors import HopstreamError, StoreError, StoreTimeout, StoreUnavailable, VersionMismatch
-from hopstream.partition.in_memory import OwnPart, build_part, facts_of
-from hopstream.partition.part_facts import PartFacts, agree
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, parts_label

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.kernels.halo import split_replicated
 from hopstream.kernels.stitch import scatter_runs, split_by_part
-from hopstream.partition.book import PartitionBook, ends_of
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.halo import HaloStore
 from hopstream.store.remote import RemoteStore

@@ -8,8 +8,8 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.checks import known_words
+from hopstream.dataset.book import ends_of, owner_label
 from hopstream.errors import SettingsError
-from hopstream.partition.book import ends_of, owner_label
 from hopstream.schema import timed_edge_types
 from hopstream.store.contract import MAX_COUNT, MAX_TREES, TREE_SHIFT, SampleRequest, Store, Strategy
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.dataset.book import Owner, ends_of
 from hopstream.errors import UnknownNameError
-from hopstream.partition.book import Owner, ends_of
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest, Store
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from hopstream import errors
 from hopstream.arrays import Array
+from hopstream.dataset.book import Owner
 from hopstream.errors import FormatError, HopstreamError, RemoteError, StoreUnavailable, VersionMismatch
-from hopstream.partition.book import Owner
 from hopstream.schema import NUMERIC_DTYPES, Direction, EdgeType
 
 MAGIC = b"HOPS"

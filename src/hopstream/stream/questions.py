@@ -14,8 +14,8 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray, to_array
 from hopstream.checks import OfOneProcess, check_choice
+from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError, StateError
-from hopstream.partition.book import ends_of
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.cluster import Cluster, open_cluster
 from hopstream.store.contract import FetchRequest, Store

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.paths import part_folder
+from hopstream.dataset.roots import ROOTS
 from hopstream.engine import Progress, Task, kind_of, open_engine
 from hopstream.engine.allotment import Needs, allot
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
@@ -17,9 +20,6 @@ from hopstream.engine.resumed import resumed_job
 from hopstream.engine.settings import WorkerSettings, bytes_text
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, SettingsError
-from hopstream.partition.manifest import Manifest
-from hopstream.partition.paths import part_folder
-from hopstream.partition.roots import ROOTS
 from hopstream.transfer.copying import copy_files, group_files
 from hopstream.transfer.places import Place
 from hopstream.transfer.targets import Target, check_servers, ids_of

@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopstream.dataset.paths import MANIFEST
 from hopstream.errors import SettingsError
-from hopstream.partition.paths import MANIFEST
 from hopstream.transfer.places import Place
 from hopstream.transfer.targets import ids_of
 

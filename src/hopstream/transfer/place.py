@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.lock import dataset_to_change, folder_to_write
+from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.dataset.paths import MANIFEST, part_folder
+from hopstream.dataset.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.engine.work_folder import work_path
 from hopstream.errors import SettingsError
-from hopstream.partition.lock import dataset_to_change, folder_to_write
-from hopstream.partition.manifest import Manifest, read_manifest
-from hopstream.partition.paths import MANIFEST, part_folder
-from hopstream.partition.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.lock import hold, place_to_write
+from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
+from hopstream.dataset.paths import MANIFEST, part_folder
+from hopstream.dataset.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
-from hopstream.partition.lock import hold, place_to_write
-from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
-from hopstream.partition.paths import MANIFEST, part_folder
-from hopstream.partition.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place

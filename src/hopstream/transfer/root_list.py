@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopstream.dataset.listing import read_listing
+from hopstream.dataset.part_numbers import parse_parts
 from hopstream.errors import FormatError, SettingsError
-from hopstream.partition.listing import read_listing
-from hopstream.partition.part_numbers import parse_parts
 from hopstream.transfer.place import RootList
 from hopstream.uris import shown_uri
 

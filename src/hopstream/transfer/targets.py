@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest
+from hopstream.dataset.paths import MANIFEST, PART_FOLDER, part_folder
+from hopstream.dataset.roots import BESIDE_MANIFEST, CLUSTER, ROOTS
 from hopstream.errors import FormatError, SettingsError
-from hopstream.partition.manifest import MAX_MANIFEST_BYTES, Manifest
-from hopstream.partition.paths import MANIFEST, PART_FOLDER, part_folder
-from hopstream.partition.roots import BESIDE_MANIFEST, CLUSTER, ROOTS
 from hopstream.transfer.places import PARTIAL, Place
 
 

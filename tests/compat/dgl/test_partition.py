@@ -20,7 +20,7 @@ from hopstream.compat.dgl.distributed import (
 )
 from hopstream.compat.dgl.verifying import verify_part_files
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.partition.halo.around import around_part
+from hopstream.preparation.halo.around import around_part
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
 NUM_PARTS = 3

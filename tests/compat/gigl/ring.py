@@ -12,7 +12,7 @@ import numpy as np
 
 from hopstream.graph.graph import Graph
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 
 NUM_NODES = 40

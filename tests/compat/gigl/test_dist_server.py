@@ -31,12 +31,12 @@ from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.dataset.layout import open_dataset
+from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.append.run import append
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.read_back import read_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.append.run import append
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE
 from hopstream.store.local import LocalStore
 from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring

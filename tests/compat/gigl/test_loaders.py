@@ -37,7 +37,7 @@ from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
 from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.stream.scheduler import Scheduler
 from tests.compat.gigl.conftest import WAIT_S, Connect, cluster
 from tests.compat.gigl.ring import NUM_NODES, SPLITS, check_batch, check_ring_batch, write_range_ring, write_ring

@@ -12,10 +12,10 @@ import pytest
 
 from hopstream.compat.gigl.distributed.graph_store import build_storage_dataset, storage_utils
 from hopstream.compat.gigl.utils.data_splitters import DistNodeSplitter
+from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import FormatError, SchemaError, SettingsError, StateError
-from hopstream.partition.settings import PartitionSettings
-from tests.partition.test_prepare import write_tables
+from tests.preparation.test_prepare import write_tables
 
 WORK = WorkSettings(memory="2GiB", num_workers=0)
 WAIT_S = 60.0

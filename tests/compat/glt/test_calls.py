@@ -12,8 +12,8 @@ import torch
 
 from hopstream.compat.glt.distributed import calls
 from hopstream.compat.glt.distributed.calls import OPERATION, AnswerReader, answering, call
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, SettingsError
-from hopstream.partition.layout import open_dataset
 from hopstream.store.channel import Channel
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location

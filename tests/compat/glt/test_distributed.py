@@ -23,7 +23,7 @@ from hopstream.compat.glt.distributed import dist_client, dist_context, glt_data
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
 from hopstream.compat.glt.partition import write_partitions
 from hopstream.ingest.build import graph_from_arrays
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from tests.compat.gigl.ring import NUM_NODES, ring_graph, write_range_ring, write_ring
 from tests.ports import free_port
 

@@ -24,7 +24,7 @@ from hopstream.compat.pyg import DatasetSampler, DistLoader, DistNeighborLoader,
 from hopstream.compat.pyg.channels import take_from
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.graph.graph import Graph
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg.ranks import all_well, context, on_ranks, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph

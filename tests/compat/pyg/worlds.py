@@ -12,7 +12,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from hopstream.graph.graph import Graph
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 from tests.load.graphs import make_plain_graph
 from tests.load.link_graphs import RATES, make_rating_graph

@@ -11,12 +11,12 @@ import numpy as np
 from hopstream.arrays import Array, Column
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tensors import to_array
+from hopstream.dataset.paths import MANIFEST
+from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
 from hopstream.ingest import graph_from_arrays, read_graph
 from hopstream.ingest.attributes import MASKS
-from hopstream.partition.paths import MANIFEST
-from hopstream.partition.read_back import read_dataset
 from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema
 from hopstream.uris import local_path
 

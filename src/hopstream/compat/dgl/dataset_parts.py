@@ -20,8 +20,8 @@ from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.binary import Rows
 from hopstream.compat.dgl.numbering import number_ranges
 from hopstream.compat.dgl.part_files import LocalEdges, LocalNodes, mask_name, mask_of
+from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.errors import SettingsError
-from hopstream.partition.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.schema import EdgeType, GraphSchema
 
 BLOCK_EDGES = 1 << 20

@@ -12,9 +12,9 @@ from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.binary import Rows
 from hopstream.compat.dgl.numbering import Numbering
 from hopstream.compat.dgl.part_files import TRAINER_ID, LocalEdges, LocalNodes, mask_name, mask_of
+from hopstream.dataset.balance import Owners
 from hopstream.graph.graph import Graph
-from hopstream.partition.balance import Owners
-from hopstream.partition.halo.around import Around, around_part
+from hopstream.preparation.halo.around import Around, around_part
 from hopstream.schema import EdgeType, GraphSchema
 
 

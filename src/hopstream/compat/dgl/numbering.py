@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray, offsets_of
-from hopstream.partition.split import split_by_owner
+from hopstream.dataset.split import split_by_owner
 
 T = TypeVar("T", bound=Hashable)
 

@@ -16,8 +16,8 @@ import numpy as np
 from hopstream.arrays import Array, IntArray, write_text
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
+from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import FormatError, UnknownNameError, quoted
-from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.assign.balance import NodeClasses
+from hopstream.assign.run import OwnersSource, assign_nodes, assign_owners
 from hopstream.checks import check_int, known_names, known_words
 from hopstream.compat.dgl.convert import as_graph, dgl_names
 from hopstream.compat.dgl.graphbolt import refuse_graphbolt
@@ -18,11 +20,9 @@ from hopstream.compat.dgl.numbering import number_by_owner
 from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.tensors import to_array, to_tensors
 from hopstream.compat.dgl.writing import write_part_files
+from hopstream.dataset.settings import MAX_PARTS, Method, PartitionSettings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.partition.assign import OwnersSource, assign_nodes, assign_owners
-from hopstream.partition.assign_balance import NodeClasses
-from hopstream.partition.settings import MAX_PARTS, Method, PartitionSettings
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

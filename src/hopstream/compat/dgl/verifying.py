@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
+from hopstream.assign.owners import read_owners
 from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
 from hopstream.compat.dgl.convert import our_names
 from hopstream.compat.dgl.graph_files import PlainGraph
@@ -27,9 +28,8 @@ from hopstream.compat.dgl.tensor_files import read_tensor_file
 from hopstream.compat.dgl.verifying_data import DataCheck, HeldRows
 from hopstream.compat.dgl.verifying_edges import HeldEdges, compare_edges
 from hopstream.errors import FormatError, HopstreamError, IdRangeError
-from hopstream.partition.audit.reference import Against, Reference, open_reference
-from hopstream.partition.audit.report import Findings, VerifyReport
-from hopstream.partition.owners import read_owners
+from hopstream.preparation.audit.reference import Against, Reference, open_reference
+from hopstream.preparation.audit.report import Findings, VerifyReport
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

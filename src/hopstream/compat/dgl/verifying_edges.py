@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.partition.audit.reference import Reference
-from hopstream.partition.audit.report import Findings, Kind
+from hopstream.preparation.audit.reference import Reference
+from hopstream.preparation.audit.report import Findings, Kind
 from hopstream.schema import EdgeType
 
 UNKNOWN = -1

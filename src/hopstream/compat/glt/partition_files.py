@@ -20,9 +20,9 @@ from torch import Tensor
 from hopstream.compat.glt.partition_books import OffsetId2Index, PartitionBook, RangePartitionBook, table_of
 from hopstream.compat.glt.pickled import read_tensor, read_value
 from hopstream.compat.pyg.partition_files import PartitionMeta, check_part, ids_of, parts_of, tensor_of
+from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import FormatError
 from hopstream.load.torch_files import read_torch_file
-from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

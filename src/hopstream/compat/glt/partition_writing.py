@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from hopstream.arrays import Column, RaggedArray
+from hopstream.assign.run import OwnersSource
 from hopstream.checks import known_names, known_words
 from hopstream.compat.glt.partition_files import META
 from hopstream.compat.glt.partition_reading import EDGE_FEATURE, LABEL, LABELS, NODE_FEATURE, SPLITS, WEIGHT
 from hopstream.compat.glt.pickled import write_tensor, write_value
 from hopstream.compat.pyg.partition_writing import CutGraph, check_layout, cut_of, file_name
+from hopstream.dataset.layout import Dataset, open_dataset
+from hopstream.dataset.replace import replaced_folder
+from hopstream.dataset.settings import PartitionOptions
+from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.pyg import to_tensor
-from hopstream.partition.assign import OwnersSource
-from hopstream.partition.layout import Dataset, open_dataset
-from hopstream.partition.replace import replaced_folder
-from hopstream.partition.settings import PartitionOptions
-from hopstream.partition.split import split_by_owner
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
 

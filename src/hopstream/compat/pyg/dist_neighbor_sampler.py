@@ -23,9 +23,9 @@ from hopstream.compat.pyg.outputs import Output
 from hopstream.compat.pyg.own_part import read_own_part, store_pair
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
+from hopstream.dataset.in_memory import OwnPart
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.kernels.hashing import derive_seed
-from hopstream.partition.in_memory import OwnPart
 from hopstream.sample.options import TemporalStrategy
 from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.store.contract import FetchRequest, Store

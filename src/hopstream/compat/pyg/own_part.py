@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, find_sorted, to_array
+from hopstream.dataset.in_memory import OwnEdges, OwnPart
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.partition.in_memory import OwnEdges, OwnPart
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 TIME_NAMES = ("time",)

@@ -20,10 +20,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import FormatError, IdRangeError, quoted
 from hopstream.ingest.described import PYG_META
 from hopstream.load.torch_files import read_torch_file
-from hopstream.partition.settings import MAX_PARTS
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

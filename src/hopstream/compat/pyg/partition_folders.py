@@ -18,20 +18,20 @@ import torch
 from torch import Tensor
 
 from hopstream.arrays import IntArray
+from hopstream.assign.run import OwnersSource
 from hopstream.checks import known_names
 from hopstream.compat.pyg.link_files import is_of_links, links_of, read_links
 from hopstream.compat.pyg.partition_files import ids_of
 from hopstream.compat.pyg.partition_reading import Owners, read_partitions
 from hopstream.compat.pyg.partition_writing import CutGraph, cut_of, file_name, fixed_column, write_partitions
+from hopstream.dataset.layout import Dataset
+from hopstream.dataset.replace import replaceable, replaced_folder
+from hopstream.dataset.settings import PartitionOptions
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.described import pyg_partitions_of
 from hopstream.load.pyg import to_tensor
 from hopstream.load.torch_files import read_torch_file
-from hopstream.partition.assign import OwnersSource
-from hopstream.partition.layout import Dataset
-from hopstream.partition.replace import replaceable, replaced_folder
-from hopstream.partition.settings import PartitionOptions
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

@@ -16,19 +16,19 @@ import numpy as np
 import torch
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
+from hopstream.assign.run import OwnersSource, assign_owners, count_parts
 from hopstream.checks import known_names
 from hopstream.compat.pyg.partition_files import offsets_of_types
+from hopstream.dataset.layout import Dataset, open_dataset
+from hopstream.dataset.read_back import graph_of_dataset
+from hopstream.dataset.replace import replaceable, replaced_folder
+from hopstream.dataset.settings import PartitionOptions, PartitionSettings
+from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.described import PYG_META
 from hopstream.load.pyg import to_tensor
-from hopstream.partition.assign import OwnersSource, assign_owners, count_parts
-from hopstream.partition.layout import Dataset, open_dataset
-from hopstream.partition.read_back import graph_of_dataset
-from hopstream.partition.replace import replaceable, replaced_folder
-from hopstream.partition.settings import PartitionOptions, PartitionSettings
-from hopstream.partition.split import split_by_owner
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 from hopstream.uris import local_path
 

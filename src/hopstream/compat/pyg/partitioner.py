@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from hopstream.checks import known_names, read_integer
 from hopstream.compat.pyg.partition_writing import check_root, write_partitions
+from hopstream.dataset.settings import PartitionOptions, PartitionSettings
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.data import graph_from_data
-from hopstream.partition.settings import PartitionOptions, PartitionSettings
 from hopstream.uris import local_path
 
 

@@ -17,10 +17,10 @@ from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, Heter
 from torch_geometric.data.graph_store import EdgeLayout
 
 from hopstream.arrays import Array, IntArray, to_array
+from hopstream.dataset.book import Owner
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.load.link_inputs import read_link_inputs
 from hopstream.load.pyg import to_tensor
-from hopstream.partition.book import Owner
 from hopstream.sample.seeds import read_seeds
 from hopstream.schema import EDGE, NODE, EdgeType, FeatureSchema, type_label
 from hopstream.store import Source

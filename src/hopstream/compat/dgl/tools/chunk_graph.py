@@ -17,6 +17,7 @@ from hopstream.checks import known_names
 from hopstream.compat.dgl.convert import as_graph
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
+from hopstream.dataset.paths import MANIFEST
 from hopstream.errors import FormatError, SettingsError, UnknownNameError, quoted
 from hopstream.graph.graph import Graph
 from hopstream.ingest import graph_from_arrays
@@ -25,7 +26,6 @@ from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked import write_chunked
 from hopstream.load.files import read_graph
-from hopstream.partition.paths import MANIFEST
 from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.uris import local_path
 

@@ -16,7 +16,7 @@ from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.part_config import etype_label
 from hopstream.compat.dgl.tensor_files import write_tensor_file
 from hopstream.compat.dgl.writing import write_part_files
-from hopstream.partition.layout import open_dataset
+from hopstream.dataset.layout import open_dataset
 from hopstream.schema import EDGE, NODE
 
 JSON_STEM = "metadata"

@@ -18,14 +18,14 @@ from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.partition import FORMATS
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
 from hopstream.compat.dgl.tools.dgl_files import JSON_STEM, remove_unfinished, write_dgl_parts, write_orig_ids
+from hopstream.dataset.paths import MANIFEST
+from hopstream.dataset.roots import CLUSTER
 from hopstream.engine.settings import MEMORY_HELP, WorkerSettings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked
-from hopstream.partition.dispatch.plan import Estimate, Plan
-from hopstream.partition.dispatch.run import dispatch
-from hopstream.partition.dispatch.settings import DispatchSettings
-from hopstream.partition.paths import MANIFEST
-from hopstream.partition.roots import CLUSTER
+from hopstream.preparation.dispatch.plan import Estimate, Plan
+from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch.settings import DispatchSettings
 from hopstream.store.ip_config import read_ip_config
 from hopstream.transfer.place import place
 

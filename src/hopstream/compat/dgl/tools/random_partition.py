@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hopstream.assign.folder import META
+from hopstream.assign.run import assign_folder
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
 from hopstream.ingest.chunked import open_chunked
-from hopstream.partition.assign import assign_folder
-from hopstream.partition.assign_folder import META
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

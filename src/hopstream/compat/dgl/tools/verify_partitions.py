@@ -13,11 +13,11 @@ from pathlib import Path
 from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, OUR_FAULT, Flags, run_tool, say
 from hopstream.compat.dgl.tools.dgl_files import JSON_STEM
 from hopstream.compat.dgl.verifying import verify_part_files
+from hopstream.dataset.paths import MANIFEST
 from hopstream.ingest.chunked import open_chunked
 from hopstream.ingest.described import is_dgl_config
-from hopstream.partition.audit.report import NOTHING, VerifyReport
-from hopstream.partition.audit.run import verify_dataset
-from hopstream.partition.paths import MANIFEST
+from hopstream.preparation.audit.report import NOTHING, VerifyReport
+from hopstream.preparation.audit.run import verify_dataset
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,9 +18,9 @@ from hopstream.compat.glt.distributed.glt_batches import GLTFacts
 from hopstream.compat.glt.distributed.graph_facts import edge_direction, to_torch
 from hopstream.compat.glt.partition_files import META, read_meta
 from hopstream.compat.glt.partition_reading import WEIGHT, read_partitions
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError
-from hopstream.partition.layout import open_dataset
-from hopstream.partition.write import write_parts
+from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.uris import local_path
 

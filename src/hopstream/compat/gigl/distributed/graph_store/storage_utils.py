@@ -15,11 +15,11 @@ from hopstream.compat.gigl.distributed.utils.networking import write_readiness_s
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
 from hopstream.compat.glt.distributed.dist_dataset import MAKE_S, DistDataset, made_once
 from hopstream.compat.glt.distributed.graph_facts import edge_direction
+from hopstream.dataset.paths import MANIFEST
+from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
-from hopstream.partition.paths import MANIFEST
-from hopstream.partition.prepare import digest_of_input, prepare
-from hopstream.partition.settings import PartitionSettings
+from hopstream.preparation.prepare import digest_of_input, prepare
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.settings import SamplingLimits

@@ -1,0 +1,242 @@
+"""Which undirected graph do METIS and KaMinPar cut, and do streams walk over?
+
+A typed graph is laid out as one graph, type after type. Every edge is there in both directions, without self loops and
+duplicates, and grouped by node. A graph whose edges fit into the memory given is grouped there; of any other, the
+edges are sorted stretch by stretch into a file without a name in any folder, which vanishes with its handle.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray, offsets_of
+from hopstream.assign.buckets import EdgeBuckets, stretches
+from hopstream.errors import SettingsError
+from hopstream.kernels.placement import count_keys
+
+CHUNK_ENDS = 1 << 22
+"""How many neighbours a block has, unless one node has more."""
+PAIR_BYTES = 8
+LOW_BITS = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
+
+Pairs = np.ndarray[tuple[int], np.dtype[np.uint64]]
+"""An edge in one direction is ``position << 32 | neighbour``."""
+
+
+class Adjacency:
+    """A symmetric graph without self loops and duplicates, in memory or in a file.
+
+    Attributes:
+        indptr: int64[num_nodes + 1], where each node's neighbours stand among those of all nodes.
+    """
+
+    def __init__(
+        self, indptr: IntArray, neighbors: NDArray[np.uint32] | IO[bytes], *, max_ends: int | None = None
+    ) -> None:
+        """Take what a builder made; a file is closed by ``close``, and read in blocks of so many neighbours."""
+        self.indptr = indptr
+        self._max_ends = max_ends
+        self._neighbors = neighbors
+
+    @classmethod
+    def empty(cls, num_nodes: int) -> Adjacency:
+        """A graph without edges."""
+        return cls(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.uint32))
+
+    @property
+    def num_ends(self) -> int:
+        """Neighbours of all nodes."""
+        return int(self.indptr[-1])
+
+    def connected(self) -> IntArray:
+        """int64[num_connected], the positions of nodes with neighbours."""
+        return np.flatnonzero(self.indptr[1:] != self.indptr[:-1])
+
+    def blocks(self, max_ends: int | None = None) -> Iterator[tuple[int, int, NDArray[np.uint32]]]:
+        """Stretches of nodes, in order: the first node, one past the last, and their neighbours, ascending per node.
+
+        Args:
+            max_ends: Neighbours of a stretch at most, unless one node has more; None leaves it to the graph.
+        """
+        for first, stop in stretches(self.indptr, max_ends or self._max_ends or CHUNK_ENDS):
+            begin, end = int(self.indptr[first]), int(self.indptr[stop])
+            if isinstance(self._neighbors, np.ndarray):
+                yield first, stop, self._neighbors[begin:end]
+            else:
+                self._neighbors.seek(begin * 4)
+                yield first, stop, np.fromfile(self._neighbors, np.uint32, end - begin)
+
+    def close(self) -> None:
+        """Give memory and disk back."""
+        if not isinstance(self._neighbors, np.ndarray):
+            self._neighbors.close()
+        self._neighbors = np.empty(0, np.uint32)
+
+    def __enter__(self) -> Adjacency:
+        """The graph itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def type_offsets(num_nodes: Mapping[str, int]) -> dict[str, int]:
+    """Node type to the position of its first node in the layout of all types."""
+    offsets = offsets_of(np.array(list(num_nodes.values()), np.int64))
+    return dict(zip(num_nodes, offsets.tolist(), strict=False))
+
+
+class AdjacencyBuilder:
+    """Takes edges in any order and groups them by node.
+
+    [Algorithm] Where ``EdgeBuckets`` fit into the memory, those. Otherwise an external sort: sorted runs of a quarter
+        of the memory are written to a file; then, for stretches of nodes with as many edges as a quarter of the memory
+        holds, the stretch is cut out of every run, sorted, and appended to the file of neighbours.
+    [Cost] Memory beside what was given: 24 bytes per node, and 16 per edge of the node with the most edges. Disk: 24
+        bytes per edge.
+    """
+
+    def __init__(
+        self, num_nodes: int, num_edges: int, *, memory_bytes: int, num_threads: int = 1, scratch: Path | None = None
+    ) -> None:
+        """Get ready.
+
+        Args:
+            num_nodes: Nodes of all types.
+            num_edges: Edges of all types; more must not be added.
+            memory_bytes: What edges may take in memory.
+            num_threads: How many threads group edges that are in memory.
+            scratch: The folder on whose disk files are made; the system's temporary folder if None.
+
+        Raises:
+            SettingsError: The graph has 2**32 nodes or more.
+        """
+        if num_nodes >= 1 << 32:
+            raise SettingsError(f"methods that look at edges take fewer than 2**32 nodes, got {num_nodes}; use hash")
+        self._num_nodes = num_nodes
+        self._scratch = scratch
+        self._files = ExitStack()
+        self._buckets: EdgeBuckets | None = None
+        if num_edges * EdgeBuckets.BYTES_PER_EDGE <= memory_bytes:
+            self._buckets = EdgeBuckets(num_nodes, num_edges, num_threads)
+            return
+        self._starts = np.zeros(num_nodes + 1, np.int64)
+        self._degrees = self._starts[1:]
+        self._end = 0
+        self._capacity = max(1, memory_bytes // (4 * PAIR_BYTES))
+        self._pairs: Pairs = np.empty(self._capacity, np.uint64)
+        self._runs: list[tuple[int, int]] = []
+        self._spill = self._temporary_file()
+
+    def add(self, src_keys: IntArray, dst_keys: IntArray, src_first: int = 0, dst_first: int = 0) -> None:
+        """Take edges, by the keys of their ends and the positions of the first nodes of their types."""
+        if self._buckets is not None:
+            self._buckets.add(src_keys, dst_keys, src_first, dst_first)
+            return
+        src, dst = src_keys + src_first, dst_keys + dst_first
+        is_proper = src != dst
+        if not is_proper.all():
+            src, dst = src[is_proper], dst[is_proper]
+        count_keys(src, self._degrees)
+        count_keys(dst, self._degrees)
+        step = max(1, self._capacity // 2)
+        for start in range(0, len(src), step):
+            self._add_pairs(src[start : start + step].astype(np.uint64), dst[start : start + step].astype(np.uint64))
+
+    def _add_pairs(self, src: Pairs, dst: Pairs) -> None:
+        if self._end + 2 * len(src) > self._capacity:
+            self._spill_run()
+        self._capacity = max(self._capacity, 2 * len(src))
+        if len(self._pairs) < self._capacity:
+            self._pairs = np.empty(self._capacity, np.uint64)
+        middle, end = self._end + len(src), self._end + 2 * len(src)
+        np.bitwise_or(src << HALF, dst, out=self._pairs[self._end : middle])
+        np.bitwise_or(dst << HALF, src, out=self._pairs[middle:end])
+        self._end = end
+
+    def finish(self) -> Adjacency:
+        """The graph; nothing can be added any more."""
+        if self._buckets is not None:
+            grouped, self._buckets = self._buckets.group(), None
+            return Adjacency(*grouped)
+        indptr = np.zeros(self._num_nodes + 1, np.int64)
+        self._spill_run()
+        capacity, self._pairs = self._capacity, np.empty(0, np.uint64)
+        out = self._temporary_file()
+        starts = np.cumsum(self._starts, out=self._starts)
+        del self._starts, self._degrees
+        for first, stop in stretches(starts, capacity):
+            pairs = _distinct_pairs(self._cut_out(first, stop, int(starts[stop] - starts[first])))
+            bounds = np.arange(first, stop + 1, dtype=np.uint64) << HALF
+            indptr[first + 1 : stop + 1] = indptr[first] + np.searchsorted(pairs, bounds)[1:]
+            (pairs & LOW_BITS).astype(np.uint32).tofile(out)
+        self._spill.close()
+        out.flush()
+        self._files.pop_all()  # what is left open belongs to the result
+        return Adjacency(indptr, out, max_ends=min(CHUNK_ENDS, capacity))
+
+    def close(self) -> None:
+        """Remove files, if the graph was not finished."""
+        self._files.close()
+
+    def __enter__(self) -> AdjacencyBuilder:
+        """The builder itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _temporary_file(self) -> IO[bytes]:
+        return self._files.enter_context(tempfile.TemporaryFile(dir=self._scratch))
+
+    def _spill_run(self) -> None:
+        """Write the pairs at hand to the file, in order."""
+        run = self._pairs[: self._end]
+        run.sort()
+        begin = self._runs[-1][1] if self._runs else 0
+        run.tofile(self._spill)
+        self._runs.append((begin, begin + len(run)))
+        self._spill.flush()
+        self._end = 0
+
+    def _cut_out(self, first: int, stop: int, num_pairs: int) -> Pairs:
+        """The pairs of a stretch of nodes, from all runs."""
+        pairs = np.empty(num_pairs, np.uint64)
+        end = 0
+        for begin, run_end in self._runs:
+            if begin == run_end:
+                continue
+            run = np.memmap(self._spill, np.uint64, "r", offset=begin * PAIR_BYTES, shape=(run_end - begin,))
+            low, high = np.searchsorted(run, np.array([first << 32, stop << 32], np.uint64)).tolist()
+            del run
+            self._spill.seek((begin + low) * PAIR_BYTES)
+            pairs[end : end + high - low] = np.fromfile(self._spill, np.uint64, high - low)
+            end += high - low
+        return pairs
+
+
+def _distinct_pairs(pairs: Pairs) -> Pairs:
+    """The distinct values, ascending; the array is sorted and shifted in place, and the result is its beginning."""
+    pairs.sort()
+    end = 0
+    previous = np.uint64(np.iinfo(np.uint64).max)  # no pair of two nodes below 2**32 - 1
+    for start in range(0, len(pairs), CHUNK_ENDS):
+        block = pairs[start : start + CHUNK_ENDS]
+        is_first = np.empty(len(block), np.bool_)
+        is_first[0] = block[0] != previous
+        np.not_equal(block[1:], block[:-1], out=is_first[1:])
+        previous = block[-1]
+        distinct = block[is_first]
+        pairs[end : end + len(distinct)] = distinct
+        end += len(distinct)
+    return pairs[:end]

@@ -1,0 +1,242 @@
+"""What does a manifest say of the halo of a dataset, and which files follow from that?
+
+The halo is not part of the content: a dataset's fingerprint is the same with and without, so processes that have it
+and processes that have not work together. What the record says is covered by a fingerprint of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+from hopstream.arrays import FileRecord
+from hopstream.dataset.book import ends_of, neighbor_dtype
+from hopstream.dataset.digests import content_digest
+from hopstream.dataset.paths import Contents, Expected, feature_paths, part_folder, path_name
+from hopstream.errors import FormatError
+from hopstream.schema import Direction, EdgeType, timed_edge_types
+
+MAX_GENERATION = 99_999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaloCounts:
+    """How much one part keeps copies of.
+
+    Attributes:
+        nodes: Node type to the nodes whose edges are copied; no types with ``hops`` 0.
+        edges: (edge type, direction) to the edges of these nodes.
+        cached: Node type to the nodes whose features are copied; only types of which features are copied.
+    """
+
+    nodes: Mapping[str, int]
+    edges: Mapping[tuple[EdgeType, Direction], int]
+    cached: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back."""
+        edges = [{"type": list(t), "direction": d, "count": n} for (t, d), n in self.edges.items()]
+        return {"nodes": dict(self.nodes), "edges": edges, "cached": dict(self.cached)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> HaloCounts:
+        """Read what ``to_json`` wrote."""
+        edges = {
+            (cast(EdgeType, tuple(e["type"])), cast(Direction, e["direction"])): _count(e["count"])
+            for e in value["edges"]
+        }
+        nodes, cached = ({str(t): _count(n) for t, n in value[name].items()} for name in ("nodes", "cached"))
+        return cls(nodes=nodes, edges=edges, cached=cached)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Halo:
+    """The halo of a dataset.
+
+    Attributes:
+        generation: Number of the halo, which names its folders: another one is written beside it before it goes.
+        hops: See ``HaloSettings``.
+        features: Node type to the features that are copied.
+        budget_bytes: Bytes of features per part, or None where those of all nodes within ``hops`` are copied.
+        fanouts: See ``HaloSettings``.
+        batch_size: See ``HaloSettings``.
+        parts: What each part has.
+        files: Path relative to the dataset to the record of the file.
+        halo_id: Fingerprint of all this.
+    """
+
+    generation: int
+    hops: int
+    features: Mapping[str, tuple[str, ...]]
+    budget_bytes: int | None
+    fanouts: tuple[int, ...]
+    batch_size: int
+    parts: tuple[HaloCounts, ...]
+    files: Mapping[str, FileRecord]
+    halo_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the fingerprint."""
+        object.__setattr__(self, "halo_id", content_digest(self._content_to_json()))
+
+    @property
+    def bytes(self) -> tuple[int, ...]:
+        """Bytes of each part's halo."""
+        totals = {str(part_folder(part)): 0 for part in range(len(self.parts))}
+        for name, record in self.files.items():
+            totals[name.partition("/")[0]] += record.num_bytes
+        return tuple(totals.values())
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Node types of whose features copies were asked for, and of which no part got any."""
+        return tuple(t for t, names in self.features.items() if names and not any(p.cached[t] for p in self.parts))
+
+    def files_of(self, part: int) -> dict[str, FileRecord]:
+        """The files of one part's halo."""
+        root = f"{part_folder(part)}/"
+        return {name: record for name, record in self.files.items() if name.startswith(root)}
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON value that is ``halo`` in ``manifest.json``."""
+        files = {path: record.to_json() for path, record in self.files.items()}
+        return {"halo_id": self.halo_id, **self._content_to_json(), "files": files}
+
+    def _content_to_json(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "hops": self.hops,
+            "features": {t: list(names) for t, names in self.features.items()},
+            "budget_bytes": self.budget_bytes,
+            "fanouts": list(self.fanouts),
+            "batch_size": self.batch_size,
+            "parts": [counts.to_json() for counts in self.parts],
+            "files": {path: record.content_to_json() for path, record in self.files.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], contents: Contents) -> Halo:
+        """Read what ``to_json`` wrote, and check that it fits the dataset.
+
+        Raises:
+            FormatError: It is not the halo of such a dataset, or not what its fingerprint was made of.
+        """
+        try:
+            halo = cls(
+                generation=_count(value["generation"], MAX_GENERATION),
+                hops=_count(value["hops"]),
+                features={str(t): tuple(map(str, names)) for t, names in value["features"].items()},
+                budget_bytes=None if value["budget_bytes"] is None else _count(value["budget_bytes"]),
+                fanouts=tuple(map(int, value["fanouts"])),
+                batch_size=_count(value["batch_size"]),
+                parts=tuple(map(HaloCounts.from_json, value["parts"])),
+                files={str(path): FileRecord.from_json(record) for path, record in value["files"].items()},
+            )
+            given = value["halo_id"]
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(f"halo is not a record of one ({error!r}); write the halo again") from error
+        if given != halo.halo_id:
+            raise FormatError(f"halo has content {halo.halo_id}; it says {given}; copy the manifest again")
+        check_halo(halo, contents)
+        return halo
+
+
+def check_halo(halo: Halo, contents: Contents) -> None:
+    """Raise ``FormatError`` unless a halo names what the dataset has, and lists just the files that follow from it."""
+    schema, book = contents.schema, contents.book
+    if len(halo.parts) != book.num_parts:
+        raise FormatError(f"halo is of {len(halo.parts)} parts; the dataset has {book.num_parts}")
+    for node_type, names in halo.features.items():
+        if node_type not in schema.nodes or not set(names) <= schema.nodes[node_type].keys():
+            raise FormatError(f"halo names features {list(names)} of {node_type!r}; the schema does not have them")
+    nodes = set(schema.nodes) if halo.hops else set()
+    edges = set(book.edge_offsets) if halo.hops else set()
+    missing = dict(halo.files)
+    for part, counts in enumerate(halo.parts):
+        if set(counts.nodes) != nodes or set(counts.edges) != edges or set(counts.cached) != set(halo.features):
+            raise FormatError(f"halo of part {part} counts other types than the schema and its features")
+        for name, expected in expected_halo(halo.generation, counts, halo.features, contents, part):
+            record = missing.pop(name, None)
+            if record is None:
+                raise FormatError(f"halo does not list {name}; write the halo again")
+            if not expected.matches(record):
+                raise FormatError(f"halo: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
+    if missing:
+        raise FormatError(f"halo lists {next(iter(missing))!r}; no file of it has this name")
+
+
+def halo_root(part: int, generation: int) -> PurePosixPath:
+    """The folder of a part's halo."""
+    return part_folder(part) / "halo" / f"{generation:05d}"
+
+
+def node_path(root: PurePosixPath, node_type: str) -> PurePosixPath:
+    """The folder of the nodes of one type whose edges are copied, in the halo of a part."""
+    return root / "node" / path_name(node_type)
+
+
+def edge_path(root: PurePosixPath, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
+    """The folder of their edges of one type and direction."""
+    return root / "edge" / "__".join(map(path_name, edge_type)) / direction
+
+
+def cached_path(root: PurePosixPath, node_type: str) -> PurePosixPath:
+    """The folder of the nodes of one type whose features are copied."""
+    return root / "cached" / path_name(node_type)
+
+
+def edge_column_names(contents: Contents, edge_type: EdgeType, direction: Direction) -> dict[str, str]:
+    """File name to dtype of what is copied of edges, one value per edge."""
+    near_far = ends_of(edge_type, direction)
+    neighbors = neighbor_dtype(contents.book.num_ids(near_far[1])).name
+    columns = {"indices.npy": neighbors}
+    if contents.has_edge_keys:
+        columns["key.npy"] = "int64"
+    if contents.has_neighbor_keys:
+        columns["neighbor_key.npy"] = neighbors
+    if edge_type in timed_edge_types(contents.schema, contents.time_attr, direction):
+        columns["time.npy"] = "int64"
+    features = contents.schema.edges[edge_type]
+    if contents.weight_attr is not None and contents.weight_attr in features:
+        columns |= {"weight_sums.npy": "float64", "weight_order.npy": "uint32", "weight_alias.npy": "uint64"}
+        columns["weight.npy"] = features[contents.weight_attr].numpy_dtype.name
+    return columns
+
+
+def expected_halo(
+    generation: int, counts: HaloCounts, features: Mapping[str, tuple[str, ...]], contents: Contents, part: int
+) -> Iterator[tuple[str, Expected]]:
+    """Every file of the halo of one part with what it must hold."""
+    root = halo_root(part, generation)
+    for node_type, num_nodes in counts.nodes.items():
+        for name in ("id.npy", "key.npy"):
+            yield str(node_path(root, node_type) / name), Expected("int64", (num_nodes,))
+    for (edge_type, direction), num_edges in counts.edges.items():
+        folder = edge_path(root, edge_type, direction)
+        num_nodes = counts.nodes[ends_of(edge_type, direction)[0]]
+        yield str(folder / "indptr.npy"), Expected("int64", (num_nodes + 1,))
+        yield str(folder / "edge_start.npy"), Expected("int64", (num_nodes,))
+        for name, dtype in edge_column_names(contents, edge_type, direction).items():
+            yield str(folder / name), Expected(dtype, (num_edges,))
+    for node_type, num_nodes in counts.cached.items():
+        folder = cached_path(root, node_type)
+        for name in ("id.npy", "key.npy"):
+            yield str(folder / name), Expected("int64", (num_nodes,))
+        for name in features[node_type]:
+            feature = contents.schema.nodes[node_type][name]
+            paths, dtype = feature_paths(folder, name, feature), feature.numpy_dtype.name
+            if feature.is_fixed_width:
+                yield str(paths[0]), Expected(dtype, (num_nodes, *feature.shape))
+            else:
+                yield str(paths[0]), Expected(dtype, (None, *feature.shape))
+                yield str(paths[1]), Expected("int64", (num_nodes + 1,))
+
+
+def _count(value: object, high: int = 1 << 62) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
+        raise FormatError(f"halo: {value!r} is no count")
+    return value

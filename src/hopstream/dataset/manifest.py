@@ -1,0 +1,280 @@
+"""What does a dataset say of itself, and may it be believed?
+
+``manifest.json`` is written last, so a folder without one is not a dataset. It is checked when it is read: its list of
+files must be the one that follows from its schema and ranges, and its fingerprint must be the one of its content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from hopstream.arrays import FileRecord, IntArray, write_text
+from hopstream.dataset.balance import PartitionReport
+from hopstream.dataset.book import Owner, PartitionBook, owner_label
+from hopstream.dataset.delta_records import deltas_from_json, deltas_to_json
+from hopstream.dataset.digests import DIGEST, content_digest
+from hopstream.dataset.halo_record import Halo
+from hopstream.dataset.paths import MANIFEST, expected_files
+from hopstream.dataset.settings import MAX_PARTS
+from hopstream.errors import ChecksumError, FormatError
+from hopstream.graph.checksums import GraphChecksums, hex_digest
+from hopstream.schema import Direction, EdgeType, GraphSchema
+from hopstream.uris import local_path
+
+FORMAT = 1
+MAX_MANIFEST_BYTES = 1 << 30
+FIELDS = (
+    "dataset_id", "schema", "graph_id", "directions", "num_parts", "node_offsets", "edge_offsets", "has_edge_keys",
+    "time_attr", "weight_attr", "has_neighbor_keys", "deltas", "checksums", "made_by", "report", "files",
+)  # fmt: skip
+"""What every manifest says beside its format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Manifest:
+    """Everything that is known of a dataset without opening its arrays.
+
+    Attributes:
+        schema: Node types, edge types, features and splits.
+        directions: The directions in which edges are stored.
+        book: Ranges of ids that each part owns.
+        has_edge_keys: Original edge keys are stored.
+        files: Path relative to the dataset to the record of the file, for every file but the manifest.
+        made_by: Version, method, rng_seed and options of the run that wrote the dataset.
+        report: How well the graph was cut, and what it took.
+        graph_id: Fingerprint of the graph that was cut (``Graph.fingerprint``) and of ``time_attr``, which decides in
+            which order a node's edges are stored; the same for every cut of it.
+        checksums: What the graph's fingerprint is made of, so that it is known when more is appended.
+        time_attr: The feature whose values are times, by which a node's edges are sorted, or None.
+        weight_attr: The edge feature that is stored as running sums and an order too, or None.
+        has_neighbor_keys: Keys of neighbours are stored with edges.
+        halo: What parts keep copies of, or None. It is no part of the content, so the fingerprint is the same without.
+        has_digest: False where the manifest was read from a file of an earlier revision, in which ``made_by``,
+            ``report`` and fields that nobody reads have no checksum.
+        dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. Times, places, options and the
+            report are not in it, so two machines that write the same dataset agree on it.
+        all_files: ``files`` and those of the halo: every file of the dataset but the manifest.
+    """
+
+    schema: GraphSchema
+    directions: tuple[Direction, ...]
+    book: PartitionBook
+    has_edge_keys: bool
+    files: Mapping[str, FileRecord]
+    made_by: Mapping[str, Any]
+    report: PartitionReport
+    graph_id: str
+    checksums: GraphChecksums
+    time_attr: str | None = None
+    weight_attr: str | None = None
+    has_neighbor_keys: bool = False
+    halo: Halo | None = None
+    has_digest: bool = True
+    dataset_id: str = field(init=False)
+    all_files: Mapping[str, FileRecord] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the fingerprint."""
+        object.__setattr__(self, "all_files", {**self.files, **self.halo.files} if self.halo else self.files)
+        object.__setattr__(self, "dataset_id", content_digest(self._content_to_json()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON value that is ``manifest.json``."""
+        content = self._content_to_json()
+        del content["files"]
+        described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
+        if self.halo is not None:
+            described["halo"] = self.halo.to_json()
+        files = {path: record.to_json() for path, record in self.files.items()}
+        value = {"format": FORMAT, "dataset_id": self.dataset_id, **content, **described, "files": files}
+        return {DIGEST: content_digest(value), **value}
+
+    def _content_to_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema.to_json(),
+            "graph_id": self.graph_id,
+            "directions": list(self.directions),
+            "num_parts": self.book.num_parts,
+            "node_offsets": {t: offsets.tolist() for t, offsets in self.book.node_offsets.items()},
+            "edge_offsets": [
+                {"type": list(edge_type), "direction": direction, "offsets": offsets.tolist()}
+                for (edge_type, direction), offsets in self.book.edge_offsets.items()
+            ],
+            "has_edge_keys": self.has_edge_keys,
+            "time_attr": self.time_attr,
+            "weight_attr": self.weight_attr,
+            "has_neighbor_keys": self.has_neighbor_keys,
+            "deltas": deltas_to_json(self.book),
+            "checksums": self.checksums.to_json(),
+            "files": {path: record.content_to_json() for path, record in self.files.items()},
+        }
+
+    def write(self, root: Path) -> None:
+        """Write ``manifest.json``, one entry or file to a line; it makes the folder a dataset."""
+        value = self.to_json()
+        files = value.pop("files")
+        lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in value.items()]
+        file_lines = [f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in files.items()]
+        lines.append('"files": {\n' + ",\n".join(file_lines) + "\n}")
+        write_text(root / MANIFEST, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def read_manifest(root: str | Path) -> Manifest:
+    """Read and check the manifest of a dataset.
+
+    Raises:
+        FormatError: There is no manifest, it is of another format, or it contradicts itself.
+        ChecksumError: The manifest's content is not what its fingerprint was made of.
+    """
+    path = local_path(root) / MANIFEST
+    value = _load_json(path)
+    version = value.get("format")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise FormatError(f"{path} has no format number; it is not the manifest of a dataset")
+    if version != FORMAT:
+        raise FormatError(f"{path} has format {version}; this version reads {FORMAT}")
+    missing = [name for name in FIELDS if name not in value]
+    if missing:
+        what = ", ".join(missing)
+        raise FormatError(
+            f"{path} has no {what}; an earlier version wrote it, or it was edited; write the dataset again"
+        )
+    try:
+        manifest = _from_json(value)
+    except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise FormatError(f"{path}: {error}") from error
+        raise FormatError(f"{path} is not a manifest ({error!r}); write the dataset again") from error
+    _check_files(path, manifest)
+    if value.get("halo") is not None:
+        try:
+            manifest = replace(manifest, halo=Halo.from_json(value["halo"], manifest))
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from error
+    _check_hashes(path, manifest, value)
+    return manifest if DIGEST in value else replace(manifest, has_digest=False)
+
+
+def _check_hashes(path: Path, manifest: Manifest, value: Mapping[str, Any]) -> None:
+    """The content must be that of the fingerprint, and all fields together those of the digest, where there is one."""
+    if manifest.dataset_id != value["dataset_id"]:
+        raise ChecksumError(
+            f"{path} has content {manifest.dataset_id}; it says {value['dataset_id']}; copy the file again"
+        )
+    got = content_digest({name: field for name, field in value.items() if name != DIGEST})
+    if value.get(DIGEST, got) != got:
+        raise ChecksumError(
+            f"{path} has digest {got}; it says {value[DIGEST]}: made_by, report or another field was changed; copy the "
+            "file again"
+        )
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes > MAX_MANIFEST_BYTES:
+            raise FormatError(f"{path} is {num_bytes} bytes; a manifest has at most {MAX_MANIFEST_BYTES}")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FormatError(f"{path} is missing; {path.parent} is not a dataset") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path} is not JSON ({error}); copy the file again") from error
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} holds {type(value).__name__}; a manifest is an object")
+    return value
+
+
+def _from_json(value: dict[str, Any]) -> Manifest:
+    schema = GraphSchema.from_json(value["schema"])
+    directions = tuple(value["directions"])
+    if directions not in (("in",), ("out",), ("in", "out")):
+        raise FormatError(f"directions are {list(directions)}; they must be in, out or both")
+    num_parts = value["num_parts"]
+    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or not 1 <= num_parts <= MAX_PARTS:
+        raise FormatError(f"num_parts is {num_parts!r}; it must be an integer from 1 to {MAX_PARTS}")
+    node_offsets = {str(t): _offsets(t, offsets) for t, offsets in value["node_offsets"].items()}
+    edge_offsets = {_edge_owner(e): _offsets(_edge_owner(e), e["offsets"]) for e in value["edge_offsets"]}
+    if set(node_offsets) != set(schema.nodes):
+        raise FormatError(f"id ranges are of node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
+    if set(edge_offsets) != {(t, d) for t in schema.edges for d in directions}:
+        raise FormatError("id ranges of edges are not those of the schema's edge types and the directions")
+    for name in ("has_edge_keys", "has_neighbor_keys"):
+        if not isinstance(value[name], bool):
+            raise FormatError(f"{name} must be true or false")
+    for name in ("time_attr", "weight_attr"):
+        if not isinstance(value[name], str | None):
+            raise FormatError(f"{name} must be the name of a feature, or null")
+    if not isinstance(value["dataset_id"], str) or not isinstance(value["graph_id"], str):
+        raise FormatError("dataset_id and graph_id must be strings")
+    return Manifest(
+        schema=schema,
+        directions=cast(tuple[Direction, ...], directions),
+        book=PartitionBook(
+            num_parts=num_parts,
+            node_offsets=node_offsets,
+            edge_offsets=edge_offsets,
+            deltas=deltas_from_json(value["deltas"]),
+        ),
+        has_edge_keys=value["has_edge_keys"],
+        files={str(path): FileRecord.from_json(record) for path, record in value["files"].items()},
+        made_by=dict(value["made_by"]),
+        report=PartitionReport.from_json(value["report"]),
+        graph_id=value["graph_id"],
+        checksums=GraphChecksums.from_json(value["checksums"]),
+        time_attr=value["time_attr"],
+        weight_attr=value["weight_attr"],
+        has_neighbor_keys=value["has_neighbor_keys"],
+    )
+
+
+def _edge_owner(value: dict[str, Any]) -> tuple[EdgeType, Direction]:
+    return cast(EdgeType, tuple(value["type"])), cast(Direction, value["direction"])
+
+
+def _offsets(owner: Owner, value: list[int]) -> IntArray:
+    if not isinstance(value, list) or any(not isinstance(n, int) or isinstance(n, bool) for n in value):
+        raise FormatError(f"{owner_label(owner)}: offsets must be integers, got {str(value)[:100]}")
+    return np.array(value, np.int64)
+
+
+def _check_files(path: Path, manifest: Manifest) -> None:
+    """The files must be those that follow from schema and book, each of the shape that follows from them."""
+    missing = dict(manifest.files)
+    for part in range(manifest.book.num_parts):
+        for name, expected in expected_files(manifest, part):
+            record = missing.pop(name, None)
+            if record is None:
+                raise FormatError(
+                    f"{path} does not list {name}; its schema and ranges ask for it: write the dataset again"
+                )
+            if not expected.matches(record):
+                raise FormatError(f"{path}: {name} is {record.dtype}{list(record.shape)}; it must be {expected}")
+    if missing:
+        raise FormatError(f"{path} lists {next(iter(missing))!r}; no file of its schema has this name")
+    book = manifest.book
+    for edge_type in manifest.schema.edges:
+        totals = {int(book.edge_offsets[edge_type, d][book.num_base_parts]) for d in manifest.directions}
+        if len(totals) > 1:
+            raise FormatError(
+                f"{path}: {owner_label((edge_type, 'in'))} and out hold different numbers of edges {totals}"
+            )
+
+
+def graph_schema(schema: GraphSchema) -> GraphSchema:
+    """The schema of the graph that a dataset was written from: without links that were only asked for."""
+    return replace(schema, edge_splits={t: names for t, names in schema.edge_splits.items() if names})
+
+
+def graph_id_of(fingerprint: str, time_attr: str | None) -> str:
+    """A graph's fingerprint, and another one where times decide in which order edges are stored: draws follow it."""
+    if time_attr is None:
+        return fingerprint
+    return hex_digest(f"{fingerprint} by {time_attr}".encode())

@@ -1,0 +1,236 @@
+"""Which files does a dataset have, where are they, and what must each of them hold?
+
+Paths are computed from the schema and the partition book, never taken from a manifest, so that no manifest can name a
+file outside its dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from hopstream.arrays import FileRecord, column_paths
+from hopstream.dataset.book import Overlay, PartitionBook, ends_of, neighbor_dtype
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, timed_edge_types
+
+MANIFEST = "manifest.json"
+PART_FOLDER = re.compile(r"part-\d{5}")
+FOR_DGL = re.compile(r"metadata\.json|part\d+(?:/[^/]+\.dgl)?")
+"""What ``compat.dgl`` leaves beside a dataset for DGL: no part of it, and replaced with it."""
+MAX_PATH_NAME = 64
+"""Longer names are cut and end in a hash, so that three of them and a suffix fit into the 255 bytes of a file name."""
+
+# An underscore at an end, or after another one, could be taken for part of the "__" that joins an edge type's names.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|^[._]|_$|(?<=_)_|\.(?=(?:values|offsets)$)")
+
+
+def path_name(name: str) -> str:
+    """A type, feature or split as part of a path: percent-encoded where it is not letters, digits or ``_ . -``.
+
+    Different names give different results, and ``"__".join`` of three results can be taken apart again.
+    """
+    encoded = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found.group().encode()), name)
+    if len(encoded) <= MAX_PATH_NAME:
+        return encoded
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return f"{encoded[: MAX_PATH_NAME - 1 - len(digest)]}~{digest}"
+
+
+def part_folder(part: int) -> PurePosixPath:
+    """The folder of a part, relative to the dataset."""
+    return PurePosixPath(f"part-{part:05d}")
+
+
+def node_folder(part: int, node_type: str) -> PurePosixPath:
+    """The folder of a part's nodes of one type."""
+    return part_folder(part) / "node" / path_name(node_type)
+
+
+def edge_folder(part: int, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
+    """The folder of a part's edges of one type and direction."""
+    return part_folder(part) / "edge" / "__".join(map(path_name, edge_type)) / direction
+
+
+def overlay_folder(part: int, delta: int, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
+    """The folder of what a delta has of a part's edges of one type and direction."""
+    inside = edge_folder(part, edge_type, direction).relative_to(part_folder(part))
+    return part_folder(part) / f"delta-{delta:05d}" / inside
+
+
+def piece_folders(book: PartitionBook, edge_type: EdgeType, direction: Direction) -> list[PurePosixPath]:
+    """The folder of each piece of an edge type and direction: parts, then overlays."""
+    parts = [edge_folder(part, edge_type, direction) for part in range(book.num_parts)]
+    overlays = book.overlays((edge_type, direction))
+    return parts + [overlay_folder(o.part, o.delta, edge_type, direction) for o in overlays]
+
+
+def link_folder(part: int, edge_type: EdgeType) -> PurePosixPath:
+    """The folder of a part's links of one edge type."""
+    return part_folder(part) / "link" / "__".join(map(path_name, edge_type))
+
+
+def split_path(folder: PurePosixPath, split: str) -> PurePosixPath:
+    """The file of one split, in the folder of its nodes or links."""
+    return folder / "splits" / f"{path_name(split)}.npy"
+
+
+def feature_paths(folder: PurePosixPath, name: str, feature: FeatureSchema) -> tuple[PurePosixPath, ...]:
+    """The files of one feature, in the folder of its nodes or edges: one, or values and offsets."""
+    return tuple(
+        PurePosixPath(p.as_posix()) for p in column_paths(Path(folder / "features" / path_name(name)), feature)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a file must hold; None in a shape stands for a length that only the file itself knows."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def matches(self, record: FileRecord) -> bool:
+        """The record's dtype and shape are as expected."""
+        return (
+            record.dtype == self.dtype
+            and len(record.shape) == len(self.shape)
+            and all(want in (None, got) and got >= 0 for want, got in zip(self.shape, record.shape, strict=True))
+        )
+
+    def __str__(self) -> str:
+        """As messages show it, for example ``int64[12]``."""
+        return f"{self.dtype}[{', '.join('any' if n is None else str(n) for n in self.shape)}]"
+
+
+class Contents(Protocol):
+    """What decides which files a dataset has; a manifest says all of it."""
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Types, features and splits."""
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The directions in which edges are stored."""
+
+    @property
+    def book(self) -> PartitionBook:
+        """Ranges of ids."""
+
+    @property
+    def has_edge_keys(self) -> bool:
+        """Keys of edges are stored."""
+
+    @property
+    def time_attr(self) -> str | None:
+        """The feature that says times."""
+
+    @property
+    def weight_attr(self) -> str | None:
+        """The edge feature that says weights."""
+
+    @property
+    def has_neighbor_keys(self) -> bool:
+        """Keys of neighbours are stored."""
+
+
+def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:
+    """Every file of one part with what it must hold, by path relative to the dataset."""
+    schema = contents.schema
+    yield from expected_nodes(schema, contents.book, part)
+    for edge_type in schema.edges:
+        for direction in contents.directions:
+            yield from expected_edges(contents, part, edge_type, direction)
+            for overlay in contents.book.overlays((edge_type, direction)):
+                if overlay.part == part:
+                    yield from expected_overlay(contents, overlay, edge_type, direction)
+    for edge_type, splits in schema.edge_splits.items():
+        offsets = contents.book.link_offsets(edge_type)
+        yield from expected_links(contents, part, edge_type, int(offsets[part + 1] - offsets[part]))
+        for split in splits:
+            yield str(split_path(link_folder(part, edge_type), split)), Expected("int64", (None,))
+
+
+def expected_links(
+    contents: Contents, part: int, edge_type: EdgeType, num_links: int
+) -> Iterator[tuple[str, Expected]]:
+    """The files of a part's links of one edge type, but for splits."""
+    times = ["time.npy"] * (contents.time_attr in contents.schema.edges[edge_type])
+    for name in ("src_key.npy", "dst_key.npy", *times):
+        yield str(link_folder(part, edge_type) / name), Expected("int64", (num_links,))
+
+
+def expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Iterator[tuple[str, Expected]]:
+    """The files of a part's nodes; the shapes of splits are not known."""
+    for node_type, features in schema.nodes.items():
+        folder = node_folder(part, node_type)
+        num_rows = _range_length(book, node_type, part)
+        key_offsets = book.key_offsets(node_type)
+        yield str(folder / "key.npy"), Expected("int64", (num_rows,))
+        yield str(folder / "id_of_key.npy"), Expected("int64", (int(key_offsets[part + 1] - key_offsets[part]),))
+        for split in schema.splits.get(node_type, ()):
+            yield str(split_path(folder, split)), Expected("int64", (None,))
+        for name, feature in features.items():
+            yield from _expected_column(folder, name, feature, num_rows)
+
+
+def expected_edges(
+    contents: Contents, part: int, edge_type: EdgeType, direction: Direction
+) -> Iterator[tuple[str, Expected]]:
+    """The files of a part's edges of one type and direction."""
+    book, owner_type = contents.book, ends_of(edge_type, direction)[0]
+    folder = edge_folder(part, edge_type, direction)
+    num_rows, num_edges = (_range_length(book, owner, part) for owner in (owner_type, (edge_type, direction)))
+    yield from _expected_rows(contents, folder, (edge_type, direction), num_rows, num_edges)
+
+
+def expected_overlay(
+    contents: Contents, overlay: Overlay, edge_type: EdgeType, direction: Direction
+) -> Iterator[tuple[str, Expected]]:
+    """The files of an overlay: which rows of the part they stand for, and what a part has of edges."""
+    folder = overlay_folder(overlay.part, overlay.delta, edge_type, direction)
+    for name in ("row.npy", "node_key.npy"):
+        yield str(folder / name), Expected("int64", (overlay.num_rows,))
+    yield from _expected_rows(contents, folder, (edge_type, direction), overlay.num_rows, overlay.num_edges)
+
+
+def _expected_rows(
+    contents: Contents, folder: PurePosixPath, owner: tuple[EdgeType, Direction], num_rows: int, num_items: int
+) -> Iterator[tuple[str, Expected]]:
+    edge_type, direction = owner
+    features, num_edges = contents.schema.edges[edge_type], (num_items,)
+    neighbors = Expected(neighbor_dtype(contents.book.num_ids(ends_of(*owner)[1])).name, num_edges)
+    yield str(folder / "indptr.npy"), Expected("int64", (num_rows + 1,))
+    yield str(folder / "indices.npy"), neighbors
+    if contents.has_edge_keys:
+        yield str(folder / "key.npy"), Expected("int64", num_edges)
+    if contents.has_neighbor_keys:
+        yield str(folder / "neighbor_key.npy"), neighbors
+    if edge_type in timed_edge_types(contents.schema, contents.time_attr, direction):
+        yield str(folder / "time.npy"), Expected("int64", num_edges)
+    if contents.weight_attr in features:
+        yield str(folder / "weight_sums.npy"), Expected("float64", num_edges)
+        yield str(folder / "weight_order.npy"), Expected("uint32", num_edges)
+        yield str(folder / "weight_alias.npy"), Expected("uint64", num_edges)
+    for name, feature in features.items():
+        yield from _expected_column(folder, name, feature, num_items)
+
+
+def _expected_column(
+    folder: PurePosixPath, name: str, feature: FeatureSchema, num_rows: int
+) -> Iterator[tuple[str, Expected]]:
+    paths = feature_paths(folder, name, feature)
+    dtype = feature.numpy_dtype.name
+    if feature.is_fixed_width:
+        yield str(paths[0]), Expected(dtype, (num_rows, *feature.shape))
+    else:
+        yield str(paths[0]), Expected(dtype, (None, *feature.shape))
+        yield str(paths[1]), Expected("int64", (num_rows + 1,))
+
+
+def _range_length(book: PartitionBook, owner: str | tuple[EdgeType, Direction], part: int) -> int:
+    offsets = book.node_offsets[owner] if isinstance(owner, str) else book.edge_offsets[owner]
+    return int(offsets[part + 1] - offsets[part])

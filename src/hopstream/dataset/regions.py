@@ -1,0 +1,170 @@
+"""How do many tasks write one ``.npy`` file, each its own stretch, and what is the checksum of the whole?
+
+A file is made with its header and its full length; tasks then write stretches that do not overlap. What a stretch holds
+follows from the input alone, so a task that runs again, or twice at once, writes what is there. Checksums of stretches
+are combined in the order of their places, so nothing is read again.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import Array, FileRecord, array_header, combine_checksums, extend_checksum, read_header
+from hopstream.dataset.stored_columns import StoredColumn
+from hopstream.errors import FormatError
+from hopstream.graph.checksums import ByteSum, join_sums
+
+Stretch = tuple[int, int, int]
+"""First byte after the header, number of bytes, CRC-32C."""
+
+Stretches = dict[str, list[Stretch]]
+"""Path relative to the dataset to the stretches of the file that were written; JSON makes lists of the tuples."""
+
+HEADER_START_BYTES = 10
+"""Magic, version and the length of the rest of a header."""
+
+
+def make_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Make a file with its header and full length; one that is there keeps what it holds."""
+    header = array_header(dtype, shape)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        _write_all(descriptor, header, 0, path)
+        os.ftruncate(descriptor, len(header) + math.prod(shape) * dtype.itemsize)
+    finally:
+        os.close(descriptor)
+
+
+class RegionWriter:
+    """Writes stretches of a dataset's files, and keeps account of them."""
+
+    def __init__(self, root: Path) -> None:
+        """Write below ``root``; nothing is written yet."""
+        self._root = root
+        self.stretches: Stretches = {}
+
+    def write(self, column: StoredColumn, first_row: int) -> None:
+        """Write the values of a column from a row of its file on.
+
+        Raises:
+            OSError: The system refused to; the error names the file.
+        """
+        row_bytes = math.prod(column.shape[1:]) * column.dtype.itemsize
+        self.write_blocks(column.path, column.dtype, first_row * row_bytes, column.blocks)
+
+    def write_blocks(self, name: PurePosixPath, dtype: np.dtype[Any], first_byte: int, blocks: Iterable[Array]) -> None:
+        """Write blocks of values from a byte after the header on; see ``write``."""
+        path = self._root / name
+        stretches = self.stretches.setdefault(str(name), [])
+        num_bytes = 0
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            start = _header_bytes(descriptor, path) + first_byte
+            for block in blocks:
+                values = np.ascontiguousarray(block, dtype)
+                add_stretch(stretches, first_byte + num_bytes, values)
+                _write_all(descriptor, values.reshape(-1).view(np.uint8), start + num_bytes, path)
+                num_bytes += values.nbytes
+        finally:
+            os.close(descriptor)
+
+
+def add_stretch(stretches: list[Stretch], first_byte: int, values: Array) -> None:
+    """Keep account of values that were written, or read, from a byte on; what follows the last stretch extends it."""
+    if not values.nbytes:
+        return
+    is_next = bool(stretches) and stretches[-1][0] + stretches[-1][1] == first_byte
+    begun, before, checksum = stretches.pop() if is_next else (first_byte, 0, 0)
+    stretches.append((begun, before + values.nbytes, extend_checksum(checksum, values)))
+
+
+def _header_bytes(descriptor: int, path: Path) -> int:
+    start = os.pread(descriptor, HEADER_START_BYTES, 0)
+    if len(start) < HEADER_START_BYTES:
+        raise FormatError(f"{path} has no header; another process has changed it: remove the folder and start again")
+    return HEADER_START_BYTES + int.from_bytes(start[8:10], "little")
+
+
+def _write_all(descriptor: int, data: bytes | Array, offset: int, path: Path) -> None:
+    """Write all bytes at a place; the system's error gets the file's name."""
+    left = memoryview(data)  # type: ignore[arg-type]
+    try:
+        while len(left):
+            written = os.pwrite(descriptor, left, offset)
+            if written == 0:
+                raise OSError(errno.EIO, "nothing was written")
+            left, offset = left[written:], offset + written
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def merge_stretches(results: Iterable[Mapping[str, Sequence[Sequence[int]]]]) -> Stretches:
+    """What several tasks wrote, together."""
+    merged: Stretches = {}
+    for result in results:
+        for name, stretches in result.items():
+            merged.setdefault(name, []).extend((int(a), int(b), int(c)) for a, b, c in stretches)
+    return merged
+
+
+def file_record(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], stretches: Sequence[Stretch]) -> FileRecord:
+    """The record of a file from its stretches.
+
+    Raises:
+        FormatError: The stretches are not the whole file, each byte once.
+    """
+    header = array_header(dtype, shape)
+    checksum, end = extend_checksum(0, np.frombuffer(header, np.uint8)), 0
+    for first, num_bytes, stretch_checksum in sorted(stretches):
+        if first != end:
+            raise FormatError(f"{name}: bytes {end}..{first} were written by no task, or twice; start again")
+        checksum, end = combine_checksums(checksum, stretch_checksum, num_bytes), end + num_bytes
+    wanted = math.prod(shape) * dtype.itemsize
+    if end != wanted:
+        raise FormatError(f"{name}: {end} of {wanted} bytes were written; start again")
+    return FileRecord(dtype.name, shape, len(header) + end, checksum)
+
+
+def read_into(path: Path, offset: int, array: Array) -> None:
+    """Fill an array from a place in a file.
+
+    Raises:
+        FormatError: The file ends before.
+    """
+    left = memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        while len(left):
+            num_bytes = file.readinto(left)
+            if not num_bytes:
+                raise FormatError(f"{path} ends before byte {offset + array.nbytes}; remove its folder and start again")
+            left = left[num_bytes:]
+
+
+def read_array(path: Path, start: int, stop: int) -> Array:
+    """Some rows of a ``.npy`` file that was made by ``make_file``, read and not mapped."""
+    with path.open("rb") as file:
+        shape, _, dtype = read_header(file)
+        first_byte = file.tell()
+    values = np.empty((stop - start, *shape[1:]), dtype)
+    if values.nbytes:
+        read_into(path, first_byte + start * (values.nbytes // len(values)), values)
+    return values
+
+
+def bytes_checksum(array: Array) -> list[int]:
+    """``[number of bytes, CRC-32C]`` of an array, as ``join_checksums`` takes it."""
+    return [array.nbytes, extend_checksum(0, array)]
+
+
+def join_checksums(pieces: Iterable[Sequence[int]]) -> ByteSum:
+    """Number of bytes and CRC-32C of pieces one after the other, from ``[number of bytes, CRC-32C]`` of each."""
+    return join_sums(*((int(num_bytes), int(crc32c)) for num_bytes, crc32c in pieces))

@@ -1,0 +1,280 @@
+"""Check what is to be added to a dataset, and put it into tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of, open_array, write_blocks
+from hopstream.checks import known_names
+from hopstream.dataset.edge_weights import check_weight_total, check_weight_values
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.times import check_time_values
+from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
+from hopstream.ingest.chunked.sources import BLOCK_ROWS
+from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
+from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
+
+CHUNK_ROWS = 1 << 20
+READ_BYTES = 64 << 20
+
+Columns = Mapping[str, ColumnLike]
+NewNodes = int | Columns
+"""How many nodes there are, or their features, which say it."""
+
+NewEdges = tuple[ColumnLike, ColumnLike] | tuple[ColumnLike, ColumnLike, Columns]
+"""Keys of sources and of destinations, and features where the type has any."""
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+def addition_of_arrays(
+    manifest: Manifest, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType | str, NewEdges],
+    splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns],
+) -> Graph:  # fmt: skip
+    """What ``append`` is given, also without the only type, as tables of all types, with rows numbered from 0.
+
+    Raises:
+        UnknownNameError: The dataset has no such type, feature or split.
+        SchemaError: A column is missing, or is not what the dataset has.
+        IdRangeError: An edge names a node that is neither there nor new, or a split what is not new.
+    """
+    schema = manifest.schema
+    nodes, splits = _of_types(nodes, schema.nodes), _of_types(splits, schema.nodes)
+    edges, edge_splits = _of_types(edges, schema.edges), _of_types(edge_splits, schema.edges)
+    by_type = _by_edge_type(schema, edges, "edges")
+    _check_names("nodes", nodes, schema.nodes)
+    node_tables = {t: _node_table(t, nodes.get(t, 0), features) for t, features in schema.nodes.items()}
+    edge_tables = {t: _edge_table(t, by_type.get(t), features) for t, features in schema.edges.items()}
+    _check_names("splits", splits, schema.splits)
+    return checked(
+        manifest,
+        Graph(
+            nodes=node_tables,
+            edges=edge_tables,
+            splits={
+                t: _splits(t, splits.get(t, {}), names, manifest.book.num_ids(t), node_tables[t].num_nodes)
+                for t, names in schema.splits.items()
+            },
+            edge_splits={
+                t: _splits(t, of.get(t, {}), names, manifest.book.num_edges(t), edge_tables[t].num_edges)
+                for of in (_by_edge_type(schema, edge_splits, "edge_splits"),)
+                for t, names in schema.edge_splits.items()
+            },
+        ),
+    )
+
+
+def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -> Graph:
+    """What a chunked graph adds, its columns copied to ``scratch`` and mapped; see ``addition_of_arrays``.
+
+    Args:
+        manifest: The dataset's.
+        graph: New rows; ends of edges are keys of old and new nodes.
+        scratch: A folder for files that are needed as long as the result.
+    """
+    schema, number = manifest.schema, count()
+
+    def copied(source: FeatureSource) -> Column:
+        if isinstance(source, RaggedSource):
+            return _copied_rows(source, scratch, next(number))
+        step = max(1, READ_BYTES // max(1, source.row_bytes))
+        blocks = (source.read(i, min(i + step, source.num_rows)) for i in range(0, source.num_rows, step))
+        return _kept(scratch / f"{next(number)}.npy", source.dtype, (source.num_rows, *source.shape), blocks)
+
+    def ends(edges: ChunkedEdges) -> tuple[IntArray, IntArray]:
+        pieces = edges.ends.pieces(BLOCK_ROWS)
+
+        blocks = (src for piece in pieces for _, src, _ in edges.ends.read(piece))
+        src_keys = _kept(scratch / f"{next(number)}.npy", np.dtype(np.int64), (edges.num_edges,), blocks)
+        blocks = (dst for piece in pieces for _, _, dst in edges.ends.read(piece))
+        return src_keys, _kept(scratch / f"{next(number)}.npy", np.dtype(np.int64), (edges.num_edges,), blocks)
+
+    _check_names("nodes", graph.nodes, schema.nodes)
+    _check_names("edges", graph.edges, schema.edges)
+    nodes: dict[str, NewNodes] = {}
+    edges: dict[EdgeType | str, NewEdges] = {}
+    for node_type, table in graph.nodes.items():
+        _check_names(f"features of {node_type}", table.features, schema.nodes[node_type])
+        columns = {name: copied(column) for name, column in table.features.items()}
+        nodes[node_type] = columns if columns else table.num_nodes
+    for edge_type, of_type in graph.edges.items():
+        _check_names(f"features of {type_label(edge_type)}", of_type.features, schema.edges[edge_type])
+        edges[edge_type] = (*ends(of_type), {name: copied(column) for name, column in of_type.features.items()})
+    splits = {t: {name: manifest.book.num_ids(t) + keys for name, keys in of.items()} for t, of in graph.splits.items()}
+    return addition_of_arrays(manifest, nodes, edges, splits, {})
+
+
+def _copied_rows(source: RaggedSource, scratch: Path, number: int) -> RaggedArray:
+    """A ragged column, copied to files and mapped; it is read twice, for it does not tell how long it is."""
+
+    def ends() -> Iterator[Array]:
+        yield np.zeros(1, np.int64)
+        num_elements = 0
+        for block in source.blocks(0, source.num_rows):
+            yield block.offsets[1:] + num_elements
+            num_elements += len(block.values)
+
+    offsets = _kept(scratch / f"{number}.offsets.npy", np.dtype(np.int64), (source.num_rows + 1,), ends())
+    shape = (int(offsets[-1]), *source.shape)
+    blocks = (block.values for block in source.blocks(0, source.num_rows))
+    values = _kept(scratch / f"{number}.values.npy", source.dtype, shape, blocks)
+    return RaggedArray(values, offsets, source.is_string)
+
+
+def _kept(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...], blocks: Iterable[Array]) -> Array:
+    write_blocks(path, dtype, shape, blocks)
+    return open_array(path)
+
+
+def checked(manifest: Manifest, added: Graph) -> Graph:
+    """Refuse ends that are no nodes, and times and weights that ``write_parts`` would refuse."""
+    book = manifest.book
+    totals = {t: book.num_ids(t) + table.num_nodes for t, table in added.nodes.items()}
+    for edge_type, edges in added.edges.items():
+        for what, keys, node_type in (("src", edges.src_keys, edge_type[0]), ("dst", edges.dst_keys, edge_type[2])):
+            _check_keys(f"{type_label(edge_type)}: {what}_keys", keys, totals[node_type], node_type)
+    tables: list[tuple[str | EdgeType, Mapping[str, Column]]] = [
+        *((t, table.features) for t, table in added.nodes.items()),
+        *((t, table.features) for t, table in added.edges.items()),
+    ]
+    for owner, features in tables:
+        times = features.get(manifest.time_attr or "")
+        if isinstance(times, np.ndarray):
+            for start in range(0, len(times), CHUNK_ROWS):
+                check_time_values(f"{type_label(owner)}.{manifest.time_attr}", start, times[start : start + CHUNK_ROWS])
+        weights = features.get(manifest.weight_attr or "")
+        if isinstance(owner, tuple) and isinstance(weights, np.ndarray):
+            where = f"{type_label(owner)}.{manifest.weight_attr}"
+            total = 0.0
+            for start in range(0, len(weights), CHUNK_ROWS):
+                total += check_weight_values(where, start, weights[start : start + CHUNK_ROWS])
+            if not book.num_edges(owner):
+                check_weight_total(where, len(weights), total)
+    return added
+
+
+def _check_keys(where: str, keys: IntArray, num_nodes: int, node_type: str) -> None:
+    for start in range(0, len(keys), CHUNK_ROWS):
+        block = keys[start : start + CHUNK_ROWS]
+        if int(block.min()) < 0 or int(block.max()) >= num_nodes:
+            row = int(np.flatnonzero((block < 0) | (block >= num_nodes))[0])
+            raise IdRangeError(
+                f"{where}[{start + row}] is {int(block[row])}; {node_type} has keys 0..{num_nodes - 1} with the new"
+            )
+
+
+def _of_types(given: Any, types: Collection[T]) -> Any:
+    """What is given by type; where there is one type, what is given without."""
+    is_typed = isinstance(given, Mapping) and (
+        not given or any(isinstance(value, Mapping | int | tuple) for value in given.values())
+    )
+    return given if is_typed or len(types) != 1 else dict.fromkeys(types, given)
+
+
+def _by_edge_type(schema: GraphSchema, given: Mapping[EdgeType | str, V], what: str) -> dict[EdgeType, V]:
+    known = {type_label(t): t for t in schema.edges}
+    found: dict[EdgeType, V] = {}
+    for name, value in given.items():
+        edge_type = known.get(name) if isinstance(name, str) else name
+        if edge_type not in schema.edges:
+            raise UnknownNameError(f"{what} name edge type {name!r}; {known_names(name, known)}")
+        found[cast(EdgeType, edge_type)] = value
+    return found
+
+
+def _check_names(what: str, given: Mapping[V, object], known: Mapping[V, object]) -> None:
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(f"{what} name {name!r}; {known_names(name, known)}")
+
+
+def _node_table(node_type: str, given: NewNodes, features: Mapping[str, FeatureSchema]) -> NodeTable:
+    if isinstance(given, Mapping):
+        columns = _columns(node_type, given, features, None)
+        if not columns:
+            raise SchemaError(f"{node_type} has no features; say how many new nodes there are by a number")
+        return NodeTable(num_nodes=len(next(iter(columns.values()))), features=columns)
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 0:
+        raise SchemaError(f"nodes of {node_type} are {given!r}; wanted a number, or columns by feature")
+    return NodeTable(num_nodes=int(given), features=_columns(node_type, {}, features, int(given)))
+
+
+def _edge_table(edge_type: EdgeType, given: NewEdges | None, features: Mapping[str, FeatureSchema]) -> EdgeTable:
+    label, nothing = type_label(edge_type), np.empty(0, np.int64)
+    if given is None:
+        return EdgeTable(src_keys=nothing, dst_keys=nothing, features=_columns(label, {}, features, 0))
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        raise SchemaError(f"edges of {label} must be (src_keys, dst_keys) or (src_keys, dst_keys, features)")
+    src_keys, dst_keys = as_keys(given[0], f"{label}: src_keys"), as_keys(given[1], f"{label}: dst_keys")
+    if len(src_keys) != len(dst_keys):
+        raise SchemaError(f"{label} has {len(src_keys)} sources and {len(dst_keys)} destinations")
+    columns = given[2] if len(given) == 3 else {}
+    return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=_columns(label, columns, features, len(src_keys)))
+
+
+def _columns(
+    label: str, given: Columns, features: Mapping[str, FeatureSchema], num_rows: int | None
+) -> dict[str, Column]:
+    """The columns in the order of the schema, each of which must be there where there are rows."""
+    _check_names(f"features of {label}", given, features)
+    found: dict[str, Column] = {}
+    for name, feature in features.items():
+        where = f"{label}.{name}"
+        if name not in given:
+            if num_rows != 0:
+                raise SchemaError(f"{where} is missing; each new row needs all features of its type: {list(features)}")
+            found[name] = _no_rows(feature)
+            continue
+        column = as_column(given[name], where)
+        if len(column) == 0:
+            column = _no_rows(feature) if column_schema(column).is_fixed_width == feature.is_fixed_width else column
+        if column_schema(column) != feature:
+            raise SchemaError(f"{where} is {column_schema(column)}; in the dataset it is {feature}: convert it")
+        if isinstance(column, RaggedArray):
+            column.check(where)
+        num_rows = len(column) if num_rows is None else num_rows
+        if len(column) != num_rows:
+            raise SchemaError(f"{where} has {len(column)} rows; there are {num_rows} new rows")
+        found[name] = column
+    return found
+
+
+def _no_rows(feature: FeatureSchema) -> Column:
+    values = np.empty((0, *feature.shape), feature.numpy_dtype)
+    return values if feature.is_fixed_width else RaggedArray(values, offsets_of(np.empty(0)), feature.is_string)
+
+
+def _splits(
+    owner: str | EdgeType, given: Columns, names: tuple[str, ...], first: int, num_rows: int
+) -> dict[str, IntArray]:
+    label = type_label(owner)
+    _check_names(f"splits of {label}", given, dict.fromkeys(names))
+    return {name: _split(f"split {name!r} of {label}", given.get(name), first, num_rows) for name in names}
+
+
+def _split(where: str, given: ColumnLike | None, first: int, num_rows: int) -> IntArray:
+    if given is None:
+        return np.empty(0, np.int64)
+    values = given if isinstance(given, list | tuple) else as_array(given, where)
+    if isinstance(values, np.ndarray) and values.dtype == np.bool_:
+        if values.shape != (num_rows,):
+            raise SchemaError(
+                f"{where} is bool{list(values.shape)}; a mask has a value for each of {num_rows} new rows"
+            )
+        return first + np.flatnonzero(values)
+    keys = np.sort(as_keys(cast(ColumnLike, values), where))
+    if len(keys) and (int(keys[0]) < first or int(keys[-1]) >= first + num_rows):
+        wrong = int(keys[0]) if int(keys[0]) < first else int(keys[-1])
+        wanted = f"new rows have {first}..{first + num_rows - 1}" if num_rows else "there are no new rows"
+        raise IdRangeError(f"{where} names key {wrong}; {wanted}, and rows that are there stay in their splits")
+    if bool(np.any(keys[1:] == keys[:-1])):
+        raise SchemaError(f"{where} names a key twice")
+    return keys

@@ -1,0 +1,253 @@
+"""How are nodes and edges added to a dataset, and why does nobody ever see half of it?
+
+New nodes become a part of their own. Old nodes that get edges get complete new rows, which are written beside the old
+ones as overlays. All of that is written in the work folder beside the dataset, moved to places that no manifest names
+yet, and becomes part of the dataset when the new manifest takes the place of the old one. No file is ever changed, so
+whoever has the dataset open goes on with what it was.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hopstream.dataset.book import neighbor_dtype
+from hopstream.dataset.layout import Dataset
+from hopstream.dataset.leftovers import remove_halos, remove_unnamed
+from hopstream.dataset.lock import dataset_to_change
+from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
+from hopstream.dataset.paths import part_folder
+from hopstream.dataset.replace import errors_named
+from hopstream.dataset.settings import MAX_PARTS, Progress
+from hopstream.engine.peak import watched
+from hopstream.engine.work_folder import WorkFolder, sync, sync_tree
+from hopstream.errors import ChecksumError, FormatError, SettingsError
+from hopstream.graph.graph import Graph
+from hopstream.ingest.chunked import is_chunked, open_chunked
+from hopstream.ingest.columns import ColumnLike
+from hopstream.preparation.append.addition import NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
+from hopstream.preparation.append.described import digest_of_addition, grown_manifest
+from hopstream.preparation.append.node_ids import KnownNodes
+from hopstream.preparation.append.write import AddedEnds, DeltaWriter
+from hopstream.schema import EdgeType
+from hopstream.uris import local_path
+
+
+def append(
+    dataset: str | Path, *, nodes: Mapping[str, NewNodes] | NewNodes | None = None,
+    edges: Mapping[EdgeType | str, NewEdges] | NewEdges | None = None,
+    splits: Mapping[str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
+    edge_splits: Mapping[EdgeType | str, Mapping[str, ColumnLike]] | Mapping[str, ColumnLike] | None = None,
+    progress: Progress | None = None,
+) -> Manifest:  # fmt: skip
+    """Add nodes and edges to a dataset.
+
+    New nodes get the keys (and ids) that follow those of their type, and new edges the edge keys that follow; nothing
+    that is there gets another number. Whoever opens the dataset afterwards samples from it as if the graph had been
+    written with them; whoever has it open goes on without them.
+
+    Args:
+        dataset: The folder of the dataset.
+        nodes: Node type to columns of its new nodes by feature, or to their number where the type has no features.
+        edges: Edge type, or its label, to ``(src_keys, dst_keys)`` or ``(src_keys, dst_keys, {feature: column})``;
+            integer[n] keys of old and new nodes.
+        splits: Node type to split to a mask of its new nodes, or to their keys.
+        edge_splits: Edge type to split to a mask of its new edges, or to their edge keys. Where the dataset has one
+            node type or one edge type, all of these may be given without the type.
+        progress: Called as ``progress("append", done, total)``.
+
+    Returns:
+        The manifest of the dataset as it is now.
+
+    Raises:
+        FormatError: The folder is no dataset, or a file of it is missing or truncated.
+        ChecksumError: The manifest is not the one that was written.
+        StateError: Another process changes it now.
+        SettingsError: Nothing is to be added, or it cannot hold more without being
+            written anew.
+        UnknownNameError: The dataset has no such type, feature or split; it gets no new ones.
+        SchemaError: A column is missing, has another dtype or length than it must have, or times or weights are not
+            what ``write_parts`` would take.
+        IdRangeError: An edge names a node that is neither there nor new, or a split what is not new.
+    """
+    given: tuple[Any, ...] = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
+    return _append(Path(dataset), lambda manifest, _: addition_of_arrays(manifest, *given), progress)
+
+
+def append_folder(
+    dataset: str | Path, delta: str | Path, *, metadata_filename: str = "metadata.json", again: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:  # fmt: skip
+    """Add what a chunked graph holds to a dataset; see ``append`` for the rest.
+
+    The same rows are not added twice by mistake: what deltas of the dataset added already is refused.
+
+    Args:
+        dataset: The folder of the dataset.
+        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of
+            old and new nodes.
+        metadata_filename: Name of its metadata.
+        again: Add the rows, as further nodes and edges, though a delta added the same before.
+        progress: As of ``append``.
+
+    Raises:
+        SettingsError: A delta added the same before, and ``again`` is not given; or the folder holds tables.
+    """
+    delta = local_path(delta)
+    metadata = delta / metadata_filename
+    if metadata.is_file() and not is_chunked(metadata):
+        raise SettingsError(
+            f"{delta} holds tables; append takes a chunked graph, or arrays, whose edges name keys of the grown graph: "
+            "look up the keys of raw ids in the dataset's column of them"
+        )
+
+    def read(manifest: Manifest, scratch: Path) -> Graph:
+        first_keys = {t: manifest.book.num_ids(t) for t in manifest.schema.nodes}
+        return addition_of_chunks(manifest, open_chunked(delta, metadata_filename, first_keys), scratch)
+
+    def check(manifest: Manifest, digest: str) -> None:
+        known = [number for number, known in enumerate(manifest.book.deltas, 1) if known.digest == digest]
+        if known and not again:
+            raise SettingsError(
+                f"{delta} holds the rows that delta {known[-1]} of {dataset} added already; give again=True (--again) "
+                "to add them once more, as further nodes and edges"
+            )
+
+    return _append(Path(dataset), read, progress, check)
+
+
+def _append(
+    root: Path, read: Callable[[Manifest, Path], Graph], progress: Progress | None,
+    check: Callable[[Manifest, str], None] | None = None,
+) -> Manifest:  # fmt: skip
+    root = Path(os.path.realpath(local_path(root)))
+    started = time.perf_counter()
+    with watched(), errors_named(root), dataset_to_change(root) as work:
+        dataset = Dataset(root, read_manifest(root))
+        _check_whole(dataset)
+        _check_one_disk(dataset, work)
+        with _scratch(work) as scratch:
+            added = read(dataset.manifest, scratch)
+            _check_room(dataset, added)
+            digest = digest_of_addition(dataset.manifest, added)
+            if check is not None:
+                check(dataset.manifest, digest)
+            tell = _teller(dataset.manifest, progress)
+            writer = DeltaWriter(
+                root=scratch / "dataset", dataset=dataset, added=added, nodes=KnownNodes(dataset, added),
+                digest=digest, on_step=tell,
+            )  # fmt: skip
+            ends = _write(writer)
+            manifest = grown_manifest(dataset.manifest, writer, ends, started)
+            sync_tree(writer.root)  # a manifest that names what is not there would lose the whole dataset
+            try:
+                _place(writer, root)
+                manifest.write(root)
+                sync(root)
+            except BaseException:
+                remove_unnamed(root, read_manifest(root))
+                raise
+            remove_halos(root, dataset.manifest, None)
+    return manifest
+
+
+def _write(writer: DeltaWriter) -> dict[EdgeType, AddedEnds]:
+    """Write all files; return the ids of the ends of new edges."""
+    manifest = writer.dataset.manifest
+    for node_type in manifest.schema.nodes:
+        writer.write_nodes(node_type)
+    ends: dict[EdgeType, AddedEnds] = {}
+    for edge_type in manifest.schema.edges:
+        edges = writer.added.edges[edge_type]
+        ends[edge_type] = AddedEnds(
+            src_ids=writer.nodes.ids_of(edge_type[0], edges.src_keys),
+            dst_ids=writer.nodes.ids_of(edge_type[2], edges.dst_keys),
+        )
+        for direction in manifest.directions:
+            writer.write_edges(edge_type, direction, ends[edge_type])
+        if edge_type in manifest.schema.edge_splits:
+            writer.write_links(edge_type)
+    return ends
+
+
+def _teller(manifest: Manifest, progress: Progress | None) -> Callable[[], None]:
+    total = len(manifest.schema.nodes) + len(manifest.schema.edges) * len(manifest.directions)
+    done = iter(range(1, total + 1))
+    if progress is None:
+        return lambda: None
+    progress("append", 0, total)
+    return lambda: progress("append", next(done), total)
+
+
+def _check_whole(dataset: Dataset) -> None:
+    """Refuse a dataset whose name does not follow from its checksums: nobody could say what it grows to."""
+    manifest = dataset.manifest
+    got = graph_id_of(manifest.checksums.fingerprint(graph_schema(manifest.schema)), manifest.time_attr)
+    if got != manifest.graph_id:
+        raise ChecksumError(
+            f"{dataset.root} names graph {manifest.graph_id}; the checksums of its columns are of {got}: verify it"
+        )
+    missing = [part for part in range(manifest.book.num_parts) if not (dataset.root / part_folder(part)).is_dir()]
+    if missing:
+        raise FormatError(f"{dataset.root} lacks the folders of parts {missing[:20]}; append where all parts are")
+
+
+def _check_one_disk(dataset: Dataset, work: WorkFolder) -> None:
+    """Refuse a dataset that what is written beside it cannot be moved to.
+
+    Raises:
+        SettingsError: It, or a part, is on another file system than the folder that holds it.
+    """
+    disk = work.path.stat().st_dev
+    for folder in (dataset.root, *(dataset.root / part_folder(p) for p in range(dataset.manifest.book.num_parts))):
+        if folder.stat().st_dev != disk:
+            raise SettingsError(
+                f"{folder} is on another file system than {dataset.root.parent}, where additions are written before "
+                "they are moved: mount the folder above the dataset, or append where both are on one file system"
+            )
+
+
+def _check_room(dataset: Dataset, added: Graph) -> None:
+    manifest = dataset.manifest
+    book = manifest.book
+    if not any(n.num_nodes for n in added.nodes.values()) and not any(e.num_edges for e in added.edges.values()):
+        raise SettingsError(f"nothing is to be added to {dataset.root}: there are neither new nodes nor new edges")
+    if book.num_parts >= MAX_PARTS:
+        raise SettingsError(
+            f"{dataset.root} has {book.num_parts} parts, which is the most; compact it first: hopstream compact"
+        )
+    ends = {end for edge_type in manifest.schema.edges for end in (edge_type[0], edge_type[2])}
+    for node_type in sorted(ends):
+        old, new = book.num_ids(node_type), book.num_ids(node_type) + added.nodes[node_type].num_nodes
+        if neighbor_dtype(old) != neighbor_dtype(new):
+            raise SettingsError(
+                f"{node_type} would grow from {old} to {new} nodes; ids of neighbours are stored in 32 bits, which do "
+                "not hold them: compact first (hopstream compact), or write the grown graph anew"
+            )
+
+
+@contextmanager
+def _scratch(work: WorkFolder) -> Iterator[Path]:
+    """A folder beside the dataset, gone at the end; what a killed process left is removed first."""
+    work.clear()
+    scratch = work.path / "append"
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        work.clear()
+
+
+def _place(writer: DeltaWriter, root: Path) -> None:
+    """Move what was written to where the new manifest says it is."""
+    delta = f"delta-{writer.number:05d}"
+    for folder in sorted(writer.root.iterdir()):
+        target = root / folder.name
+        if folder.name == str(part_folder(writer.part)):
+            folder.rename(target)
+        else:
+            (folder / delta).rename(target / delta)

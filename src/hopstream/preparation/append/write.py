@@ -1,0 +1,218 @@
+"""Which files does an append write: the new part, and the new rows of nodes that were there?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from hopstream.arrays import FileRecord, IntArray, offsets_of, write_blocks
+from hopstream.dataset.book import Delta, EdgeOwner, Overlay, ends_of, neighbor_dtype
+from hopstream.dataset.chunks import row_chunks
+from hopstream.dataset.edge_weights import MAX_SUM, large_sum, row_sums
+from hopstream.dataset.layout import Dataset
+from hopstream.dataset.overlays import RowReader
+from hopstream.dataset.paths import edge_folder, link_folder, node_folder, overlay_folder, split_path
+from hopstream.dataset.settings import PartitionSettings
+from hopstream.dataset.stored_columns import EdgeRun, StoredColumn, edge_columns, feature_columns, integers
+from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.preparation.append.files import BlockFiles
+from hopstream.preparation.append.node_ids import KeyTable, KnownNodes
+from hopstream.preparation.append.rows import AddedEdges, merged_rows
+from hopstream.schema import Direction, EdgeType, type_label
+
+BLOCK_BYTES = 64 << 20
+EDGE_BYTES = 64
+"""What an edge takes in memory beside its features while it is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AddedEnds:
+    """Ids of the ends of new edges of one type, int64[n] each."""
+
+    src_ids: IntArray
+    dst_ids: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Rows that are written together.
+
+    Attributes:
+        rows: int64[n], their numbers in their part, ascending.
+        counts: int64[n], how many new edges each has.
+        starts: int64[n + 1], where in ``AddedEdges.order`` those of each begin.
+    """
+
+    rows: IntArray
+    counts: IntArray
+    starts: IntArray
+
+
+@dataclass(slots=True, kw_only=True)
+class DeltaWriter:
+    """Writes what an append adds below a folder of its own, in the places that the files have in the dataset.
+
+    Attributes:
+        root: The folder.
+        dataset: The dataset as it was.
+        added: What is added.
+        nodes: What is known of old nodes and new ones.
+        digest: Names what is added.
+        on_step: Called when a table is done.
+        files: Path to record of what was written.
+        overlays: (edge type, direction) to the overlays written.
+        new_edges: (edge type, direction) to the number of edges of the new part.
+    """
+
+    root: Path
+    dataset: Dataset
+    added: Graph
+    nodes: KnownNodes
+    digest: str
+    on_step: Callable[[], None]
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    overlays: dict[EdgeOwner, tuple[Overlay, ...]] = field(default_factory=dict)
+    new_edges: dict[EdgeOwner, int] = field(default_factory=dict)
+
+    @property
+    def part(self) -> int:
+        """The number of the new part."""
+        return self.dataset.manifest.book.num_parts
+
+    @property
+    def number(self) -> int:
+        """The number of the delta."""
+        return len(self.dataset.manifest.book.deltas) + 1
+
+    @property
+    def delta(self) -> Delta:
+        """What was added, once all is written."""
+        return Delta(
+            num_edges={t: edges.num_edges for t, edges in self.added.edges.items()}, overlays=self.overlays,
+            digest=self.digest,
+        )  # fmt: skip
+
+    def write_nodes(self, node_type: str) -> None:
+        """Write the new part's nodes of one type; their ids are their keys."""
+        folder, table = node_folder(self.part, node_type), self.added.nodes[node_type]
+        rows = np.arange(table.num_nodes, dtype=np.int64)
+        keys = rows + self.nodes.num_old(node_type)
+        self._write(integers(folder / "key.npy", keys))
+        self._write(integers(folder / "id_of_key.npy", keys))
+        for name, split in self.added.splits.get(node_type, {}).items():
+            self._write(integers(split_path(folder, name), split))
+        for column in feature_columns(folder, table.features, rows):
+            self._write(column)
+        self.on_step()
+
+    def write_links(self, edge_type: EdgeType) -> None:
+        """Write the links of the new edges of one type."""
+        folder, edges = link_folder(self.part, edge_type), self.added.edges[edge_type]
+        self._write(integers(folder / "src_key.npy", edges.src_keys))
+        self._write(integers(folder / "dst_key.npy", edges.dst_keys))
+        times = edges.features.get(self.dataset.manifest.time_attr or "")
+        if isinstance(times, np.ndarray):
+            self._write(integers(folder / "time.npy", times))
+        for name, split in self.added.edge_splits.get(edge_type, {}).items():
+            self._write(integers(split_path(folder, name), split))
+
+    def write_edges(self, edge_type: EdgeType, direction: Direction, ends: AddedEnds) -> None:
+        """Write the new part's rows of one type and direction, and new rows of old nodes that get edges."""
+        owner, book = (edge_type, direction), self.dataset.manifest.book
+        own_type = ends_of(*owner)[0]
+        added = self._added_edges(owner, self.added.edges[edge_type], ends)
+        own_ids = added.own_ids[added.order]
+        offsets = book.node_offsets[own_type]
+        bounds = np.searchsorted(own_ids, offsets).tolist()
+        overlays: list[Overlay] = []
+        for part in range(book.num_parts):
+            first, stop = bounds[part], bounds[part + 1]
+            if first < stop:
+                rows, counts = np.unique(own_ids[first:stop] - offsets[part], return_counts=True)
+                overlays.append(
+                    self._write_overlay(owner, part, _Rows(rows, counts, first + offsets_of(counts)), added)
+                )
+        if overlays:
+            self.overlays[owner] = tuple(overlays)
+        num_new = self.added.nodes[own_type].num_nodes
+        counts = np.bincount(own_ids[bounds[-1] :] - offsets[-1], minlength=num_new)
+        new = _Rows(np.arange(num_new), counts, bounds[-1] + offsets_of(counts))
+        self.new_edges[owner] = self._write_rows(owner, edge_folder(self.part, *owner), None, new, added)
+        self.on_step()
+
+    def _added_edges(self, owner: EdgeOwner, edges: EdgeTable, ends: AddedEnds) -> AddedEdges:
+        other_type = ends_of(*owner)[1]
+        own, other = (ends.dst_ids, ends.src_ids) if owner[1] == "in" else (ends.src_ids, ends.dst_ids)
+        own_times = edges.features.get(self.dataset.manifest.time_attr or "")
+        times = own_times.astype(np.int64) if isinstance(own_times, np.ndarray) else None
+        of_others = self.nodes.times_of(other_type, other)
+        if of_others is not None:
+            times = of_others if times is None else np.maximum(times, of_others)
+        return AddedEdges(
+            own_ids=own,
+            other_ids=other,
+            first_key=self.dataset.manifest.book.num_edges(owner[0]),
+            times=times,
+            features=edges.features,
+            order=np.argsort(own, kind="stable"),
+            dtype=neighbor_dtype(self.nodes.num_old(other_type) + self.added.nodes[other_type].num_nodes),
+            keys_of_others=KeyTable(self.nodes, other_type),
+        )
+
+    def _write_overlay(self, owner: EdgeOwner, part: int, rows: _Rows, added: AddedEdges) -> Overlay:
+        arrays, folder = self.nodes.part(part), overlay_folder(part, self.number, *owner)
+        self._write(integers(folder / "row.npy", rows.rows))
+        self._write(integers(folder / "node_key.npy", arrays.node_keys[ends_of(*owner)[0]][rows.rows]))
+        num_edges = self._write_rows(owner, folder, RowReader.of(arrays, owner), rows, added)
+        return Overlay(
+            delta=self.number, part=part, num_rows=len(rows.rows), num_edges=num_edges, num_new=int(rows.counts.sum())
+        )
+
+    def _write_rows(
+        self, owner: EdgeOwner, folder: PurePosixPath, reader: RowReader | None, rows: _Rows, added: AddedEdges
+    ) -> int:
+        """Write rows with their old edges, if a reader is there for them, and new ones; return how many there are."""
+        manifest = self.dataset.manifest
+        settings = PartitionSettings(
+            num_parts=manifest.book.num_parts, keep_edge_keys=manifest.has_edge_keys,
+            neighbor_keys=manifest.has_neighbor_keys,
+        )  # fmt: skip
+        old_degrees = reader.degrees(rows.rows) if reader is not None else np.zeros_like(rows.counts)
+        indptr, files = offsets_of(old_degrees + rows.counts), BlockFiles(self.root)
+        for begin, end in self._blocks(owner, indptr):
+            old = reader.read(rows.rows[begin:end]) if reader is not None else None
+            places = added.order[rows.starts[begin] : rows.starts[end]]
+            run = merged_rows(old, added, places, rows.counts[begin:end], manifest.weight_attr)
+            self._check_sums(owner, run, rows.starts[begin : end + 1], added)
+            files.add([integers(folder / "indptr.npy", run.indptr), *edge_columns(folder, run, settings)])
+        self.files |= files.finish()
+        return int(indptr[-1])
+
+    def _blocks(self, owner: EdgeOwner, indptr: IntArray) -> Iterator[tuple[int, int]]:
+        """Stretches of rows that fit into memory; one of no rows where there are none."""
+        features = self.dataset.manifest.schema.edges[owner[0]].values()
+        num_edges = max(1, BLOCK_BYTES // (EDGE_BYTES + sum(feature.row_bytes for feature in features)))
+        if len(indptr) == 1:
+            yield 0, 0
+        for begin, end, _, _ in row_chunks(indptr, num_edges):
+            yield begin, end
+
+    def _check_sums(self, owner: EdgeOwner, run: EdgeRun, starts: IntArray, added: AddedEdges) -> None:
+        """Refuse weights of a node that add up to more than ``write_parts`` allows."""
+        if run.weights is None or not len(run.indices):
+            return
+        with np.errstate(over="ignore"):
+            sums = row_sums(run.indptr, run.weights[run.places].astype(np.float64))
+        ends = run.indptr[1:][np.diff(run.indptr) > 0] - 1
+        if len(ends) and not float(sums[ends].max()) <= MAX_SUM:
+            row = int(np.flatnonzero(np.diff(run.indptr))[np.argmax(sums[ends])])
+            own_id = added.own_ids[added.order[starts[row] : starts[row] + 1]]
+            key = int(self.nodes.keys_of(ends_of(*owner)[0], own_id)[0])
+            where = f"{type_label(owner[0])}.{self.dataset.manifest.weight_attr}"
+            raise large_sum(where, owner[1], key, float(sums[ends].max()))
+
+    def _write(self, column: StoredColumn) -> None:
+        self.files[str(column.path)] = write_blocks(self.root / column.path, column.dtype, column.shape, column.blocks)

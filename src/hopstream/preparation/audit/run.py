@@ -1,0 +1,374 @@
+"""Verifies a whole dataset, alone or against what it was written from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hopstream.dataset.lock import locked
+from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
+from hopstream.dataset.paths import MANIFEST
+from hopstream.dataset.roots import ROOTS, is_here, read_roots
+from hopstream.dataset.settings import Progress
+from hopstream.engine.allotment import Needs, allot
+from hopstream.engine.settings import WorkerSettings, memory_bytes
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.graph.checksums import fingerprint_of
+from hopstream.preparation.audit.edges import EDGE_BYTES, Links, check_by_key
+from hopstream.preparation.audit.files import Files
+from hopstream.preparation.audit.halo import check_halo
+from hopstream.preparation.audit.nodes import KnownNodes, check_keys, check_splits
+from hopstream.preparation.audit.owners import check_owner_files, check_owners_meta
+from hopstream.preparation.audit.reference import Against, Reference, open_reference
+from hopstream.preparation.audit.report import KINDS, Findings, Kind, VerifyReport
+from hopstream.preparation.audit.stored_edges import OF_EDGES, StoredEdges, check_stored
+from hopstream.preparation.audit.unkeyed import derive_keys, told_by_links, told_by_source
+from hopstream.schema import EdgeType, GraphSchema, timed_edge_types, type_label
+from hopstream.uris import local_path
+
+MIN_WINDOW_EDGES = 1 << 16
+PROCESS_BYTES = 256 << 20
+"""What a process takes that has loaded its libraries and compiled kernels, and compares blocks of a million edges."""
+NODE_BYTES, HALO_NODE_BYTES = 64, 24
+"""Per node: its key, id and time, and what they are compared with; and what a halo with a budget takes."""
+MAX_FINDINGS = 100
+
+
+def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
+    root: str | Path, *, against: Against | None = None, owners: str | Path | None = None,
+    parts: Sequence[int] | None = None, memory: str | None = None, max_findings: int = MAX_FINDINGS,
+    progress: Progress | None = None,
+) -> VerifyReport:  # fmt: skip
+    """Check everything that a dataset says, and find all that is wrong, not only the first.
+
+    Checksums say that files are those that were written. Whatever they say, the rest is checked too: that every node
+    and edge is there once, at the part that owns it; that maps of keys, times, weights, neighbours, splits and links
+    agree with each other; that what is there is the graph that the manifest names; and, with ``against``, that it is
+    that graph, edge by edge and feature by feature.
+
+    Args:
+        root: The dataset.
+        against: What it was written from: a chunked graph, which is read a stretch at a time, or whatever
+            ``read_graph`` reads, a dataset, or a graph in memory.
+        owners: A folder with the part of each node, as ``assign_folder`` writes it, that the dataset was cut by.
+        parts: The parts to look at, such as those of one of several roots; None for all. What some parts alone cannot
+            tell is skipped.
+        memory: What the process may take, such as ``4GiB``, beside an ``against`` that is held in memory; None for a
+            share of what is free. Edges are compared in what nodes leave: more of it means fewer walks over them.
+        max_findings: The most findings that are listed, shared out among the parts; the rest is counted.
+        progress: Called as ``progress("verify", done, total)``.
+
+    Returns:
+        What was checked, what was found, and what could not be checked.
+
+    Raises:
+        FormatError: ``root`` is no dataset, ``against`` cannot be read, or all parts are asked for and some lie in
+            other roots; or a file of ``owners`` cannot be read.
+        SchemaError: ``against`` makes no graph, or a file of ``owners`` does not have one integer for each node.
+        IdRangeError: A file of ``owners`` names a part that is not there.
+        SettingsError: ``memory`` is no size or too little, or ``parts`` are none.
+        StateError: Another process changes the dataset now.
+        UnknownNameError: The dataset has no such part.
+    """
+    root = local_path(root)
+    owners = None if owners is None else local_path(owners)
+    if isinstance(against, str | os.PathLike):
+        against = local_path(against)
+    if not (root / MANIFEST).is_file():
+        raise FormatError(f"{root / MANIFEST} is missing; {root} is not a dataset")
+    if memory is not None:
+        memory_bytes(memory)
+    findings = Findings(max_findings)
+    with locked(root, is_reader=True):
+        _verify(root, (against, owners), parts, findings, memory, progress or (lambda stage, done, total: None))
+    return findings.report()
+
+
+def _verify(
+    root: Path, sources: tuple[Against | None, Path | None], parts: Sequence[int] | None, findings: Findings,
+    memory: str | None, progress: Progress,
+) -> None:  # fmt: skip
+    against, owners = sources
+    findings.checked("manifest")
+    try:
+        manifest = read_manifest(root)
+    except FormatError as error:
+        findings.add("manifest", MANIFEST, str(error).removeprefix(f"{root / MANIFEST} "))
+        others = [kind for kind in KINDS if kind != "manifest"]
+        findings.skip(others, "without a manifest nobody knows what the dataset holds")
+        return
+    if not manifest.has_digest:
+        findings.skip("manifest", "an earlier revision wrote it: made_by and report have no checksum")
+    wanted = _wanted_parts(root, manifest, parts)
+    reference = open_reference(against) if against is not None else None
+    files = Files(root, manifest, findings, wanted)
+    if owners is not None:
+        check_owners_meta(files, Path(owners))
+    _Run(
+        files=files,
+        manifest=manifest,
+        findings=findings,
+        reference=reference,
+        owners=owners,
+        max_edges=_window_edges(manifest, memory),
+        progress=progress,
+    ).run()
+
+
+def _window_edges(manifest: Manifest, memory: str | None) -> int:
+    """How many edges are compared at a time, in what the process and its nodes leave.
+
+    Raises:
+        SettingsError: The memory is too small.
+    """
+    schema, book = manifest.schema, manifest.book
+    num_nodes = sum(map(book.num_ids, schema.nodes))
+    has_budget = manifest.halo is not None and manifest.halo.budget_bytes is not None
+    taken = PROCESS_BYTES + num_nodes * (NODE_BYTES + has_budget * HALO_NODE_BYTES)
+    needs = Needs.of_one(taken + MIN_WINDOW_EDGES * EDGE_BYTES, f"verifying {num_nodes} nodes needs")
+    return (allot(memory, WorkerSettings(num_workers=0), (needs,)).memory_bytes - taken) // EDGE_BYTES
+
+
+def _wanted_parts(root: Path, manifest: Manifest, parts: Sequence[int] | None) -> list[int]:
+    """The parts to look at, ascending.
+
+    Raises:
+        UnknownNameError: The dataset has no such part.
+        SettingsError: There are none.
+        FormatError: All are asked for, and some lie in other roots.
+    """
+    num_parts = manifest.book.num_parts
+    if parts is not None:
+        wrong = [part for part in parts if not 0 <= part < num_parts]
+        if wrong:
+            raise UnknownNameError(f"{root} has no part {wrong[0]}; parts are numbered 0..{num_parts - 1}")
+        if not len(parts):
+            raise SettingsError(f"parts are none of 0..{num_parts - 1}; name some, or leave them out for all")
+        return sorted(set(parts))
+    here = [part for part in range(num_parts) if is_here(root, part)]
+    away = sorted(set(range(num_parts)) - set(here))
+    uris = _roots_of(root, manifest, away)
+    if uris:
+        check = f"check those that are here by --parts {','.join(map(str, here))}" if here else "check the roots"
+        raise FormatError(
+            f"{root} lacks part {', '.join(map(str, away[:20]))} of 0..{num_parts - 1}, which {ROOTS} says lie in "
+            f"{' and '.join(uris)}; {check}, and each other root by its own parts, or pull all parts into one folder"
+        )
+    return list(range(num_parts))
+
+
+def _roots_of(root: Path, manifest: Manifest, parts: Sequence[int]) -> list[str]:
+    """The roots that have some parts, if it is known that all of them are elsewhere."""
+    try:
+        roots = read_roots(root)
+    except FormatError:
+        return []  # told as a finding
+    if roots is None or roots.dataset_id != manifest.dataset_id or not all(map(roots.uris_of, parts)):
+        return []
+    return list(dict.fromkeys(uri for part in parts for uri in roots.uris_of(part)))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One verification."""
+
+    files: Files
+    manifest: Manifest
+    findings: Findings
+    reference: Reference | None
+    owners: Path | None
+    max_edges: int
+    progress: Progress
+    num_done: int = 0
+
+    def run(self) -> None:
+        schema = self.manifest.schema
+        for name in self.files.records:
+            self.files.check(name)
+            self._advance()
+        self.files.check_others()
+        reference = self._compared()
+        sums: dict[str, list[int]] = {}
+        nodes: dict[str, KnownNodes] = {}
+        splits: dict[str, dict[str, int]] = {}
+        edge_splits: dict[str, dict[str, int]] = {}
+        for node_type in schema.nodes:
+            known = check_keys(
+                self.files, node_type, sums, reference if reference and node_type in reference.num_nodes else None
+            )
+            if known is not None:
+                nodes[node_type] = known
+                if self.owners is not None:
+                    check_owner_files(self.files, node_type, known.ids, self.owners)
+            if node_type in schema.splits:
+                splits[node_type] = check_splits(self.files, node_type, reference)
+            self._advance()
+        for edge_type in schema.edges:
+            found = self._check_edges(edge_type, nodes, reference)
+            if found is not None:
+                sums[type_label(edge_type)] = found
+            if edge_type in schema.edge_splits:
+                of_type = check_splits(self.files, edge_type, reference)
+                edge_splits |= {type_label(edge_type): of_type} if schema.edge_splits[edge_type] else {}
+            self._advance()
+        self._check_graph(sums, splits, edge_splits)
+        check_halo(self.files)
+        self._tell_absent()
+        if not self.files.is_whole:
+            self._tell_of_other_parts()
+
+    def _tell_absent(self) -> None:
+        """Say what a dataset does not have, so that no kind of check is just gone."""
+        manifest, schema, absent = self.manifest, self.manifest.schema, self.findings.absent
+        if self.reference is None:
+            absent(("schema", "features"), "no source was given to compare with")
+        if not manifest.has_neighbor_keys:
+            absent("neighbors", "the dataset keeps no keys of neighbours")
+        if not any(timed_edge_types(schema, manifest.time_attr, d) for d in manifest.directions):
+            absent("times", "the dataset has no times")
+        if manifest.weight_attr is None:
+            absent("weights", "the dataset has no weights")
+        if not schema.edge_splits:
+            absent("links", "the dataset keeps no links")
+        if not _named_splits(schema):
+            absent("splits", "the dataset has no splits")
+        if manifest.halo is None:
+            absent("halo", "the dataset has no halo")
+
+    def _tell_of_other_parts(self) -> None:
+        """Say what these parts alone cannot tell."""
+        here, skip = "only some parts are looked at", self.findings.skip
+        skip("nodes", f"{here}, so nodes that no part has are not noticed")
+        skip("edges", f"{here}, so edges that no part has are not noticed, nor the nodes of others that edges join")
+        skip("book", f"{here}, so ids in other parts are not compared")
+        if len(self.manifest.directions) > 1:
+            skip("features", f"{here}, so two directions are not compared")
+
+    def _advance(self) -> None:
+        total = len(self.files.records) + len(self.manifest.schema.nodes) + len(self.manifest.schema.edges)
+        self.num_done += 1
+        self.progress("verify", self.num_done, total)
+
+    def _compared(self) -> Reference | None:
+        """The source, without what the dataset does not have in the same number; tells of differences."""
+        source, schema, findings = self.reference, self.manifest.schema, self.findings
+        if source is None:
+            return None
+        theirs: GraphSchema = source.schema
+        ours_by_name: Mapping[str, Mapping[str, object]] = {type_label(t): f for t, f in _tables(schema)}
+        theirs_by_name: Mapping[str, Mapping[str, object]] = {type_label(t): f for t, f in _tables(theirs)}
+        for label in {**ours_by_name, **theirs_by_name}:
+            findings.checked("schema")
+            ours, other = ours_by_name.get(label), theirs_by_name.get(label)
+            if ours is None or other is None:
+                whose = "source" if ours is None else "dataset"
+                findings.add("schema", label, f"is a type of the {whose} alone")
+                findings.skip("features", f"{label} is a type of the {whose} alone")
+                continue
+            for name in {**ours, **other}:
+                if ours.get(name) != other.get(name):
+                    what = f"is {_shown(ours.get(name))}; in the source it is {_shown(other.get(name))}"
+                    findings.add("schema", f"{label}.{name}", what)
+                    findings.skip("features", f"{label}.{name} is not the source's")
+        self._compare_splits(theirs)
+        return replace(
+            source,
+            num_nodes={t: n for t, n in source.num_nodes.items() if self._is_same_size(t, n)},
+            num_edges={t: n for t, n in source.num_edges.items() if self._is_same_size(t, n)},
+        )
+
+    def _compare_splits(self, theirs: GraphSchema) -> None:
+        mine, other = _named_splits(self.manifest.schema), _named_splits(theirs)
+        for label in {**mine, **other}:
+            if set(mine.get(label, ())) != set(other.get(label, ())):
+                text = f"has splits {sorted(mine.get(label, ()))}; the source has {sorted(other.get(label, ()))}"
+                self.findings.add("schema", label, text)
+
+    def _is_same_size(self, owner: str | EdgeType, count: int) -> bool:
+        """The dataset has as many rows of a type as the source; tells where not."""
+        book, schema = self.manifest.book, self.manifest.schema
+        if owner not in schema.nodes and owner not in schema.edges:
+            return False
+        got = book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner)
+        if got != count:
+            self.findings.add("schema", type_label(owner), f"has {got} rows; the source has {count}")
+            kinds: list[Kind] = ["features"] if isinstance(owner, str) else ["features", "edges", "ownership"]
+            why = f"{type_label(owner)} has {got} rows and the source {count}, so they are not compared"
+            self.findings.skip(kinds, why)
+        return got == count
+
+    def _check_edges(
+        self, edge_type: EdgeType, nodes: Mapping[str, KnownNodes], reference: Reference | None
+    ) -> list[int] | None:
+        label = type_label(edge_type)
+        if not {edge_type[0], edge_type[2]} <= nodes.keys():
+            self.findings.skip(OF_EDGES, f"{label}: the keys of its nodes cannot be used")
+            return None
+        stored = [StoredEdges(self.files, edge_type, d, nodes) for d in self.manifest.directions]
+        usable = [edges for edges in stored if edges.is_usable]
+        for edges in usable:
+            check_stored(edges)
+        links = None
+        if edge_type in self.manifest.schema.edge_splits:
+            links = Links(self.files, edge_type, nodes)
+            links = links if links.is_usable else None
+        of_source = reference if reference is not None and edge_type in reference.num_edges else None
+        if not usable or not all(self._has_keys(edges, links, of_source) for edges in usable):
+            if usable:
+                why = "the dataset keeps no edge keys, and there is neither a source nor links to know them from"
+                why = "a file of keys cannot be used" if self.manifest.has_edge_keys else why
+                self.findings.skip(("edges", "ownership", "links", "features"), f"{label}: {why}")
+            return None
+        return check_by_key(usable, links, of_source, self.max_edges)
+
+    def _has_keys(self, edges: StoredEdges, links: Links | None, reference: Reference | None) -> bool:
+        """The keys of edges are known; finds them out where the dataset does not keep them."""
+        if edges.has_keys or self.manifest.has_edge_keys:
+            return edges.has_keys
+        name = self.manifest.time_attr
+        own_times = {name} & self.manifest.schema.edges[edges.edge_type].keys()
+        is_timed_alike = reference is not None and own_times <= reference.schema.edges[edges.edge_type].keys()
+        if not self.files.is_whole:  # links of other parts, and times of their nodes, are not known
+            links, is_timed_alike = None, is_timed_alike and not edges.takes_times_of_others
+        if not edges.knows_times or not (is_timed_alike or links is not None):
+            return False
+        if reference is not None and is_timed_alike:
+            told = told_by_source(edges, reference)
+        elif links is not None:
+            told = told_by_links(edges, links)
+        edges.set_keys(derive_keys(edges, told, self.max_edges))
+        return True
+
+    def _check_graph(
+        self, sums: dict[str, list[int]], splits: dict[str, dict[str, int]], edge_splits: dict[str, dict[str, int]]
+    ) -> None:
+        """The graph is the one that the manifest names."""
+        schema = self.manifest.schema
+        wanted = [*schema.nodes, *map(type_label, schema.edges)]
+        if any(label not in sums for label in wanted) or any(
+            len(splits[t]) < len(names) for t, names in schema.splits.items()
+        ):
+            what = "cannot be read" if self.files.is_whole else "lies in parts that are not looked at"
+            self.findings.skip("graph", f"its id is made of all that the graph holds, and some of that {what}")
+            return
+        got = graph_id_of(fingerprint_of(graph_schema(schema), sums, splits, edge_splits), self.manifest.time_attr)
+        self.findings.checked("graph")
+        if got != self.manifest.graph_id:
+            what = f"says {self.manifest.graph_id}; what the parts hold is {got}: something is not what was written"
+            self.findings.add("graph", "graph_id", what)
+
+
+def _tables(schema: GraphSchema) -> list[tuple[str | EdgeType, Mapping[str, object]]]:
+    return [*schema.nodes.items(), *schema.edges.items()]
+
+
+def _named_splits(schema: GraphSchema) -> dict[str, tuple[str, ...]]:
+    """Type label to the names of its splits, where there are any."""
+    found = {t: names for t, names in schema.splits.items() if names}
+    return found | {type_label(t): names for t, names in schema.edge_splits.items() if names}
+
+
+def _shown(feature: object) -> str:
+    return "not there" if feature is None else str(feature)

@@ -1,0 +1,311 @@
+"""How are edges brought to where they will be stored, a piece at a time?
+
+A piece's edges are renumbered and grouped by bucket, for each direction, and spilled to a file of its own that comes
+into its place whole. Ends are read once, however many directions and links are written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of
+from hopstream.dataset.book import ends_of, neighbor_dtype
+from hopstream.dataset.chunks import overlaps
+from hopstream.dataset.edge_weights import check_weight_values
+from hopstream.dataset.paths import link_folder
+from hopstream.dataset.regions import RegionWriter, bytes_checksum, read_into
+from hopstream.dataset.stored_columns import integers
+from hopstream.dataset.times import check_time_values
+from hopstream.engine import task
+from hopstream.errors import StateError
+from hopstream.ingest.chunked import Piece, RaggedSource, fixed_features, ragged_features
+from hopstream.ingest.chunked.ragged import cut_rows
+from hopstream.kernels.spill import count_between, find_buckets, group_buckets, take_ids
+from hopstream.preparation.dispatch.plan import Buckets
+from hopstream.preparation.dispatch.ragged import gathered, offsets_sum, read_lengths
+from hopstream.preparation.dispatch.workplace import Workplace, empty_matrix, workplace_of
+from hopstream.schema import Direction, EdgeType, type_label
+
+BLOCK_EDGES = 1 << 20
+INT64_BYTES = 8
+MAX_TOTAL = float(np.finfo(np.float64).max)
+
+
+@task
+def spill_piece(args: dict[str, Any]) -> dict[str, Any]:
+    """Spill a piece's edges in every direction, and write its links."""
+    workplace, piece = workplace_of(args), Piece.from_json(args["piece"])
+    return _Spill(workplace, _edge_type(args), piece, int(args["number"]), args["elements"]).run()
+
+
+def _edge_type(args: dict[str, Any]) -> EdgeType:
+    source, relation, destination = args["type"]
+    return source, relation, destination
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grouped:
+    """A file of edges of one direction: where each bucket begins, and where in the piece each edge was."""
+
+    file: IO[bytes]
+    starts: IntArray
+    offsets: Array
+
+
+@dataclass(slots=True)
+class _Spill:
+    """One piece; ``elements`` are those of each ragged feature that come before it."""
+
+    workplace: Workplace
+    edge_type: EdgeType
+    piece: Piece
+    number: int
+    elements: Mapping[str, int]
+
+    def run(self) -> dict[str, Any]:
+        writer = RegionWriter(self.workplace.dataset)
+        src_ids, dst_ids, checksums = self._read_ends(writer)
+        tables: dict[Direction, Buckets] = {
+            "in": self.workplace.buckets(self.edge_type, "in"), "out": self.workplace.buckets(self.edge_type, "out"),
+        }  # fmt: skip
+        own_ids: dict[Direction, Array] = {"in": dst_ids, "out": src_ids}
+        buckets: dict[Direction, Array] = {}
+        counts: dict[Direction, IntArray] = {}
+        for direction in ("in", "out"):
+            table = tables[direction]
+            buckets[direction] = np.empty(len(src_ids), np.uint32)
+            counts[direction] = np.zeros(len(table), np.int64)
+            find_buckets(
+                own_ids[direction], table.starts, table.guesses, table.shift, counts[direction], buckets[direction]
+            )
+        num_cut, between = self._count_cut(tables, buckets)
+        with ExitStack() as stack:
+            files: list[_Grouped] = []
+            for direction in self.workplace.plan.settings.directions:
+                path = self.workplace.spill_path(self.edge_type, direction, self.number)
+                file = stack.enter_context(_new_file(path))
+                other_ids = src_ids if direction == "in" else dst_ids
+                files.append(
+                    self._write_edges(file, own_ids[direction], other_ids, buckets[direction], counts[direction])
+                )
+            del src_ids, dst_ids, own_ids, buckets, other_ids
+            features, total = self._write_features(files, writer)
+            offsets = {
+                name: self._write_ragged(name, column, files)
+                for name, column in ragged_features(self.workplace.edges(self.edge_type).features).items()
+            }
+        return {
+            **checksums, "features": features, "offsets": offsets, "weights": min(total, MAX_TOTAL), "cut": num_cut,
+            "between": between.tolist(), "stretches": writer.stretches,
+        }  # fmt: skip
+
+    def _read_ends(self, writer: RegionWriter) -> tuple[Array, Array, dict[str, Any]]:
+        """Ids of both ends, and checksums of their keys; links are written on the way."""
+        src_type, dst_type = self.edge_type[0], self.edge_type[2]
+        src_table, dst_table = (self.workplace.table("ids", t) for t in (src_type, dst_type))
+        src_ids, dst_ids = (np.empty(self.piece.num_edges, t.dtype) for t in (src_table, dst_table))
+        has_links = self.edge_type in self.workplace.schema.edge_splits
+        src_sum = dst_sum = end = 0
+        for first, src_keys, dst_keys in self.workplace.edges(self.edge_type).ends.read(self.piece):
+            stop = end + len(src_keys)
+            take_ids(src_keys, src_table, src_ids[end:stop])
+            take_ids(dst_keys, dst_table, dst_ids[end:stop])
+            src_sum, dst_sum = extend_checksum(src_sum, src_keys), extend_checksum(dst_sum, dst_keys)
+            if has_links:
+                self._write_links(writer, "src_key.npy", first, src_keys)
+                self._write_links(writer, "dst_key.npy", first, dst_keys)
+            end = stop
+        num_bytes = end * INT64_BYTES
+        return src_ids, dst_ids, {"src": [num_bytes, src_sum], "dst": [num_bytes, dst_sum]}
+
+    def _write_links(self, writer: RegionWriter, name: str, first_key: int, values: Array) -> None:
+        """Write what is known of edges to the parts that keep account of their keys."""
+        slices = self.workplace.slice_offsets(self.workplace.edges(self.edge_type).num_edges)
+        for part, begin, end in overlaps(first_key, first_key + len(values), slices):
+            rows = values[begin - first_key : end - first_key]
+            writer.write(integers(link_folder(part, self.edge_type) / name, rows), begin - int(slices[part]))
+
+    def _count_cut(self, tables: dict[Direction, Buckets], buckets: dict[Direction, Array]) -> tuple[int, IntArray]:
+        between = empty_matrix(self.workplace.plan.settings.num_parts)
+        num_cut = count_between(buckets["out"], tables["out"].parts, buckets["in"], tables["in"].parts, between)
+        return int(num_cut), between
+
+    def _write_edges(
+        self, file: IO[bytes], own_ids: Array, other_ids: Array, buckets: Array, counts: IntArray
+    ) -> _Grouped:
+        """Write the grouped columns."""
+        rows, others = np.empty_like(own_ids), np.empty_like(other_ids)
+        offsets = np.empty(len(own_ids), np.uint32)
+        starts = offsets_of(counts)
+        group_buckets(own_ids, other_ids, buckets, starts[:-1].copy(), rows, others, offsets)
+        for column in (np.array([self.piece.first], np.int64), starts, rows, others, offsets):
+            _write_values(file, column)
+        return _Grouped(file, starts, offsets)
+
+    def _write_ragged(self, name: str, column: RaggedSource, files: list[_Grouped]) -> list[int]:
+        """Write the rows of a ragged feature in the order of each file; the checksum of their offsets."""
+        first, stop, max_bytes = self.piece.first, self.piece.stop, self.workplace.plan.ragged_bytes
+        lengths = read_lengths(self.workplace, self.edge_type, name, self.piece)
+        is_held = int(lengths.sum()) * column.element_bytes <= max_bytes
+        held = [column.read(first, stop)] if is_held else []
+
+        def blocks() -> Iterator[RaggedArray]:
+            return iter(held) if is_held else column.blocks(first, stop)
+
+        for grouped in files:
+            offsets = offsets_of(lengths[grouped.offsets])
+            _write_values(grouped.file, offsets[grouped.starts])
+            _write_values(grouped.file, offsets)
+            del offsets
+            for _, values in gathered(blocks, lengths, grouped.offsets, column, max_bytes):
+                _write_values(grouped.file, values)
+        return offsets_sum(lengths, self.elements[name], is_first=first == 0)
+
+    def _write_features(self, files: list[_Grouped], writer: RegionWriter) -> tuple[dict[str, list[int]], float]:
+        """Write the rows of each feature of fixed width in the order of each file.
+
+        Returns:
+            Their checksums, and what the weights add up to.
+        """
+        settings, total = self.workplace.plan.settings, 0.0
+        checksums: dict[str, list[int]] = {}
+        for name, column in fixed_features(self.workplace.edges(self.edge_type).features).items():
+            values = column.read(self.piece.first, self.piece.stop)
+            checksums[name] = bytes_checksum(values)
+            where = f"{type_label(self.edge_type)}.{name}"
+            if name == settings.time_attr:
+                check_time_values(where, self.piece.first, values)
+                if self.edge_type in self.workplace.schema.edge_splits:
+                    self._write_links(writer, "time.npy", self.piece.first, values)
+            if name == settings.weight_attr:
+                for start in range(0, len(values), BLOCK_EDGES):
+                    block = values[start : start + BLOCK_EDGES]
+                    total += check_weight_values(where, self.piece.first + start, block)
+            for grouped in files:
+                for start in range(0, len(grouped.offsets), BLOCK_EDGES):
+                    _write_values(grouped.file, values[grouped.offsets[start : start + BLOCK_EDGES]])
+        return checksums, total
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that comes into its place when all is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb", buffering=0) as file:
+            yield file
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _write_values(file: IO[bytes], values: Array) -> None:
+    left = memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    while len(left):
+        left = left[file.write(left) :]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpilledRagged:
+    """A ragged feature in a spilled piece.
+
+    Attributes:
+        source: What it was spilled from.
+        starts: int64[num_buckets + 1], where the elements of each bucket are.
+        first_offset: The byte where offsets begin: int64[num_edges + 1].
+        first_value: The byte where elements begin.
+    """
+
+    source: RaggedSource
+    starts: IntArray
+    first_offset: int
+    first_value: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpillFile:
+    """A spilled piece.
+
+    Attributes:
+        path: Its file.
+        first_key: The edge key of its first edge.
+        starts: int64[num_buckets + 1], where the edges of each bucket are.
+        columns: Name of a column to the byte where it begins, dtype and shape of a row. ``rows``, ``others`` and
+            ``offsets`` come first, then features of fixed width as ``feature <name>``.
+        ragged: Ragged features, which come last: where elements begin by bucket and by edge, then the elements.
+    """
+
+    path: Path
+    first_key: int
+    starts: IntArray
+    columns: dict[str, tuple[int, np.dtype[Any], tuple[int, ...]]]
+    ragged: dict[str, SpilledRagged]
+
+    def ragged_offsets(self, name: str, begin: int, end: int) -> IntArray:
+        """int64[end - begin + 1], where the elements of rows ``[begin, end)`` begin, and where the last one's end."""
+        offsets = np.empty(end - begin + 1, np.int64)
+        read_into(self.path, self.ragged[name].first_offset + begin * INT64_BYTES, offsets)
+        return offsets
+
+    def ragged_blocks(self, name: str, begin: int, end: int) -> Iterator[RaggedArray]:
+        """Rows ``[begin, end)`` of a ragged feature, in blocks."""
+        source, offsets = self.ragged[name].source, self.ragged_offsets(name, begin, end)
+        for first, last in cut_rows(offsets, source.element_bytes):
+            rows = offsets[first : last + 1]
+            values = np.empty((int(rows[-1] - rows[0]), *source.shape), source.dtype)
+            if values.nbytes:
+                read_into(self.path, self.ragged[name].first_value + int(rows[0]) * source.element_bytes, values)
+            yield RaggedArray(values, rows - rows[0], source.is_string)
+
+    def read(self, column: str, begin: int, end: int) -> Array:
+        """Rows ``[begin, end)`` of a column."""
+        first_byte, dtype, shape = self.columns[column]
+        values = np.empty((end - begin, *shape), dtype)
+        if len(values):
+            read_into(self.path, first_byte + begin * (values.nbytes // len(values)), values)
+        return values
+
+
+def open_spill(workplace: Workplace, edge_type: EdgeType, direction: Direction, number: int) -> SpillFile:
+    """Look at a spilled piece: read where its buckets are.
+
+    Raises:
+        StateError: The file is not as long as it must be, as after a power cut.
+    """
+    path = workplace.spill_path(edge_type, direction, number)
+    head = np.empty(2 + len(workplace.buckets(edge_type, direction)), np.int64)
+    read_into(path, 0, head)
+    num_edges, first_byte = int(head[-1]), head.nbytes
+    own, other = (neighbor_dtype(workplace.graph.nodes[t].num_nodes) for t in ends_of(edge_type, direction))
+    kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+        "rows": (own, ()), "others": (other, ()), "offsets": (np.dtype(np.uint32), ()),
+    }  # fmt: skip
+    for name, column in fixed_features(workplace.edges(edge_type).features).items():
+        kinds[f"feature {name}"] = (column.dtype, column.shape)
+    columns = {}
+    for name, (dtype, shape) in kinds.items():
+        columns[name] = (first_byte, dtype, shape)
+        first_byte += num_edges * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    ragged = {}
+    for name, source in ragged_features(workplace.edges(edge_type).features).items():
+        starts = np.empty(len(head) - 1, np.int64)
+        read_into(path, first_byte, starts)
+        first_offset = first_byte + starts.nbytes
+        first_value = first_offset + (num_edges + 1) * INT64_BYTES
+        ragged[name] = SpilledRagged(source, starts, first_offset, first_value)
+        first_byte = first_value + int(starts[-1]) * source.element_bytes
+    if path.stat().st_size != first_byte:
+        raise StateError(f"{path} is {path.stat().st_size} bytes, not {first_byte}; remove its folder and start again")
+    return SpillFile(path, int(head[0]), head[1:], columns, ragged)

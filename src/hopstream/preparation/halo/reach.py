@@ -1,0 +1,254 @@
+"""Which nodes of other parts lie within so many hops of a part, and which are likely to be sampled?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray
+from hopstream.dataset.book import ends_of
+from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
+from hopstream.preparation.halo.node_sets import CHUNK_ROWS, NodeSet, chunks_of
+from hopstream.preparation.halo.settings import HaloSettings
+from hopstream.preparation.halo.sources import Parts
+from hopstream.preparation.halo.tables import Chances, Tables
+
+MAX_BUDGET = 1 << 62
+
+
+def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeSet]:
+    """Node type to the nodes of other parts at a distance of 1 to ``hops`` from what a part owns.
+
+    Takes three bits per node of the graph.
+
+    Raises:
+        FormatError: A part is damaged.
+    """
+    book, schema = parts.book, parts.manifest.schema
+    found = {t: NodeSet.empty(book.num_ids(t)) for t in schema.nodes}
+    frontier = {t: NodeSet.of_range(book.num_ids(t), *_range(parts, t, part)) for t in schema.nodes}
+    for _ in range(hops):
+        reached = {t: NodeSet.empty(book.num_ids(t)) for t in schema.nodes}
+        for owner in book.edge_offsets:
+            near, far = ends_of(*owner)
+            for ids in frontier[near].chunks():
+                parts.mark(owner, ids, reached[far].marks)
+        for node_type, nodes in reached.items():
+            clear_range(nodes.marks, *_range(parts, node_type, part))
+            nodes.marks[:] |= found[node_type].marks
+            nodes.marks[:] ^= found[node_type].marks  # those that are new, in place
+            found[node_type].marks[:] |= nodes.marks
+        frontier = reached
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inclusion:
+    """How likely nodes are to be in a batch of seeds that a part owns.
+
+    Attributes:
+        sampled: Node type to float64[num_nodes], the chance that a node is in a batch.
+        expanded: Node type to float64[num_nodes], how often its neighbours are asked for in a batch, on average; no
+            types where nobody asked for it.
+    """
+
+    sampled: Mapping[str, Chances]
+    expanded: Mapping[str, Chances]
+
+
+class InclusionModel:
+    """The vertex inclusion probabilities of parts, in tables that are filled anew for each part.
+
+    Takes three numbers of 64 bits per node of the graph, and one more for how often nodes are expanded.
+
+    Source: Kaler et al., "Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood Expansion
+    Analysis and Caching", MLSys 2023, section 3; here a node may have several edge types, each with the fan-out.
+    """
+
+    def __init__(self, parts: Parts, settings: HaloSettings, tables: Tables, *, is_expanding: bool) -> None:
+        """Make the tables.
+
+        Raises:
+            OSError: The disk has no room for those that do not fit into memory.
+        """
+        self._parts, self._settings = parts, settings
+        sizes = {t: parts.book.num_ids(t) for t in parts.book.node_offsets}
+        self._chances, self._misses, self._missed, self._expanded = (
+            {t: tables.new(n) for t, n in sizes.items()} if is_made else {}
+            for is_made in (True, True, True, is_expanding)
+        )
+
+    def of(self, part: int) -> Inclusion:
+        """Those of a part; what was told of another is gone.
+
+        Raises:
+            FormatError: A part is damaged.
+        """
+        chances, misses, missed = self._chances, self._misses, self._missed
+        self._set_seeds(part, chances)
+        for node_type, of_type in chances.items():
+            np.subtract(1, of_type, out=missed[node_type])
+        for table in self._expanded.values():
+            table[:] = 0
+        for fanout in self._settings.fanouts:
+            for node_type, expanded in self._expanded.items():
+                expanded += chances[node_type]
+            self._spread(chances, fanout, misses)
+            for node_type, of_type in misses.items():
+                for rows in _chunks(len(of_type)):
+                    missed[node_type][rows] *= 1 - of_type[rows]
+            chances, misses = misses, chances
+        for of_type in missed.values():
+            np.subtract(1, of_type, out=of_type)
+        return Inclusion(sampled=missed, expanded=self._expanded)
+
+    def _spread(self, chances: Mapping[str, Chances], fanout: int, drawn: Mapping[str, Chances]) -> None:
+        """Write the chance of each node to be drawn by nodes that are expanded with these chances."""
+        parts = self._parts
+        for of_type in drawn.values():
+            of_type[:] = 1
+        for owner in parts.book.edge_offsets:
+            near, far = ends_of(*owner)
+            offsets = parts.book.offsets(near)
+            for part, edges in enumerate(parts.edges(owner)):
+                own = chances[near][offsets[part] : offsets[part + 1]]
+                wrong = spread_chances(edges.indptr, edges.indices, own, fanout, drawn[far])
+                if wrong:
+                    parts.refuse(owner, int(offsets[part]) - 1 - wrong)
+        for of_type in drawn.values():
+            np.subtract(1, of_type, out=of_type)
+
+    def _set_seeds(self, part: int, chances: Mapping[str, Chances]) -> None:
+        """Seeds are the nodes of ``train`` splits that the part owns, or all that it owns if there is no such split."""
+        parts, batch_size = self._parts, self._settings.batch_size
+        splits = parts.manifest.schema.splits
+        is_split = any("train" in names for names in splits.values())
+        for node_type, of_type in chances.items():
+            of_type[:] = 0
+            first, stop = _range(parts, node_type, part)
+            if not is_split and stop > first:
+                of_type[first:stop] = min(1.0, batch_size / (stop - first))
+            if "train" not in splits.get(node_type, ()):
+                continue
+            num_seeds = sum(len(ids) for ids in _train_ids(parts, node_type, first, stop))
+            for ids in _train_ids(parts, node_type, first, stop):
+                of_type[ids] = min(1.0, batch_size / max(1, num_seeds))
+
+
+def _train_ids(parts: Parts, node_type: str, first: int, stop: int) -> Iterator[IntArray]:
+    """Ids of the training nodes in ``[first, stop)``, in stretches."""
+    starts = parts.book.key_offsets(node_type)
+    for arrays, start in zip(parts.arrays, starts, strict=False):
+        for keys in chunks_of(arrays.splits[node_type]["train"]):
+            ids = arrays.ids_of_keys[node_type][keys - start]
+            yield ids[(ids >= first) & (ids < stop)]
+
+
+def hottest(
+    parts: Parts, part: int, sampled: Mapping[str, Chances], features: Mapping[str, tuple[str, ...]], budget: int
+) -> dict[str, NodeSet]:
+    """Node type to the nodes of other parts that are likeliest sampled, in VIP order, by bytes.
+
+    Nodes are taken in the order of their chance, equal ones by type and id, until the next one does not fit. Takes a
+    bit per node of the graph.
+    """
+    others = [_Others(parts, t, part, sampled[t].view(np.uint64), names) for t, names in features.items()]
+    threshold, left = _threshold(others, min(budget, MAX_BUDGET))
+    taken = {of.node_type: of.above(threshold) for of in others}
+    for of in others if threshold else ():
+        for ids in of.equal_to(threshold):
+            num_fitting = int(np.searchsorted(np.cumsum(of.row_bytes(ids)), left, side="right"))
+            mark_ids(ids[:num_fitting], taken[of.node_type].marks)
+            left -= int(of.row_bytes(ids[:num_fitting]).sum())
+            if num_fitting < len(ids):
+                return taken
+    return taken
+
+
+def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
+    """The chance, as bits, above which all rows fit while not all of this chance do, and the bytes that are left.
+
+    It is 0 where everything fits.
+    """
+    prefix = 0
+    for shift in (48, 32, 16, 0):
+        totals = np.zeros(1 << 16, np.int64)
+        for of in others:
+            of.weigh(prefix, shift, totals)
+        sums = np.cumsum(totals[::-1])
+        num_fitting = int(np.searchsorted(sums, budget, side="right"))
+        if num_fitting == len(sums):  # only of the first 16 bits, for what was chosen by them did not fit
+            return 0, budget - int(sums[-1])
+        budget -= int(sums[num_fitting - 1]) if num_fitting else 0
+        prefix = prefix << 16 | len(sums) - 1 - num_fitting
+    return prefix, budget
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Others:
+    """Nodes of one type that a part does not own, with their chances as bits: uint64[num_nodes]."""
+
+    parts: Parts
+    node_type: str
+    part: int
+    bits: NDArray[np.uint64]
+    names: tuple[str, ...]
+
+    def weigh(self, prefix: int, shift: int, totals: IntArray) -> None:
+        """As ``weigh_chances``."""
+        is_ragged = any(self.parts.ragged(self.node_type, name) is not None for name in self.names)
+        alike = self.row_bytes(np.zeros(0 if is_ragged else 1, np.int64))
+        for first, stop in self._stretches():
+            row_bytes = self.row_bytes(np.arange(first, stop)) if is_ragged else alike
+            weigh_chances(self.bits[first:stop], prefix, shift, row_bytes, totals)
+
+    def above(self, threshold: int) -> NodeSet:
+        """The nodes with a larger chance."""
+        found = NodeSet.empty(len(self.bits))
+        for first, stop in self._stretches():
+            mark_above(self.bits[first:stop], first, threshold, found.marks)
+        return found
+
+    def equal_to(self, threshold: int) -> Iterator[IntArray]:
+        """The nodes with just this chance, ascending, in stretches."""
+        for first, stop in self._stretches():
+            yield first + np.flatnonzero(self.bits[first:stop] == np.uint64(threshold))
+
+    def row_bytes(self, ids: IntArray) -> IntArray:
+        """As ``row_bytes``."""
+        return row_bytes(self.parts, self.node_type, self.names, ids)
+
+    def _stretches(self) -> Iterator[tuple[int, int]]:
+        own_first, own_stop = _range(self.parts, self.node_type, self.part)
+        for begin, end in ((0, own_first), (own_stop, len(self.bits))):
+            for first in range(begin, end, CHUNK_ROWS):
+                yield first, min(first + CHUNK_ROWS, end)
+
+
+def row_bytes(parts: Parts, node_type: str, names: tuple[str, ...], ids: IntArray) -> IntArray:
+    """int64[n], what a copy of each node's features takes: with its id and key, and where ragged rows start."""
+    schema = parts.manifest.schema.nodes[node_type]
+    total = np.full(len(ids), 16, np.int64)
+    for name in names:
+        ragged = parts.ragged(node_type, name)
+        if ragged is None:
+            total += schema[name].row_bytes
+            continue
+        ranges, values = ragged
+        for start in range(0, len(ids), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            total[chunk] += 8 + ranges.of(ids[chunk], values)[2] * values.item_bytes
+    return total
+
+
+def _chunks(num_rows: int) -> Iterator[slice]:
+    for start in range(0, num_rows, CHUNK_ROWS):
+        yield slice(start, start + CHUNK_ROWS)
+
+
+def _range(parts: Parts, node_type: str, part: int) -> tuple[int, int]:
+    offsets = parts.book.offsets(node_type)
+    return int(offsets[part]), int(offsets[part + 1])

@@ -1,0 +1,245 @@
+"""How does a finished dataset get a halo, or another one, so that whoever looks finds the old state or the new one?
+
+The new halo is written beside the old one, in folders of another number; then the manifest is replaced, which names
+them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and goes first.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Unpack
+
+from hopstream.dataset.halo_record import MAX_GENERATION, Halo, HaloCounts
+from hopstream.dataset.layout import Dataset, open_dataset
+from hopstream.dataset.leftovers import remove_halos
+from hopstream.dataset.lock import dataset_to_change
+from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.dataset.replace import errors_named
+from hopstream.dataset.settings import Progress
+from hopstream.engine.allotment import Allotment
+from hopstream.engine.peak import watched
+from hopstream.engine.settings import no_progress
+from hopstream.errors import SettingsError
+from hopstream.preparation.halo.costs import HaloCosts, feature_bytes_of, halo_allotment, halo_costs, least_memory_bytes
+from hopstream.preparation.halo.node_sets import NodeSet
+from hopstream.preparation.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
+from hopstream.preparation.halo.settings import HaloOptions, HaloSettings
+from hopstream.preparation.halo.sources import Parts
+from hopstream.preparation.halo.tables import Tables
+from hopstream.preparation.halo.writing import FileSink, HaloWriter
+from hopstream.uris import local_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """How much a part's halo is expected to answer in a batch of seeds that the part owns, by the model of VIP.
+
+    Attributes:
+        remote_rows: Nodes of other parts in a batch, on average.
+        saved_rows: Those of them whose features are copied.
+        remote_expanded: Nodes of other parts whose neighbours are asked for, on average.
+        saved_expanded: Those of them whose edges are copied.
+    """
+
+    remote_rows: float
+    saved_rows: float
+    remote_expanded: float
+    saved_expanded: float
+
+    @property
+    def row_share(self) -> float:
+        """Share of remote rows that the halo answers; 1 where there are none."""
+        return self.saved_rows / self.remote_rows if self.remote_rows else 1.0
+
+    @property
+    def expanded_share(self) -> float:
+        """Share of remote expansions that the halo answers; 1 where there are none."""
+        return self.saved_expanded / self.remote_expanded if self.remote_expanded else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaloReport:
+    """What ``add_halo`` did.
+
+    Attributes:
+        manifest: The manifest that was written; its ``halo`` says what was copied, None where it was removed.
+        savings: What each part's halo is expected to save; empty where it was removed, or nobody asked for it.
+    """
+
+    manifest: Manifest
+    savings: tuple[Saving, ...]
+
+    @property
+    def total(self) -> Saving:
+        """The sum over all parts."""
+        names = Saving.__dataclass_fields__
+        return Saving(**{name: sum(getattr(saving, name) for saving in self.savings) for name in names})
+
+
+def add_halo(
+    dataset: str | Path | Dataset, *, settings: HaloSettings | None = None, memory: str | None = None,
+    with_savings: bool = True, progress: Progress | None = None,
+    on_estimate: Callable[[HaloCosts], None] | None = None, **options: Unpack[HaloOptions],
+) -> HaloReport:  # fmt: skip
+    """Give every part of a dataset copies of rows of other parts, so that fewer are asked for over the network.
+
+    The halo is a cache: whoever samples a part that is here with servers for the rest gets the same batches with and
+    without. A halo that is there is replaced; ``hops=0`` without features removes it. All parts must be here.
+
+    Args:
+        dataset: A dataset or its folder.
+        settings: What is copied; the defaults if it is not given.
+        memory: What may be taken, for example ``500MB``; None for a share of what is free. Numbers of all nodes that do
+            not fit are kept in files.
+        with_savings: Find out what the halo is expected to save, which takes a pass over all edges for each entry of
+            ``fanouts`` and part. With a budget the passes are made anyway.
+        progress: Called as ``progress("halo", done, total)`` in parts.
+        on_estimate: Called once with what halos take at most, before they are made; not where they are removed.
+        **options: Fields of ``HaloSettings``; they go before ``settings``.
+
+    Returns:
+        What was written, and what it is expected to save.
+
+    Raises:
+        SettingsError: A setting is outside what it accepts, the memory is too small, or the dataset was appended to;
+            compact it first.
+        UnknownNameError: A feature or type is not there.
+        FormatError: The folder is no dataset, or a part is missing or damaged.
+        ChecksumError: The manifest is not the one that was written.
+        StateError: Another process changes the dataset now.
+        OSError: The system failed, or the disk has no room for the budget; the dataset is as it was.
+    """
+    settings = replace(settings or HaloSettings(), **options)
+    root = dataset.root if isinstance(dataset, Dataset) else local_path(dataset)
+    with watched(), errors_named(root), dataset_to_change(root) as work:
+        work.clear()
+        opened = open_dataset(root)
+        features, book = settings.choose(opened.manifest.schema), opened.manifest.book
+        is_made = not settings.is_nothing and book.num_parts > 1
+        num_nodes = sum(map(book.num_ids, book.node_offsets)) if is_made else 0
+        allotted = halo_allotment(memory, num_nodes)
+        if book.deltas and not settings.is_nothing:
+            raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
+        _check_room(opened, settings, features, on_estimate, allotted, has_savings=with_savings)
+
+        def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:
+            tables = Tables(root, allotted.memory_bytes - least_memory_bytes(num_nodes))
+            run = _Run(Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress)
+            return run.run()
+
+        return _replace_halo(opened, settings, make)
+
+
+def _check_room(
+    dataset: Dataset, settings: HaloSettings, features: Mapping[str, tuple[str, ...]],
+    on_estimate: Callable[[HaloCosts], None] | None, allotted: Allotment, *, has_savings: bool,
+) -> None:  # fmt: skip
+    """Tell what halos take, and stop before a budget that the disk has no room for.
+
+    Raises:
+        OSError: It has none. It is no fault of the settings, or ``dispatch`` would throw away the parts that it wrote.
+    """
+    manifest = dataset.manifest
+    if settings.is_nothing or manifest.book.num_parts == 1:
+        return
+    costs = halo_costs(manifest, settings, feature_bytes_of(manifest, features), has_savings=has_savings)
+    if on_estimate is not None:
+        on_estimate(replace(costs, work=allotted))
+    free = shutil.disk_usage(dataset.root).free
+    if costs.budget_bytes > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"budget is {settings.budget} for each of {manifest.book.num_parts} parts, {costs.budget_bytes / 1e9:.1f} "
+            f"GB in all; {dataset.root} has {free / 1e9:.1f} GB free: make room, or give a smaller budget",
+        )
+
+
+def _replace_halo(
+    dataset: Dataset, settings: HaloSettings, make: Callable[[int], tuple[Halo, tuple[Saving, ...]]]
+) -> HaloReport:
+    """Bring a halo that ``make`` writes, as one of another generation, into its place."""
+    root, manifest, before = dataset.root, dataset.manifest, dataset.manifest.halo
+    halo: Halo | None = None
+    savings: tuple[Saving, ...] = ()
+    try:
+        if not settings.is_nothing and manifest.book.num_parts > 1:
+            halo, savings = make(1 if before is None else before.generation % MAX_GENERATION + 1)
+        written = replace(manifest, halo=halo)
+        written.write(root)
+    except BaseException:
+        remove_halos(root, manifest, read_manifest(root).halo)  # the new one, where the manifest was replaced before
+        raise
+    remove_halos(root, manifest, halo)
+    return HaloReport(manifest=written, savings=savings)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    parts: Parts
+    settings: HaloSettings
+    features: Mapping[str, tuple[str, ...]]
+    generation: int
+    tables: Tables
+    with_savings: bool
+    progress: Progress
+
+    def run(self) -> tuple[Halo, tuple[Saving, ...]]:
+        """Write the halo of every part."""
+        sink = FileSink(self.parts.dataset.root)
+        writer = HaloWriter(self.parts, self.generation, sink)
+        num_parts = self.parts.book.num_parts
+        model = None
+        if self.with_savings or self.settings.budget is not None:
+            model = InclusionModel(self.parts, self.settings, self.tables, is_expanding=self.with_savings)
+        counts: list[HaloCounts] = []
+        savings: list[Saving] = []
+        for part in range(num_parts):
+            self.progress("halo", part, num_parts)
+            of_part, saving = self._write(part, writer, model)  # whose sets of nodes are gone before the next part's
+            counts.append(of_part)
+            savings += [saving] if saving is not None else []
+        self.progress("halo", num_parts, num_parts)
+        settings = self.settings
+        halo = Halo(
+            generation=self.generation, hops=settings.hops, features=self.features,
+            budget_bytes=settings.budget_bytes, fanouts=tuple(settings.fanouts), batch_size=settings.batch_size,
+            parts=tuple(counts), files=dict(sorted(sink.files.items())),
+        )  # fmt: skip
+        return halo, tuple(savings)
+
+    def _write(self, part: int, writer: HaloWriter, model: InclusionModel | None) -> tuple[HaloCounts, Saving | None]:
+        """Write the halo of one part; return how much that is, and what it saves where that is asked for."""
+        inclusion = None if model is None else model.of(part)
+        node_ids, cached = self._chosen(part, inclusion)
+        counts = writer.write(part, node_ids, self.features, cached)
+        if inclusion is None or not self.with_savings:
+            return counts, None
+        return counts, self._saving(part, inclusion, node_ids, cached)
+
+    def _chosen(self, part: int, inclusion: Inclusion | None) -> tuple[dict[str, NodeSet], dict[str, NodeSet]]:
+        """The nodes whose edges a part gets copies of, and those whose features."""
+        reached = nodes_within(self.parts, part, self.settings.hops)
+        budget = self.settings.budget_bytes
+        if budget is None or inclusion is None:
+            cached = {t: reached[t] for t in self.features}
+        else:
+            cached = hottest(self.parts, part, inclusion.sampled, self.features, budget)
+        return reached if self.settings.hops else {}, cached
+
+    def _saving(
+        self, part: int, inclusion: Inclusion, node_ids: Mapping[str, NodeSet], cached: Mapping[str, NodeSet]
+    ) -> Saving:
+        totals = [0.0] * 4
+        for node_type, offsets in self.parts.book.node_offsets.items():
+            own = slice(int(offsets[part]), int(offsets[part + 1]))
+            for at, (chances, nodes) in enumerate((
+                (inclusion.sampled[node_type], cached.get(node_type)),
+                (inclusion.expanded[node_type], node_ids.get(node_type)),
+            )):  # fmt: skip
+                totals[2 * at] += float(chances[: own.start].sum() + chances[own.stop :].sum())
+                totals[2 * at + 1] += sum(float(chances[ids].sum()) for ids in nodes.chunks()) if nodes else 0.0
+        return Saving(remote_rows=totals[0], saved_rows=totals[1], remote_expanded=totals[2], saved_expanded=totals[3])

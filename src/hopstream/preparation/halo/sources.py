@@ -1,0 +1,158 @@
+"""How are rows of any part read, a stretch at a time, to be copied into halos?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.dataset.book import Owner, ends_of, owner_label
+from hopstream.dataset.chunks import row_chunks
+from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
+from hopstream.errors import FormatError
+from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
+from hopstream.kernels.halo import mark_neighbors
+from hopstream.kernels.memory import address_table
+from hopstream.preparation.halo.node_sets import NodeSet, chunks_of
+from hopstream.schema import Direction, EdgeType
+
+CHUNK_BYTES = 8 << 20
+"""Of a column that are copied at a time, or one row."""
+NO_POSITIONS: IntArray = np.empty(0, np.int64)
+
+
+class Values:
+    """A column of all parts as kernels take it: flat arrays of words, so that every dtype is copied by one kernel."""
+
+    def __init__(self, columns: Sequence[Array]) -> None:
+        """Take the column of each part."""
+        self.dtype, self.shape = columns[0].dtype, columns[0].shape[1:]
+        self.item_bytes = math.prod(self.shape) * self.dtype.itemsize
+        self.word = word_dtype(self.item_bytes)
+        self.width = self.item_bytes // self.word.itemsize
+        self._kept = columns
+        self.table = address_table([c.reshape(-1).view(self.word) if c.size else None for c in columns])
+
+    def as_items(self, words: NDArray[Any], num_items: int) -> Array:
+        """Words that were copied as what they are."""
+        if not self.item_bytes:
+            return np.empty((num_items, *self.shape), self.dtype)
+        return words.reshape(-1).view(self.dtype).reshape(num_items, *self.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRanges:
+    """Where the rows of nodes lie in the arrays of their parts.
+
+    Attributes:
+        offsets: int64[num_parts + 1], ranges of the nodes' ids.
+        starts: int64[num_parts, 2], address table of where rows begin.
+        where: Names what rows are of.
+    """
+
+    offsets: IntArray
+    starts: IntArray
+    where: str
+
+    def of(self, ids: IntArray, values: Values) -> tuple[NDArray[np.int32], IntArray, IntArray]:
+        """Part, first item and number of items of some rows.
+
+        Raises:
+            FormatError: A row lies outside its file.
+        """
+        parts = np.empty(len(ids), np.int32)
+        starts, lengths = np.empty((2, len(ids)), np.int64)
+        total = gather_ranges(ids, self.offsets, self.starts, values.table, values.width, parts, starts, lengths)
+        if total < 0:
+            raise FormatError(
+                f"{self.where}: the row of id {int(ids[-1 - total])} lies outside its file; verify the dataset"
+            )
+        return parts, starts, lengths
+
+    def blocks(self, values: Values, nodes: NodeSet | IntArray) -> Iterator[Array]:
+        """The items of some rows, one row after the other, in blocks."""
+        for ids in chunks_of(nodes):
+            places = self.of(ids, values)
+            max_items = max(1, CHUNK_BYTES // max(1, values.item_bytes))
+            for first, stop, start, end in row_chunks(offsets_of(places[2]), max_items):
+                words: NDArray[Any] = np.empty((end - start, values.width), values.word)
+                if words.size:
+                    parts, starts, lengths = (array[first:stop] for array in places)
+                    gather_elements(values.table, parts, starts, lengths, words)
+                yield values.as_items(words, end - start)
+
+
+class Parts:
+    """All parts of a dataset, mapped."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        """Open them.
+
+        Raises:
+            FormatError: A file is missing, truncated, or not what the manifest says.
+        """
+        self.dataset, self.manifest, self.book = dataset, dataset.manifest, dataset.manifest.book
+        self.arrays: list[PartArrays] = [dataset.open_part(part) for part in range(self.book.num_parts)]
+
+    def edges(self, owner: tuple[EdgeType, Direction]) -> list[EdgeArrays]:
+        """The edges of each part."""
+        return [part.edges[owner] for part in self.arrays]
+
+    @cached_property
+    def edge_ranges(self) -> Mapping[tuple[EdgeType, Direction], RowRanges]:
+        """Where the edges of nodes lie."""
+        return {
+            owner: RowRanges(
+                self.book.offsets(ends_of(*owner)[0]),
+                address_table([e.indptr for e in self.edges(owner)]),
+                f"{self.dataset.root}: {owner_label(owner)}",
+            )
+            for owner in self.book.edge_offsets
+        }
+
+    def ragged(self, node_type: str, name: str) -> tuple[RowRanges, Values] | None:
+        """A ragged feature of nodes; None where all rows have one length."""
+        columns = [part.node_features[node_type][name] for part in self.arrays]
+        ragged = [column for column in columns if isinstance(column, RaggedArray)]
+        if not ragged:
+            return None
+        starts, where = address_table([c.offsets for c in ragged]), f"{self.dataset.root}: {node_type}.{name}"
+        return RowRanges(self.book.offsets(node_type), starts, where), Values([c.values for c in ragged])
+
+    def fixed_blocks(self, node_type: str, columns: Sequence[Column], nodes: NodeSet | IntArray) -> Iterator[Array]:
+        """Rows of a column of fixed width, in blocks."""
+        values, offsets = Values([c for c in columns if isinstance(c, np.ndarray)]), self.book.offsets(node_type)
+        step = max(1, CHUNK_BYTES // max(1, values.item_bytes))
+        for ids in chunks_of(nodes):
+            for start in range(0, len(ids), step):
+                num_rows = min(step, len(ids) - start)
+                words: NDArray[Any] = np.empty((num_rows, values.width), values.word)
+                if words.size:
+                    gather_rows(ids[start : start + step], offsets, values.table, words, NO_POSITIONS)
+                yield values.as_items(words, num_rows)
+
+    def mark(self, owner: tuple[EdgeType, Direction], ids: IntArray, marks: NDArray[np.uint64]) -> None:
+        """Mark the neighbours of some nodes in a bitmap of the other end's type.
+
+        Raises:
+            FormatError: A row lies outside its file, or names a node that is not there.
+        """
+        indices, ranges = [e.indices for e in self.edges(owner)], self.edge_ranges[owner]
+        item = np.empty(0, indices[0].dtype)
+        num_others = self.book.num_ids(ends_of(*owner)[1])
+        wrong = mark_neighbors(ids, ranges.offsets, ranges.starts, address_table(indices), item, num_others, marks)
+        if wrong:
+            self.refuse(owner, int(ids[-1 - wrong]))
+
+    def refuse(self, owner: Owner, identifier: int) -> NoReturn:
+        """Raise ``FormatError`` about the row of an id."""
+        raise FormatError(
+            f"{self.dataset.root}: {owner_label(owner)}: the row of id {identifier} lies outside its file, or names a "
+            "node that is not there; verify the dataset"
+        )

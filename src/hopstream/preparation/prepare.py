@@ -1,0 +1,291 @@
+"""Makes a dataset of tables or of a chunked graph in one call, in bounded memory.
+
+Three steps, each of which goes on where it was ended: tables become a chunked graph, its nodes are assigned to parts,
+and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from hopstream.assign.run import assign_folder
+from hopstream.dataset.lock import place_to_write
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.paths import MANIFEST
+from hopstream.dataset.replace import check_target, errors_named
+from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
+from hopstream.engine import Task, kind_of, open_engine, task
+from hopstream.engine.allotment import Allotment, Choice, allot, settled
+from hopstream.engine.job import digest_of
+from hopstream.engine.machine import Machine, this_machine
+from hopstream.engine.peak import watched
+from hopstream.engine.resumed import choice_before, job_folder, keep_choice, resumed_job
+from hopstream.engine.settings import WorkSettings, no_progress
+from hopstream.engine.work_folder import WorkFolder
+from hopstream.errors import FormatError, NoRoomError, SettingsError
+from hopstream.ingest.apart import check_apart
+from hopstream.ingest.chunked import is_chunked, open_chunked
+from hopstream.ingest.chunking.plan import Estimate, Plan
+from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
+from hopstream.ingest.described import are_partitions, check_data_path, description_of, is_unigraph, read_metadata
+from hopstream.ingest.tables import TableSettings
+from hopstream.preparation.dispatch.run import dispatch_staged, input_states, plan_dispatch
+from hopstream.preparation.dispatch.settings import DispatchSettings
+from hopstream.preparation.halo.settings import HaloSettings
+from hopstream.preparation.plan import (
+    PhasePlan,
+    PreparePlan,
+    allot_phases,
+    assign_memory,
+    least_table_needs,
+    plan_phases,
+)
+from hopstream.preparation.staged import INPUT_ERRORS, Staging
+from hopstream.preparation.task_progress import progress_from_file, progress_to_file
+
+FORMAT = 1
+METADATA = "metadata.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReport:
+    """How nodes were assigned.
+
+    Attributes:
+        method: By which method.
+        num_parts: To how many parts.
+        cut: The share of pairs of joined nodes that are in two parts; None for methods that do not look at edges.
+        largest: What was to be even, by name, to how many times its share the fullest part holds.
+    """
+
+    method: str
+    num_parts: int
+    cut: float | None
+    largest: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What an earlier call has done, which was ended.
+
+    Attributes:
+        phase: Of which phase.
+        num_tasks: How many tasks.
+    """
+
+    phase: str
+    num_tasks: int
+
+
+News = PreparePlan | Resumed | ChunkReport | AssignReport
+"""What is told of the work as it goes: what it will take, what was done before, what became of tables, how nodes were
+assigned."""
+
+
+def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
+    source: str | Path, out: str | Path, *, settings: PartitionSettings | None = None,
+    tables: TableSettings | None = None, work: WorkSettings | None = None, halo: HaloSettings | None = None,
+    overwrite: bool = False, progress: Progress | None = None,
+    on_news: Callable[[News], None] | None = None, **options: Unpack[PartitionOptions],
+) -> Manifest:  # fmt: skip
+    """Cut tables or a chunked graph into parts and write them as a dataset, in bounded memory.
+
+    The dataset is the one that ``write_parts`` writes of the same graph and settings, byte for byte. If the process is
+    ended, the same call goes on where it was.
+
+    Args:
+        source: A folder of a chunked graph or of tables, or the JSON file that describes either, or the ``.pbtxt`` of a
+            unigraph.
+        out: The folder to write; made if it is not there.
+        settings: How to cut the graph, and what each part holds; the defaults if it is not given.
+        tables: How tables are read.
+        work: Memory for all processes together, number of processes, and engine.
+        halo: What parts keep copies of; nothing if it is not given.
+        overwrite: Replace a dataset that is in ``out``, when the new one is complete.
+        progress: Called as ``progress(stage, done, total)``; stages are ``chunk``, ``assign`` (and ``assign edges`` and
+            others of ``assign_folder``), ``dispatch`` and ``halo``. Of assignment it is told by another thread.
+        on_news: Called with a ``PreparePlan`` before the work, and once more when tables are chunked and more is known;
+            with a ``ChunkReport`` when they are, what was dropped foremost, and with an ``AssignReport``. What an
+            earlier call did is not told again, but for its assignment; ``Resumed`` says how much of a phase it did.
+        **options: Fields of ``PartitionSettings``; they go before ``settings``.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        SettingsError: A setting is outside its range, the memory is too small for the method, or ``out`` holds what is
+            not to be replaced, or lies in the source, or the other way round.
+        FormatError: A file is missing or cannot be read.
+        SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
+        IdRangeError: An edge names a node that is not there.
+        StateError: Another process writes to the same place.
+        NoRoomError: The disk or the memory has no room for a phase; what was done is kept for the next call.
+        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+    """
+    settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
+    tables, out = tables or TableSettings(), Path(out)
+    if settings.method == "file":
+        raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
+    check_apart(out, {"the source": source})
+    metadata = _metadata_of(Path(source))
+    digest = digest_of_input(source, settings, tables)
+    call = digest_of([digest, None if halo is None else asdict(halo)])
+    steps = _Steps(
+        metadata=metadata, is_streamed=_is_streamed(metadata), digest=digest, settings=settings, tables=tables,
+        work=work, machine=this_machine(), before=choice_before(out, lambda _: digest), halo=halo,
+        progress=progress or no_progress, tell=on_news or _no_news,
+    )  # fmt: skip
+    with errors_named(out), place_to_write(out) as held:
+        staging = Staging(out=out, work=held, overwrite=overwrite, call=call)
+        done = staging.placed()
+        if done is not None:
+            return done
+        check_target(out, overwrite=overwrite)
+        try:
+            return steps.run(staging)
+        except NoRoomError:
+            raise
+        except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
+            held.clear()
+            raise
+
+
+def digest_of_input(source: str | Path, settings: PartitionSettings, tables: TableSettings | None = None) -> str:
+    """Digest of all that decides over the parts that ``prepare`` makes: its input, as its files are now, and settings.
+
+    Raises:
+        SettingsError: There is ``data_path`` for what is no unigraph, or the source is something else.
+        FormatError: A file is missing or cannot be read.
+        SchemaError: The description contradicts itself.
+    """
+    tables, metadata = tables or TableSettings(), _metadata_of(Path(source))
+    check_data_path(metadata, tables.data_path)
+    is_streamed = _is_streamed(metadata)
+    states = input_states(metadata) if is_streamed else table_states(read_metadata(metadata, tables.data_path))
+    return digest_of([FORMAT, settings.to_json(), asdict(tables), states])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """The steps of one call, in a place that is held."""
+
+    metadata: Path
+    is_streamed: bool
+    digest: str
+    settings: PartitionSettings
+    tables: TableSettings
+    work: WorkSettings
+    machine: Machine
+    before: Choice | None
+    halo: HaloSettings | None
+    progress: Progress
+    tell: Callable[[News], None]
+
+    def run(self, staging: Staging) -> Manifest:
+        """Do what an earlier call has not done."""
+        held = staging.work
+        folder = job_folder(held, self.digest)
+        owners = folder / "owners"
+        chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
+        # Its worker's memory is for the others afterwards.
+        with watched(), open_engine("local", num_workers=1) as engine:
+            job = resumed_job(held, self.digest, engine, self.progress)
+            if not chunks.exists():
+                self._chunk(held, chunks.parent)
+            graph = open_chunked(chunks)
+            work = allot_phases(graph, self.settings, self.work, self.halo, self.machine, self.before)
+            keep_choice(held, work)
+            assign, *others = plan_phases(graph, self.settings, work, self.halo, has_owners=owners.exists())
+            chunk = () if self.is_streamed else (PhasePlan(name="chunk", is_done=True),)
+            self.tell(PreparePlan(work=work, phases=(*chunk, assign, *others)))
+            with progress_from_file(folder / "told.json", self.progress, "assign"):
+                done = job.run("assign", [_assign_task(chunks, owners, self.settings, work)])
+            method, num_parts = self.settings.method, self.settings.num_parts
+            self.tell(AssignReport(method=method, num_parts=num_parts, **done["assign"]))
+        inner = replace(staging, work=held.inside(f"{self.digest[:16]}/dispatch"))
+        settings = _dispatch_settings(self.settings, settled(self.work, work))
+        planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.halo, assigned=self.settings)
+        return dispatch_staged(
+            planned, inner, self.halo, self.progress, lambda costs, _: self._resumes("dispatch", costs.num_done)
+        )
+
+    def _chunk(self, held: WorkFolder, out: Path) -> None:
+        needs = least_table_needs(self.settings)
+        work = allot(self.work.memory, self.work, needs, self.machine, self.before)
+        keep_choice(held, work)
+        report = chunk_tables(
+            self.metadata, out, progress=self.progress,
+            on_estimate=lambda costs, plan: self._tell_first(costs, plan, work), **asdict(self.tables),
+            **asdict(settled(self.work, work)),
+        )  # fmt: skip
+        self.tell(report)
+
+    def _tell_first(self, costs: Estimate, plan: Plan, work: Allotment) -> None:
+        """Tell what is known before tables are chunked."""
+        chunk = PhasePlan(
+            name="chunk", input_bytes=costs.input_bytes, disk_bytes=costs.disk_bytes, budget_bytes=plan.budget_bytes
+        )
+        later = ("assign", "dispatch", *(() if self.halo is None else ("halo",)))
+        self.tell(PreparePlan(work=work, phases=(chunk, *(PhasePlan(name=name) for name in later))))
+        self._resumes("chunk", costs.num_done)
+
+    def _resumes(self, phase: str, num_tasks: int) -> None:
+        if num_tasks:
+            self.tell(Resumed(phase=phase, num_tasks=num_tasks))
+
+
+def _no_news(news: News) -> None:
+    """Tell nobody."""
+
+
+def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: Allotment) -> Task:
+    args = {
+        "chunks": str(chunks), "out": str(owners), "settings": settings.to_json(),
+        "memory": assign_memory(work), "told": str(owners.with_name("told.json")),
+    }  # fmt: skip
+    return Task("assign", kind_of(assign_chunks), args)
+
+
+@task
+def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
+    """Assign the nodes of a chunked graph, in a process of its own, which gives back what libraries keep.
+
+    Args:
+        args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for this process;
+            ``told``, the file that says how far it is.
+    """
+    settings = PartitionSettings.from_json(args["settings"])
+    found = assign_folder(
+        open_chunked(args["chunks"]), args["out"], settings, memory=str(args["memory"]), overwrite=True,
+        progress=progress_to_file(Path(args["told"])),
+    )  # fmt: skip
+    return {"cut": found.cut, "largest": dict(found.largest)}
+
+
+def _metadata_of(source: Path) -> Path:
+    if not source.exists():
+        raise FormatError(f"{source} is missing; give tables or a chunked graph, or the file that describes either")
+    metadata = description_of(source)
+    is_dataset = (source / MANIFEST).is_file()
+    is_described = (metadata.suffix == ".json" or is_unigraph(metadata)) and metadata.is_file()
+    if not is_described or are_partitions(source):
+        raise SettingsError(
+            f"{source} is neither tables nor a chunked graph, which alone are read piece by piece; "
+            + ("reshard gives a dataset other parts" if is_dataset else "chunk makes a chunked graph of it")
+        )
+    return metadata.absolute()
+
+
+def _is_streamed(metadata: Path) -> bool:
+    return not is_unigraph(metadata) and is_chunked(metadata)
+
+
+def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:
+    shared: Mapping[str, Any] = {
+        name: getattr(settings, name)
+        for name in ("num_parts", "direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_keys", "links")
+    }
+    return DispatchSettings(**shared, **asdict(work))

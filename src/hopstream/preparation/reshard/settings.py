@@ -1,0 +1,78 @@
+"""What can a user choose when a dataset is re-sharded?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.settings import Balance, Method, PartitionSettings
+from hopstream.engine.settings import WorkOptions, WorkSettings
+
+_CUT = {f.name: f.metadata for f in fields(PartitionSettings)}
+_OF_THE_CUT = (
+    "method", "balance", "rng_seed", "imbalance", "num_threads", "passes", "recursive", "balance_ntypes",
+    "balance_edges", "balance_splits", "part_weights",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardSettings(WorkSettings):
+    """How nodes are assigned to the new parts, and how the work is done. Every field is checked at once.
+
+    What parts hold (directions, keys, times, weights, links) is what it was.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    num_parts: int | None = field(
+        default=None, metadata={"help": "number of parts; with a folder of owners, what it says if not given"}
+    )
+    method: Method = field(default="kaminpar", metadata=_CUT["method"])
+    balance: Balance = field(default="bytes", metadata=_CUT["balance"])
+    rng_seed: int = field(default=0, metadata=_CUT["rng_seed"])
+    imbalance: float = field(default=0.03, metadata=_CUT["imbalance"])
+    num_threads: int = field(default=1, metadata=_CUT["num_threads"])
+    passes: int = field(default=3, metadata=_CUT["passes"])
+    recursive: bool = field(default=False, metadata=_CUT["recursive"])
+    balance_ntypes: tuple[str, ...] = field(default=(), metadata=_CUT["balance_ntypes"])
+    balance_edges: bool = field(default=False, metadata=_CUT["balance_edges"])
+    balance_splits: bool = field(default=False, metadata=_CUT["balance_splits"])
+    part_weights: tuple[float, ...] = field(default=(), metadata=_CUT["part_weights"])
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        WorkSettings.__post_init__(self)
+        num_parts = self.num_parts if self.num_parts is not None else max(1, len(self.part_weights))
+        PartitionSettings(num_parts=num_parts, **self._cut())
+
+    def partition_settings(self, num_parts: int, manifest: Manifest) -> PartitionSettings:
+        """What ``write_parts`` would be told, of a dataset that holds what another one does."""
+        of_dataset: dict[str, Any] = {
+            "direction": "both" if len(manifest.directions) == 2 else manifest.directions[0],
+            "keep_edge_keys": manifest.has_edge_keys, "time_attr": manifest.time_attr,
+            "weight_attr": manifest.weight_attr, "neighbor_keys": manifest.has_neighbor_keys,
+            "links": tuple(manifest.schema.edge_splits),
+        }  # fmt: skip
+        return PartitionSettings(num_parts=num_parts, **self._cut(), **of_dataset)
+
+    def _cut(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _OF_THE_CUT}
+
+
+class ReshardOptions(WorkOptions, total=False):
+    """The fields of ``ReshardSettings`` as keyword arguments of ``reshard``."""
+
+    num_parts: int | None
+    method: Method
+    balance: Balance
+    rng_seed: int
+    imbalance: float
+    num_threads: int
+    passes: int
+    recursive: bool
+    balance_ntypes: tuple[str, ...]
+    balance_edges: bool
+    balance_splits: bool
+    part_weights: tuple[float, ...]

@@ -1,0 +1,347 @@
+"""Write a graph as a folder of parts, which is visible only when it is whole.
+
+Nodes are assigned, then written, then edges, one edge type and direction at a time, so the most memory is taken by the
+largest of them, then links. Columns are gathered in blocks while they are written. The manifest comes last, and then
+the folder comes into its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import Any, Unpack
+
+import numpy as np
+
+import hopstream
+from hopstream.arrays import FileRecord, IntArray, write_blocks
+from hopstream.assign.run import OwnersSource, assign_owners, count_parts, owners_by_type
+from hopstream.checks import known_names
+from hopstream.dataset.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
+from hopstream.dataset.book import PartitionBook, ends_of
+from hopstream.dataset.costs import StageCost
+from hopstream.dataset.edge_weights import check_weights
+from hopstream.dataset.manifest import Manifest, graph_id_of
+from hopstream.dataset.paths import edge_folder, link_folder, node_folder, part_folder, split_path
+from hopstream.dataset.replace import replaced_folder
+from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
+from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
+from hopstream.dataset.stored_columns import EdgeRun, StoredColumn, edge_columns, feature_columns, integers
+from hopstream.dataset.times import check_times, edge_times, sort_by_time
+from hopstream.engine.peak import peak_bytes, watched
+from hopstream.engine.settings import no_progress
+from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.graph.checksums import GraphChecksums
+from hopstream.graph.graph import Graph
+from hopstream.ingest.apart import check_apart
+from hopstream.preparation.halo.settings import HaloSettings
+from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
+from hopstream.uris import local_path
+
+
+def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is made with
+    graph: Graph, out: str | Path, *, settings: PartitionSettings | None = None, owners: OwnersSource | None = None,
+    halo: HaloSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
+    **options: Unpack[PartitionOptions],
+) -> Manifest:  # fmt: skip
+    """Cut a graph into parts and write them as a dataset.
+
+    Args:
+        graph: The graph; it is checked first.
+        out: The folder to write; made if it is not there.
+        settings: How to cut it; the defaults if it is not given.
+        owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
+            type to integer[num_nodes], the part of each node; where there is one node type, such an array will do.
+            Giving it implies the method, and where neither ``settings`` nor ``num_parts`` is given as many parts as it
+            names.
+        halo: What parts keep copies of, as ``add_halo`` does it; nothing if it is not given.
+        overwrite: Replace a dataset that is in ``out``, when the new one is complete; until then it stays as it is.
+        progress: Called as ``progress(stage, done, total)``.
+        **options: Fields of ``PartitionSettings``; they go before ``settings``.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        SettingsError: A setting is outside its range, ``graph`` is no ``Graph``, or ``out`` holds a dataset that is not
+            to be overwritten, or other files, or lies in the folder of owners, or the other way round.
+        SchemaError: The graph's columns contradict each other, hold no times or weights where they should, or
+            ``owners`` does not fit the graph.
+        IdRangeError: An edge names a node that is not there, or ``owners`` a part that is not there.
+        UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` or ``halo`` names what
+            is not there.
+    """
+    out = local_path(out)
+    given: object = graph
+    if not isinstance(given, Graph):
+        got = type(given).__name__
+        raise SettingsError(
+            f"graph is a {got}; wanted a Graph: hopstream.read_graph or graph_from_data makes one of it"
+        )
+    if owners is not None:
+        owners = owners_by_type(owners, graph.nodes)
+        if isinstance(owners, Path):
+            check_apart(out, {"the folder of owners": owners})
+        options = {"method": "file", **options}
+        if settings is None and "num_parts" not in options:
+            num_nodes = {t: table.num_nodes for t, table in graph.nodes.items()}
+            options = {**options, "num_parts": count_parts(owners, num_nodes)}
+    settings = replace(settings or PartitionSettings(), **options)
+    graph.check()
+    schema = schema_with_links(graph.schema, settings)
+    if settings.time_attr is not None:
+        check_times(graph, settings.time_attr)
+    if settings.weight_attr is not None:
+        check_weights(graph, settings.weight_attr, settings.directions)
+    if halo is not None:
+        halo.choose(schema)
+    with watched(), replaced_folder(out, overwrite=overwrite) as root:
+        manifest = _Writer(root, graph, schema, settings, progress or no_progress).run(owners)
+        return manifest if halo is None else with_halo(root, halo, progress)
+
+
+def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory: str | None = None) -> Manifest:
+    """Give a dataset that was just written a halo, in so much memory; returns its new manifest."""
+    from hopstream.preparation.halo.run import add_halo  # which opens datasets, as the modules do that import this one
+
+    return add_halo(root, settings=halo, memory=memory, with_savings=False, progress=progress).manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _GroupedEdges:
+    """All edges of one type and direction as they are stored.
+
+    Attributes:
+        offsets: int64[num_parts + 1], the range of edge ids that each part owns.
+        row_offsets: int64[num_parts + 1], the range of rows of ``run.indptr`` that each part owns.
+        run: The edges of all parts.
+    """
+
+    offsets: IntArray
+    row_offsets: IntArray
+    run: EdgeRun
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One run: the records of the files written so far, and what the stages took."""
+
+    root: Path
+    graph: Graph
+    schema: GraphSchema
+    settings: PartitionSettings
+    progress: Progress
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    stages: list[StageCost] = field(default_factory=list)
+
+    def run(self, owners_source: OwnersSource | None) -> Manifest:
+        num_parts = self.settings.num_parts
+        with self._stage("assign"):
+            self.progress("assign", 0, 1)
+            owners = assign_owners(self.graph, self.settings, owners_source, scratch=self.root)
+            self.progress("assign", 1, 1)
+        with self._stage("measure"):
+            self.progress("measure", 0, 1)
+            cuts, edges_between = measure_cut(self.graph, owners, num_parts)
+            seeds = count_seeds(self.graph, owners, num_parts, self.settings.directions[0])
+            checksums = self.graph.checksums()
+            graph_id = graph_id_of(checksums.fingerprint(self.graph.schema), self.settings.time_attr)
+            self.progress("measure", 1, 1)
+        with self._stage("write"):
+            book = self._write(owners)
+        written = Written(
+            schema=self.schema, book=book, graph_id=graph_id, checksums=checksums, files=self.files, cuts=cuts,
+            edges_between=edges_between, seeds=seeds, stages=tuple(self.stages),
+        )  # fmt: skip
+        manifest = manifest_of(written, self.settings)
+        manifest.write(self.root)
+        return manifest
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.stages.append(StageCost(name=name, seconds=time.perf_counter() - start, peak_bytes=peak_bytes()))
+
+    def _write(self, owners: Owners) -> PartitionBook:
+        """Write all nodes, then all edges, then all links; return the ranges of ids."""
+        num_parts = self.settings.num_parts
+        owners_of_edges = [(t, d) for t in self.graph.edges for d in self.settings.directions]
+        advance = self._advance(
+            num_parts * (len(self.graph.nodes) + len(owners_of_edges) + len(self.schema.edge_splits))
+        )
+        nodes: dict[str, NodeSplit] = {}
+        for node_type in self.graph.nodes:
+            nodes[node_type] = split_nodes(owners[node_type], num_parts)
+            for part in range(num_parts):
+                self._write_nodes(part, node_type, nodes[node_type])
+                advance()
+        edge_offsets: dict[tuple[EdgeType, Direction], IntArray] = {}
+        for edge_type, direction in owners_of_edges:
+            edges = self._grouped(edge_type, direction, nodes)
+            edge_offsets[edge_type, direction] = edges.offsets
+            for part in range(num_parts):
+                self._write_edges(edge_folder(part, edge_type, direction), edges, part)
+                advance()
+        for edge_type in self.schema.edge_splits:
+            for part in range(num_parts):
+                self._write_links(part, edge_type)
+                advance()
+        return PartitionBook(
+            num_parts=num_parts,
+            node_offsets={t: split.offsets for t, split in nodes.items()},
+            edge_offsets=edge_offsets,
+        )
+
+    def _advance(self, total: int) -> Callable[[], None]:
+        """Tell how far writing is each time the result is called."""
+        done = count(1)
+        self.progress("write", 0, total)
+        return lambda: self.progress("write", next(done), total)
+
+    def _grouped(self, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, NodeSplit]) -> _GroupedEdges:
+        """The edges of one type and direction in the order in which they are stored."""
+        table = self.graph.edges[edge_type]
+        own_type, other_type = ends_of(edge_type, direction)
+        split = split_edges(table, edge_type, direction, nodes)
+        times = edge_times(self.graph, edge_type, direction, nodes, self.settings.time_attr)
+        if times is not None:
+            sort_by_time(split, times)
+        weights = table.features.get(self.settings.weight_attr) if self.settings.weight_attr is not None else None
+        run = EdgeRun(
+            indptr=split.indptr,
+            indices=split.indices,
+            keys=split.keys,
+            places=split.keys,
+            neighbor_keys=nodes[other_type].keys,
+            times=times,
+            weights=weights if isinstance(weights, np.ndarray) else None,
+            features=table.features,
+        )
+        return _GroupedEdges(offsets=split.offsets, row_offsets=nodes[own_type].offsets, run=run)
+
+    def _write_nodes(self, part: int, node_type: str, split: NodeSplit) -> None:
+        folder = node_folder(part, node_type)
+        keys = split.keys[split.offsets[part] : split.offsets[part + 1]]
+        num_nodes, num_parts = len(split.keys), self.settings.num_parts
+        first, stop = part * num_nodes // num_parts, (part + 1) * num_nodes // num_parts
+        self._write_column(integers(folder / "key.npy", keys))
+        self._write_column(integers(folder / "id_of_key.npy", split.ids_of_keys[first:stop]))
+        self._write_splits(folder, self.graph.splits.get(node_type, {}), first, stop)
+        for column in feature_columns(folder, self.graph.nodes[node_type].features, keys):
+            self._write_column(column)
+
+    def _write_edges(self, folder: PurePosixPath, edges: _GroupedEdges, part: int) -> None:
+        run = edges.run.rows(int(edges.row_offsets[part]), int(edges.row_offsets[part + 1]))
+        self._write_column(integers(folder / "indptr.npy", run.indptr))
+        for column in edge_columns(folder, run, self.settings):
+            self._write_column(column)
+
+    def _write_links(self, part: int, edge_type: EdgeType) -> None:
+        """Write the ends, times and splits of the edges whose keys the part keeps."""
+        folder, edges = link_folder(part, edge_type), self.graph.edges[edge_type]
+        first, stop = (edges.num_edges * p // self.settings.num_parts for p in (part, part + 1))
+        self._write_column(integers(folder / "src_key.npy", edges.src_keys[first:stop]))
+        self._write_column(integers(folder / "dst_key.npy", edges.dst_keys[first:stop]))
+        times = edges.features.get(self.settings.time_attr) if self.settings.time_attr is not None else None
+        if isinstance(times, np.ndarray):
+            self._write_column(integers(folder / "time.npy", times[first:stop]))
+        self._write_splits(folder, self.graph.edge_splits.get(edge_type, {}), first, stop)
+
+    def _write_splits(self, folder: PurePosixPath, splits: Mapping[str, IntArray], first: int, stop: int) -> None:
+        """Write the keys of each split that lie in ``[first, stop)``."""
+        for name, keys in splits.items():
+            begin, end = np.searchsorted(keys, (first, stop))
+            self._write_column(integers(split_path(folder, name), keys[begin:end]))
+
+    def _write_column(self, column: StoredColumn) -> None:
+        record = write_blocks(self.root / column.path, column.dtype, column.shape, column.blocks)
+        self.files[str(column.path)] = record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Written:
+    """What is known of a dataset when all of its files are there.
+
+    Attributes:
+        schema: Types, features, splits, and which edge types' links are kept.
+        book: Ranges of ids.
+        graph_id: See ``graph_id_of``.
+        checksums: What the graph's fingerprint is made of.
+        files: Path to record.
+        cuts: Edge type to its cut.
+        edges_between: int64[num_parts, num_parts], or of no rows; see ``measure_cut``.
+        seeds: See ``count_seeds``.
+        stages: What each stage took.
+    """
+
+    schema: GraphSchema
+    book: PartitionBook
+    graph_id: str
+    checksums: GraphChecksums
+    files: Mapping[str, FileRecord]
+    cuts: Mapping[EdgeType, EdgeCut]
+    edges_between: IntArray
+    seeds: Mapping[tuple[str | EdgeType, str], tuple[int, ...]]
+    stages: tuple[StageCost, ...]
+
+
+def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
+    """The manifest of a dataset that was written."""
+    num_parts = written.book.num_parts
+    report = PartitionReport(
+        cuts=written.cuts,
+        nodes=_part_sizes(written.book.node_offsets.values(), num_parts),
+        edges=_part_sizes(written.book.edge_offsets.values(), num_parts),
+        bytes=_part_bytes(written.files, num_parts),
+        seeds=written.seeds,
+        edges_between=tuple(map(tuple, written.edges_between.tolist())),
+        stages=written.stages,
+    )
+    return Manifest(
+        schema=written.schema,
+        directions=settings.directions,
+        book=written.book,
+        has_edge_keys=settings.keep_edge_keys,
+        files=dict(sorted(written.files.items())),
+        made_by={"version": hopstream.__version__, **settings.to_json()},
+        report=report,
+        graph_id=written.graph_id,
+        checksums=written.checksums,
+        time_attr=settings.time_attr,
+        weight_attr=settings.weight_attr,
+        has_neighbor_keys=settings.neighbor_keys,
+    )
+
+
+def _part_bytes(files: Mapping[str, FileRecord], num_parts: int) -> tuple[int, ...]:
+    totals = dict.fromkeys((str(part_folder(p)) for p in range(num_parts)), 0)
+    for name, record in files.items():
+        totals[name.partition("/")[0]] += record.num_bytes
+    return tuple(totals.values())
+
+
+def schema_with_links(schema: GraphSchema, settings: PartitionSettings) -> GraphSchema:
+    """A graph's schema, with every edge type whose links are to be kept among ``edge_splits``.
+
+    Raises:
+        UnknownNameError: ``settings.links`` names an edge type that is not there.
+    """
+    by_label = {type_label(edge_type): edge_type for edge_type in schema.edges}
+    asked = {by_label.get(link) if isinstance(link, str) else link: link for link in settings.links}
+    unknown = [link for edge_type, link in asked.items() if edge_type not in schema.edges]
+    if unknown:
+        raise UnknownNameError(f"links name edge type {unknown[0]!r}; {known_names(unknown[0], by_label)}")
+    linked = {t: schema.edge_splits.get(t, ()) for t in schema.edges if t in asked or t in schema.edge_splits}
+    return replace(schema, edge_splits=linked)
+
+
+def _part_sizes(ranges: Any, num_parts: int) -> tuple[int, ...]:
+    sizes = np.zeros(num_parts, np.int64)
+    for offsets in ranges:
+        sizes += np.diff(offsets)
+    return tuple(sizes.tolist())

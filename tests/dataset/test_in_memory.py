@@ -1,0 +1,184 @@
+"""Is a part that is built in memory the part that is written to files, and is what ranks say of parts compared?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopstream.dataset.in_memory import OwnEdges, OwnPart, build_part, facts_of
+from hopstream.dataset.layout import PartArrays, open_dataset
+from hopstream.dataset.part_facts import PartFacts, agree
+from hopstream.errors import FormatError, IdRangeError, SchemaError, UnknownNameError, VersionMismatch
+from hopstream.graph.graph import Graph
+from hopstream.preparation.write import write_parts
+from tests.timed_graphs import FOLLOWS, RATES, make_timed_graph
+
+NUM_PARTS = 3
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return make_timed_graph(np.random.default_rng(2))
+
+
+@pytest.fixture(scope="module")
+def owners(graph: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(8)
+    found = {t: rng.integers(0, NUM_PARTS, table.num_nodes).astype(np.int32) for t, table in graph.nodes.items()}
+    found["user"][found["user"] == 2] = 0  # part 2 owns no users, and so none of the edges that lead to them
+    return found
+
+
+def own_part(graph: Graph, owners: dict[str, np.ndarray], part: int, time_attr: str | None = None) -> OwnPart:
+    """What a machine holds of a graph, with edges in an order of no meaning."""
+    rng, edges = np.random.default_rng(part), {}
+    for edge_type, table in graph.edges.items():
+        keys = rng.permutation(np.flatnonzero(owners[edge_type[2]][table.dst_keys] == part))
+        edges[edge_type] = OwnEdges(
+            src_keys=table.src_keys[keys], dst_keys=table.dst_keys[keys], edge_keys=keys,
+            features={name: column[keys] for name, column in table.features.items()},
+        )  # fmt: skip
+    return OwnPart(
+        part=part, num_parts=NUM_PARTS, owners=owners, edges=edges, time_attr=time_attr,
+        node_features={
+            t: {name: column[owners[t] == part] for name, column in table.features.items()}
+            for t, table in graph.nodes.items()
+        },
+        node_times={t: n.features[time_attr] for t, n in graph.nodes.items() if time_attr in n.features},
+    )  # fmt: skip
+
+
+def built(parts: list[OwnPart]) -> list[PartArrays]:
+    told = [PartFacts.from_json(json.loads(json.dumps(facts_of(part).to_json()))) for part in parts]
+    return [build_part(part, agree(told)).open_part(part.part) for part in parts]
+
+
+def same(one: Any, other: Any, where: str) -> None:
+    assert one.dtype == other.dtype, where
+    assert np.array_equal(one, other), where
+
+
+@pytest.mark.parametrize("time_attr", [None, "time"])
+def test_parts_in_memory_are_those_in_files(graph: Graph, owners: Any, time_attr: str | None, tmp_path: Path) -> None:
+    write_parts(graph, tmp_path / "parts", num_parts=NUM_PARTS, owners=owners, time_attr=time_attr)
+    dataset = open_dataset(tmp_path / "parts")
+    for found in built([own_part(graph, owners, part, time_attr) for part in range(NUM_PARTS)]):
+        wanted = dataset.open_part(found.part)
+        for node_type in graph.nodes:
+            same(found.node_keys[node_type], wanted.node_keys[node_type], node_type)
+            same(found.ids_of_keys[node_type], wanted.ids_of_keys[node_type], node_type)
+            for name, column in wanted.node_features[node_type].items():
+                same(found.node_features[node_type][name], column, f"{node_type}.{name}")
+        assert found.edges.keys() == wanted.edges.keys()
+        for owner, edges in wanted.edges.items():
+            mine = found.edges[owner]
+            for name in ("indptr", "indices", "keys"):
+                same(getattr(mine, name), getattr(edges, name), f"{owner} {name}")
+            assert (mine.times is None) == (edges.times is None)
+            if edges.times is not None:
+                same(mine.times, edges.times, f"{owner} times")
+            for name, column in edges.features.items():
+                same(mine.features[name], column, f"{owner} {name}")
+
+
+def test_who_has_no_rows_need_not_have_columns(graph: Graph, owners: Any) -> None:
+    parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    with_less = {t: edges for t, edges in parts[2].edges.items() if t != FOLLOWS}
+    parts[2] = replace(parts[2], edges=with_less, node_features={"item": parts[2].node_features["item"]})
+    found = built(parts)[2]
+    assert found.edges[FOLLOWS, "in"].features["weight"].shape == (0,)
+    assert found.edges[FOLLOWS, "in"].features["weight"].dtype == np.float32
+    with pytest.raises(UnknownNameError, match="part 2 is"):
+        build_part(parts[2], agree([facts_of(part) for part in parts])).open_part(0)
+
+
+def test_without_edge_keys_edges_keep_the_order_in_which_they_are_given(graph: Graph, owners: Any) -> None:
+    with_keys = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    parts = [replace(part, edges={RATES: replace(part.edges[RATES], edge_keys=None)}) for part in with_keys]
+    edges = parts[0].edges[RATES]
+    found = built(parts)[0].edges[RATES, "in"]
+    assert found.keys is None
+    rows = np.searchsorted(np.flatnonzero(owners["item"] == 0), edges.dst_keys)
+    same(found.features["time"], edges.features["time"][np.argsort(rows, kind="stable")], "time")
+
+
+def test_ids_of_edges_are_on_all_ranks_or_on_none(graph: Graph, owners: Any) -> None:
+    parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    parts[1] = replace(parts[1], edges={RATES: replace(parts[1].edges[RATES], edge_keys=None)})
+    with pytest.raises(VersionMismatch, match="rank 2 has ids of its edges user__rates__item, and rank 1 has none"):
+        agree([facts_of(part) for part in parts])
+
+
+def test_facts_that_differ_say_which_ranks(graph: Graph, owners: Any) -> None:
+    facts = [facts_of(own_part(graph, owners, part)) for part in range(NUM_PARTS)]
+    schema = facts[1].schema
+    fewer = replace(schema, edges={**schema.edges, RATES: {}})
+    cases = {
+        "the number of parts: rank 0 has 3, rank 1 has 4": replace(facts[1], num_parts=4),
+        "node types: rank 0 has": replace(facts[1], owners={"user": (30, 0)}),
+        "time_attr: rank 0 has None, rank 1 has 'time'": replace(facts[1], time_attr="time"),
+        "rank 0 knows of 30 nodes, rank 1 of 31 nodes": replace(facts[1], owners={**facts[1].owners, "user": (31, 0)}),
+        "columns of user__rates__item: rank 0 has .* rank 1 has {}": replace(facts[1], schema=fewer),
+        "ranks 0 and 1 both hold part 0, and the two differ": replace(facts[1], part=0),
+    }
+    for message, other in cases.items():
+        with pytest.raises(VersionMismatch, match=message):
+            agree([facts[0], other, facts[2]])
+    with pytest.raises(VersionMismatch, match=r"no rank holds part 1 of 3; parts by rank are \{0: 0, 1: 2\}"):
+        agree([facts[0], facts[2]])
+    with pytest.raises(UnknownNameError, match="no node or edge type has such a feature"):
+        agree([replace(one, time_attr="when") for one in facts])
+    assert agree([*facts, facts[1]]).digest == agree(facts).digest  # a second rank of one part
+
+
+def test_what_contradicts_itself_is_refused(graph: Graph, owners: Any) -> None:
+    part = own_part(graph, owners, 1, "time")
+    edges = part.edges[RATES]
+    nowhere, fewer = replace(edges, src_keys=edges.src_keys * 0 + 99), replace(edges, dst_keys=edges.dst_keys[1:])
+    other_owners = {**owners, "user": owners["user"] * 0 + 7}
+    foreign = replace(edges, dst_keys=np.where(edges.dst_keys >= 0, np.flatnonzero(owners["item"] == 0)[0], 0))
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (IdRangeError, "part is 3", {"part": 3}),
+        (IdRangeError, r"node 0 of 'user' is said to be of part 7", {"owners": other_owners}),
+        (IdRangeError, "source 0 of user__rates__item is 99", {"edges": {RATES: nowhere}}),
+        (IdRangeError, "which part 0 owns; this is part 1", {"edges": {RATES: foreign}}),
+        (SchemaError, "destinations of user__rates__item has", {"edges": {RATES: fewer}}),
+        (SchemaError, "item.time has 1 rows", {"node_features": {"item": {"time": np.zeros(1, np.int64)}}}),
+        (SchemaError, "of its own nodes only", {"node_times": {}}),
+        (SchemaError, "times of 'item' has 1 rows", {"node_times": {"item": np.zeros(1, np.int64)}}),
+    ]  # fmt: skip
+    for error, message, change in cases:
+        with pytest.raises(error, match=message):
+            facts_of(replace(part, **change))
+    with pytest.raises(FormatError, match="not the facts of a part"):
+        PartFacts.from_json({"part": 1})
+
+
+def test_edge_keys_beyond_all_edges_are_refused(graph: Graph, owners: Any) -> None:
+    parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    edges = parts[0].edges[RATES]
+    beyond = {**parts[0].edges, RATES: replace(edges, edge_keys=edges.edge_keys + 1000)}
+    with pytest.raises(IdRangeError, match=r"edge key 0 of user__rates__item is \d+; the parts have 180 edges"):
+        built([replace(parts[0], edges=beyond), *parts[1:]])
+
+
+@pytest.mark.parametrize("how", ["shifted", "swapped", "doubled"])
+def test_edge_keys_that_are_there_twice_are_refused_by_all(graph: Graph, owners: Any, how: str) -> None:
+    """All keys are in range, so no rank sees by itself that something is wrong."""
+    parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
+    edges = parts[0].edges[RATES]
+    keys = edges.edge_keys.copy()
+    if how == "shifted":
+        keys = np.where(keys + 1 < 180, keys + 1, keys)
+    elif how == "swapped":  # two up and two down by one: the sum stays
+        keys[:4] += [1, 1, -1, -1] if keys[:2].max() < 179 and keys[2:4].min() > 0 else [-1, -1, 1, 1]
+    else:
+        keys[0] = keys[1]
+    wrong = {**parts[0].edges, RATES: replace(edges, edge_keys=keys)}
+    with pytest.raises(VersionMismatch, match=r"keys of the 180 edges of user__rates__item are not 0..179, each once"):
+        built([replace(parts[0], edges=wrong), *parts[1:]])

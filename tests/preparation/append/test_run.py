@@ -1,0 +1,313 @@
+"""A dataset that was appended to equals one written in one go, and half of it is never seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hopstream
+from hopstream.arrays import column_schema
+from hopstream.dataset.layout import open_dataset, read_manifest
+from hopstream.dataset.lock import locked
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.read_back import read_dataset
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, UnknownNameError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.chunked import write_chunked
+from hopstream.preparation.append.run import append, append_folder
+from hopstream.preparation.audit.run import verify_dataset
+from hopstream.store.local import LocalStore
+from tests.dataset.graphs import tree_of, typed_graphs
+from tests.dataset.timed_graphs import LIKES, RATES
+from tests.grown import grow
+from tests.preparation.append.graphs import OPTIONS, grown_graph, written
+
+
+@pytest.mark.parametrize(("num_parts", "num_appends"), [(1, 3), (3, 1), (2, 3)])
+def test_the_graph_is_that_of_one_go(tmp_path, num_parts, num_appends):
+    grown = grown_graph()
+    manifest = written(tmp_path / "d", num_parts, num_appends)
+    wanted = hopstream.write_parts(grown.graph, tmp_path / "one", num_parts=2, method="hash", **OPTIONS)
+    assert manifest.graph_id == wanted.graph_id
+    assert manifest.checksums == wanted.checksums
+    assert manifest.book.num_parts == num_parts + num_appends
+    assert len(manifest.book.deltas) == num_appends
+    assert read_manifest(tmp_path / "d").dataset_id == manifest.dataset_id
+    assert read_dataset(tmp_path / "d").fingerprint() == grown.graph.fingerprint()
+    report = manifest.report
+    assert report.cut.num_edges == wanted.report.cut.num_edges
+    assert sum(report.edges) == sum(wanted.report.edges)
+    assert sum(map(sum, report.edges_between)) == report.cut.num_edges
+    assert {split: sum(counts) for split, counts in report.seeds.items()} == {
+        split: sum(counts) for split, counts in wanted.report.seeds.items()
+    }
+    open_dataset(tmp_path / "d", verify=True)
+    found = verify_dataset(tmp_path / "d", against=grown.graph)
+    assert found.is_ok, [str(finding) for finding in found.findings]
+    assert set(found.skipped) == {"halo"}
+
+
+@pytest.mark.parametrize("links", [[], ["user__knows__user"]])
+def test_without_edge_keys(tmp_path, links):
+    grown = grown_graph()
+    options = {**OPTIONS, "neighbor_keys": False, "keep_edge_keys": False, "links": [t for t in links if "knows" in t]}
+    grown.write(tmp_path / "d", 2, 3, **options)
+    found = verify_dataset(tmp_path / "d", against=grown.graph)
+    assert found.is_ok, [str(finding) for finding in found.findings]
+    assert verify_dataset(tmp_path / "d").is_ok
+    open_dataset(tmp_path / "d", verify=True)
+
+
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_any_graph_in_any_steps(tmp_path_factory, data):
+    graph = data.draw(typed_graphs())
+    grown = grow(graph, np.random.default_rng(data.draw(st.integers(0, 99))), data.draw(st.integers(2, 4)))
+    root = tmp_path_factory.mktemp("any")
+    num_appends = grown.num_steps - 1
+    for step in range(1, grown.num_steps):  # a step that adds nothing is refused, and none is made
+        if grown.until(step).fingerprint() == grown.until(step - 1).fingerprint():
+            return
+    direction = data.draw(st.sampled_from(["in", "out", "both"]))
+    grown.write(root / "d", data.draw(st.integers(1, 3)), num_appends, direction=direction)
+    assert read_manifest(root / "d").graph_id == grown.graph.fingerprint()
+    found = verify_dataset(root / "d", against=grown.graph)
+    assert found.is_ok, [str(finding) for finding in found.findings]
+    open_dataset(root / "d", verify=True)
+    shutil.rmtree(root)
+
+
+def _fixed(graph: Graph) -> Graph:
+    """The graph without columns that no chunked graph has."""
+    nodes = {
+        t: NodeTable(
+            num_nodes=table.num_nodes,
+            features={n: c for n, c in table.features.items() if column_schema(c).is_fixed_width},
+        )
+        for t, table in graph.nodes.items()
+    }
+    splits = {t: {"train": of["train"]} for t, of in graph.splits.items() if "train" in of}
+    return Graph(nodes=nodes, edges=graph.edges, splits=splits)
+
+
+def test_from_a_chunked_graph(tmp_path):
+    grown = grow(_fixed(grown_graph().graph), np.random.default_rng(1), 2)
+    grown.write(tmp_path / "arrays", 2, 1, **OPTIONS)
+    hopstream.write_parts(grown.until(0), tmp_path / "d", num_parts=2, method="random", rng_seed=5, **OPTIONS)
+    added = grown.added(1)
+    tables = Graph(
+        nodes={
+            t: NodeTable(
+                num_nodes=n[1] - n[0], features=added["nodes"][t] if isinstance(added["nodes"][t], dict) else {}
+            )
+            for t, n in grown.num_nodes.items()
+        },
+        # A graph refuses edges to nodes that it has not, so its ends are those of this many nodes.
+        edges={
+            t: EdgeTable(src_keys=np.zeros_like(src), dst_keys=np.zeros_like(dst), features=features)
+            for t, (src, dst, features) in added["edges"].items()
+        },
+        splits={t: {n: k - grown.num_nodes[t][0] for n, k in of.items()} for t, of in added["splits"].items()},
+    )
+    write_chunked(tables, tmp_path / "delta", num_chunks=1, edges_format="numpy")
+    metadata = json.loads((tmp_path / "delta" / "metadata.json").read_text())
+    for t, (src, dst, _) in added["edges"].items():
+        (name,) = metadata["edges"][":".join(t)]["data"]
+        np.save(tmp_path / "delta" / name, np.stack([src, dst], 1))
+    manifest = append_folder(tmp_path / "d", tmp_path / "delta")
+    assert manifest.dataset_id == read_manifest(tmp_path / "arrays").dataset_id
+    with pytest.raises(
+        SettingsError, match=r"delta holds the rows that delta 1 of .*arrays added already; give again=True"
+    ):
+        append_folder(tmp_path / "arrays", tmp_path / "delta")  # splits name other keys now, but the same rows
+    assert append_folder(tmp_path / "d", tmp_path / "delta", again=True).book.num_parts == 4
+
+
+def test_who_has_it_open_goes_on(tmp_path):
+    grown = grown_graph()
+    hopstream.write_parts(grown.until(2), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
+    with LocalStore(open_dataset(tmp_path / "d")) as store:
+        ids = np.arange(store.book.num_ids("movie"))
+        before = store.degrees(RATES, "in", ids)
+        append(tmp_path / "d", **grown.added(3))
+        assert store.degrees(RATES, "in", ids).tolist() == before.tolist()
+    with LocalStore(open_dataset(tmp_path / "d")) as store:
+        after = store.degrees(RATES, "in", np.arange(store.book.num_ids("movie")))
+        assert after.sum() == store.book.num_edges(RATES) > before.sum()
+
+
+def test_no_part_is_needed_but_those_that_are_opened(tmp_path):
+    written(tmp_path / "d", 2, 2)
+    shutil.rmtree(tmp_path / "d" / "part-00000")
+    with LocalStore(open_dataset(tmp_path / "d"), [1, 3]) as store:
+        first, stop = store.book.node_offsets["user"][1:3]
+        keys = open_dataset(tmp_path / "d").open_part(1).node_keys["user"]
+        graph = grown_graph().graph
+        wanted = np.bincount(graph.edges["user", "knows", "user"].dst_keys, minlength=graph.nodes["user"].num_nodes)
+        degrees = store.degrees(("user", "knows", "user"), "in", np.arange(first, stop))
+        assert degrees.tolist() == wanted[keys].tolist()
+        with pytest.raises(IdRangeError, match="of part 0"):
+            store.degrees(RATES, "out", np.zeros(1, np.int64))
+
+
+def test_parts_open_whose_nodes_got_no_edges(tmp_path: Path):
+    graph = hopstream.graph_from_arrays([[0, 1, 2], [1, 2, 0]], num_nodes=3)
+    hopstream.write_parts(graph, tmp_path / "d", owners={"node": np.array([0, 1, 1])}, num_parts=2, direction="in")
+    append(tmp_path / "d", edges=([2], [0]))
+    for part, degrees in ((0, [2]), (1, [1, 1])):
+        with LocalStore(open_dataset(tmp_path / "d"), [part]) as store:
+            ids = np.arange(*store.book.node_offsets["node"][part : part + 2])
+            assert store.degrees(("node", "to", "node"), "in", ids).tolist() == degrees
+
+
+USER, MOVIE = {"nodes": {"user": 1}}, {"nodes": {"movie": {"time": np.zeros(2, np.uint64)}}}
+ONE = np.zeros(1, np.int64)
+LIKED = {LIKES: (ONE, ONE, {"number": ONE})}
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({}, SettingsError, "neither new nodes nor new edges"),
+        ({"nodes": {"actor": 1}}, UnknownNameError, "nodes name 'actor'"),
+        ({"edges": {"user__sees__movie": (ONE, ONE)}}, UnknownNameError, "edges name edge type 'user__sees__movie'"),
+        (USER, SchemaError, "user.time is missing"),
+        ({"nodes": {"movie": -1}}, SchemaError, "wanted a number"),
+        ({"nodes": {"movie": {"x": ONE}}}, UnknownNameError, "features of movie name 'x'"),
+        ({"edges": {LIKES: (ONE, ONE)}}, SchemaError, "movie__like__movie.number is missing"),
+        ({"edges": {LIKES: (ONE, ONE, {"number": ONE.astype(np.int32)})}}, SchemaError, "in the dataset it is int64"),
+        ({"edges": {LIKES: (ONE, ONE + 99, {"number": ONE})}}, IdRangeError, r"dst_keys\[0\] is 99; movie has keys"),
+        ({"edges": {LIKES: (ONE, ONE[:0], {"number": ONE})}}, SchemaError, "1 sources and 0 destinations"),
+        ({"edges": {LIKES: (ONE, ONE, {"number": ONE.repeat(2)})}}, SchemaError, "has 2 rows; there are 1 new rows"),
+        ({"edges": LIKED, "splits": {"movie": {"train": ONE}}}, UnknownNameError, "splits of movie name 'train'"),
+        ({**MOVIE, "splits": {"movie": {"test": ONE}}}, IdRangeError, "names key 0; new rows have"),
+        (
+            {"edges": {RATES: (ONE, ONE, {"time": ONE.astype(np.int16), "rating": -np.ones(1, np.float32)})}},
+            SchemaError,
+            r"rating\[0\] is -1",
+        ),
+    ],
+)
+def test_refusals_leave_it_as_it_was(tmp_path, given, error, message):
+    hopstream.write_parts(grown_graph().until(1), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
+    before = read_manifest(tmp_path / "d")
+    with pytest.raises(error, match=message):
+        append(tmp_path / "d", **given)
+    assert read_manifest(tmp_path / "d").dataset_id == before.dataset_id
+    assert verify_dataset(tmp_path / "d").is_ok
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
+
+
+def test_ids_that_outgrow_their_dtype_are_refused(tmp_path, monkeypatch):
+    hopstream.write_parts(grown_graph().until(1), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
+    limit = read_manifest(tmp_path / "d").book.num_ids("movie") + 1
+    monkeypatch.setattr(
+        "hopstream.preparation.append.run.neighbor_dtype", lambda n: np.dtype(np.uint32 if n < limit else np.int64)
+    )
+    with pytest.raises(SettingsError, match="compact first"):
+        append(tmp_path / "d", **MOVIE)
+
+
+def test_a_halo_goes_and_none_comes_before_compacting(tmp_path):
+    root = tmp_path / "d"
+    hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
+    hopstream.add_halo(root, hops=1)
+    assert list(root.glob("part-*/halo"))
+    assert append(root, **MOVIE).halo is None and read_manifest(root).halo is None
+    assert not list(root.glob("part-*/halo")) and verify_dataset(root).is_ok
+    with pytest.raises(SettingsError, match="compact it first"):
+        hopstream.add_halo(root, hops=1)
+    assert hopstream.add_halo(root, hops=0, features="none").manifest.halo is None
+    hopstream.compact(root)
+    assert hopstream.add_halo(root, hops=1).manifest.halo is not None and verify_dataset(root).is_ok
+
+
+def test_two_at_once_are_refused(tmp_path):
+    hopstream.write_parts(grown_graph().until(1), tmp_path / "d", num_parts=2, method="hash", **OPTIONS)
+    with locked(tmp_path / "d"), pytest.raises(StateError, match="by another process"):
+        append(tmp_path / "d", **MOVIE)
+    append(tmp_path / "d", **MOVIE)
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+import hopstream.preparation.append.run as run
+from hopstream.dataset.manifest import Manifest
+place, stage = sys.argv[1], sys.argv[2]
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+if stage == "manifest":
+    Manifest.write = die
+else:
+    run.grown_manifest = die
+run.append(place, nodes={"movie": {"time": np.zeros(2, np.uint64)}})
+"""
+
+
+@pytest.mark.parametrize("stage", ["files", "manifest"])
+def test_a_killed_append_leaves_it_as_it_was(tmp_path, stage):
+    grown = grown_graph()
+    hopstream.write_parts(grown.until(1), tmp_path / "d", num_parts=2, method="random", rng_seed=5, **OPTIONS)
+    before = read_manifest(tmp_path / "d")
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "d"), stage], env=dict(os.environ), check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert read_manifest(tmp_path / "d").dataset_id == before.dataset_id
+    open_dataset(tmp_path / "d", verify=True)
+    found = {finding.kind for finding in verify_dataset(tmp_path / "d").findings}
+    assert found == ({"files"} if stage == "manifest" else set())
+    for step in (2, 3):
+        append(tmp_path / "d", **grown.added(step))
+    assert verify_dataset(tmp_path / "d", against=grown.graph).is_ok
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]
+
+
+def test_a_full_disk_leaves_it_as_it_was(tmp_path, monkeypatch):
+    root = tmp_path / "d"
+    hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
+    before = tree_of(root)
+
+    def full(self: Manifest, folder: Path) -> None:
+        raise OSError(28, "No space left on device", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            append(root, **MOVIE)
+    assert tree_of(root) == before and verify_dataset(root).is_ok
+
+
+def test_what_is_added_to_the_only_types_need_not_name_them(tmp_path: Path):
+    graph = hopstream.graph_from_arrays(
+        [[0, 1, 2], [1, 2, 0]], num_nodes=3, node_features={"x": np.arange(3)}, edge_features={"w": np.arange(3)},
+        splits={"train": [0]}, edge_splits={"train": [1]},
+    )  # fmt: skip
+    nodes, edges = {"x": [3, 4]}, ([3, 4], [0, 3], {"w": [3, 4]})
+    splits, edge_splits = {"train": [3]}, {"train": [4]}
+    found = []
+    for name in ("typed", "plain"):
+        hopstream.write_parts(graph, tmp_path / name, num_parts=2, method="hash")
+        types = (
+            {"nodes": {"node": nodes}, "edges": {("node", "to", "node"): edges}, "splits": {"node": splits},
+             "edge_splits": {"node__to__node": edge_splits}}
+            if name == "typed"
+            else {"nodes": nodes, "edges": edges, "splits": splits, "edge_splits": edge_splits}
+        )  # fmt: skip
+        hopstream.append(tmp_path / name, **types)
+        found.append(hopstream.read_dataset(tmp_path / name))
+    assert found[0].fingerprint() == found[1].fingerprint() and found[1].nodes["node"].num_nodes == 5
+    assert found[1].splits["node"]["train"].tolist() == [0, 3]
+    with pytest.raises(UnknownNameError, match="'nod'"):
+        hopstream.append(tmp_path / "plain", nodes={"nod": {"x": [5]}})

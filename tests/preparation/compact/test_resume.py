@@ -1,0 +1,105 @@
+"""Does compacting that was ended at any moment go on, and is it done when its result is in its place?"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream.dataset.layout import read_manifest
+from hopstream.engine.work_folder import WorkFolder
+from hopstream.preparation.append.run import append
+from hopstream.preparation.compact.run import compact
+from hopstream.preparation.reshard.run import _Run
+from tests.killing import kill_again_and_again, left_beside
+from tests.preparation.append.graphs import grown_graph, written
+from tests.preparation.dispatch.sources import check_same, write_owners
+
+PROGRAM = """
+import sys
+from hopstream.preparation.compact.run import compact
+from hopstream.preparation.reshard import plan
+plan.LIMITS = plan.Limits(block_rows=30, piece_bytes=600, run_bytes=(3000, 3000))
+def tell(stage, done, total):
+    print(done, total, flush=True)
+compact(sys.argv[1], num_workers=int(sys.argv[2]), progress=tell)
+"""
+"""A job of many small tasks, which says how far it is."""
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset that was appended to, and the one that it must become."""
+    folder = tmp_path_factory.mktemp("datasets")
+    written(folder / "old", 2, 2)
+    shutil.copytree(folder / "old", folder / "wanted")
+    compact(folder / "wanted", num_workers=0)
+    return folder
+
+
+@pytest.fixture
+def folder(datasets: Path, tmp_path: Path) -> Path:
+    """Both of them, and a copy to work on."""
+    for name, source in (("old", "old"), ("wanted", "wanted"), ("got", "old")):
+        shutil.copytree(datasets / source, tmp_path / name)
+    return tmp_path
+
+
+def check_done(folder: Path) -> None:
+    got, wanted = (read_manifest(folder / name) for name in ("got", "wanted"))
+    check_same(folder / "got", folder / "wanted", got, wanted)
+    assert left_beside(folder) == []
+
+
+@pytest.mark.parametrize(
+    "num_kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)]
+)
+def test_killed_again_and_again(folder: Path, num_kills: int):
+    def again() -> None:
+        shutil.rmtree(folder / "got")
+        shutil.copytree(folder / "old", folder / "got")
+
+    kill_again_and_again(
+        PROGRAM, [folder / "got", 2 if num_kills > 1 else 0], num_kills=num_kills, max_lines=60,
+        check=lambda: check_done(folder), again=again,
+    )  # fmt: skip
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_it_goes_on_with_the_parts_of_nodes_that_it_found(folder: Path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "_manifest", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            compact(folder / "got", num_workers=0)
+    said: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("hopstream.preparation.compact.run.kept_owners", interrupt)
+        compact(folder / "got", num_workers=0, on_estimate=lambda costs, _: said.append(costs.num_done))
+    check_done(folder)
+    assert said[0] > 10
+
+
+@pytest.mark.parametrize("has_owners", [False, True])
+def test_ended_when_the_result_was_in_its_place(folder: Path, monkeypatch, rng, has_owners: bool):
+    """The same call finds that it is done, and any other one clears what is left."""
+    owners = write_owners(folder / "owners", grown_graph().graph, 2, rng) if has_owners else None
+    if has_owners:
+        shutil.rmtree(folder / "wanted")
+        shutil.copytree(folder / "old", folder / "wanted")
+        compact(folder / "wanted", partitions_dir=owners, num_workers=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkFolder, "clear", lambda work: interrupt() if (work.path / "old").exists() else None)
+        with pytest.raises(KeyboardInterrupt):
+            compact(folder / "got", partitions_dir=owners, num_workers=0)
+    assert left_beside(folder) == [".got.work"] and (folder / ".got.work/old").is_dir()
+    shutil.copytree(folder / ".got.work", folder / ".other.work")
+    shutil.copytree(folder / "got", folder / "other")
+    compact(folder / "got", partitions_dir=owners, num_workers=0)
+    append(folder / "other", nodes={"movie": {"time": np.zeros(2, np.uint64)}})
+    check_done(folder)
+    assert len(read_manifest(folder / "other").book.deltas) == 1

@@ -1,0 +1,88 @@
+"""How is a graph in memory dispatched, and are the bytes those of ``write_parts``?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream.assign import owners
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.paths import path_name
+from hopstream.graph.graph import Graph
+from hopstream.ingest.chunked import chunked_of_graph, ragged
+from hopstream.preparation.dispatch import finish, nodes, plan, spill, workplace
+from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.write import write_parts
+from tests.dataset.graphs import tree_of
+
+
+def without_edge_splits(graph: Graph) -> Graph:
+    """The graph as a chunked graph can have it: no splits of edges."""
+    return Graph(
+        nodes=graph.nodes, edges=graph.edges, splits={t: graph.splits[t] for t in graph.nodes if graph.splits.get(t)}
+    )
+
+
+def write_owners(folder: Path, graph: Graph, num_parts: int, rng: np.random.Generator) -> Path:
+    """Random owners, of some types as text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
+    for i, (node_type, table) in enumerate(graph.nodes.items()):
+        owner = rng.integers(0, num_parts, table.num_nodes)
+        if i % 2:
+            np.savetxt(folder / f"{path_name(node_type)}.txt", owner, "%d")
+        else:
+            np.save(folder / f"{path_name(node_type)}.npy", owner.astype(np.int32))
+    return folder
+
+
+def use_graph(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
+    """Let jobs of this process read a graph in memory."""
+    monkeypatch.setattr(workplace, "open_source", lambda plan: chunked_of_graph(graph))
+
+
+def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Let pieces, buckets, runs and blocks be of about ``size`` rows, so that small graphs take many tasks."""
+    bucket = max(1, size // 2)
+    limits = plan.Limits(piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size))
+    monkeypatch.setattr(plan, "LIMITS", limits)
+    monkeypatch.setattr(ragged, "BLOCK_BYTES", 40)
+    monkeypatch.setattr(plan, "GUESSES", 4)
+    for module in (spill, finish):
+        monkeypatch.setattr(module, "BLOCK_EDGES", 3)
+    for module in (nodes, owners):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(owners, "TEXT_BYTES", 4)
+
+
+def check_equal(graph: Graph, folder: Path, num_parts: int, **options: object) -> tuple[Manifest, Manifest]:
+    """Dispatch a graph that ``use_graph`` was told of, and compare every byte with what ``write_parts`` writes."""
+    got = dispatch(
+        folder / "in", folder / "owners", folder / "got", num_workers=0, num_parts=num_parts, overwrite=True, **options
+    )
+    wanted = write_parts(
+        graph, folder / "wanted", num_parts=num_parts, owners=folder / "owners", overwrite=True, **options
+    )
+    check_same(folder / "got", folder / "wanted", got, wanted)
+    return got, wanted
+
+
+def check_same(
+    got_root: Path, wanted_root: Path, got: Manifest, wanted: Manifest, ignored: tuple[str, ...] = ()
+) -> None:
+    """Two datasets are equal, but for what the making took, and some of what their manifests say."""
+    trees = [tree_of(root) for root in (got_root, wanted_root)]
+    for tree in trees:
+        del tree["manifest.json"]  # it holds times
+    assert trees[0].keys() == trees[1].keys()
+    assert [name for name in trees[0] if trees[0][name] != trees[1][name]] == []
+    assert (got.dataset_id, got.graph_id, got.report) == (wanted.dataset_id, wanted.graph_id, wanted.report)
+    left, right = got.to_json(), wanted.to_json()
+    for value in (left, right):
+        del value["report"]["stages"], value["digest"]
+        for name in ignored:
+            del value[name]
+    assert left == right

@@ -1,0 +1,158 @@
+"""Is what is dispatched piece by piece what ``write_parts`` writes at once, byte for byte?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from hopstream.dataset.layout import open_dataset
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.preparation.dispatch.run import dispatch
+from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES
+from tests.dataset.graphs import community_graph, typed_graphs
+from tests.dataset.timed_graphs import KNOWS, LIKES, RATES, timed_graph
+from tests.preparation.dispatch.sources import check_equal, cut_small, use_graph, without_edge_splits, write_owners
+
+
+@given(
+    graph=typed_graphs(), num_parts=st.integers(1, 5), direction=st.sampled_from(["in", "out", "both"]),
+    keep_edge_keys=st.booleans(), neighbor_keys=st.booleans(), size=st.integers(2, 40), seed=st.integers(0, 99),
+    are_linked=st.booleans(),
+)  # fmt: skip
+@settings(
+    max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+def test_any_graph(tmp_path, graph: Graph, num_parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked):
+    graph = without_edge_splits(graph)
+    write_owners(tmp_path / "owners", graph, num_parts, np.random.default_rng(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        use_graph(patch, graph)
+        cut_small(patch, size)
+        check_equal(
+            graph, tmp_path, num_parts, direction=direction, keep_edge_keys=keep_edge_keys,
+            neighbor_keys=neighbor_keys, links=tuple(graph.edges) if are_linked else (),
+        )  # fmt: skip
+
+
+TIMED = [("user", RATES, KNOWS), ("movie",), (LIKES,), ("user", "movie", RATES, KNOWS, LIKES)]
+
+
+@pytest.mark.parametrize("timed", TIMED)
+@pytest.mark.parametrize(("direction", "size"), [("in", 30), ("both", 1000)])
+def test_times_weights_and_links(tmp_path, monkeypatch, rng, timed, direction, size):
+    graph = without_edge_splits(timed_graph(rng, timed=timed))
+    write_owners(tmp_path / "owners", graph, 3, rng)
+    use_graph(monkeypatch, graph)
+    cut_small(monkeypatch, size)
+    options = {"time_attr": "time", "weight_attr": "rating", "links": (RATES, "movie__like__movie")}
+    check_equal(graph, tmp_path, 3, direction=direction, neighbor_keys=True, **options)
+    check_equal(graph, tmp_path, 3, direction=direction, keep_edge_keys=False, **options)
+    open_dataset(tmp_path / "got", verify=True)
+
+
+@pytest.mark.parametrize("dtype", NUMERIC_DTYPES)
+def test_every_dtype_and_rank(tmp_path, monkeypatch, rng, dtype):
+    shapes = [(), (2,), (2, 3), (1, 2, 2), (0,)]
+    features = {f"f{i}": rng.integers(0, 2, (23, *shape)).astype(dtype) for i, shape in enumerate(shapes)}
+    ends = rng.integers(0, 23, (2, 23))
+    edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features=features)}
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=23, features=features)}, edges=edges).check()
+    write_owners(tmp_path / "owners", graph, 3, rng)
+    use_graph(monkeypatch, graph)
+    cut_small(monkeypatch, 6)
+    check_equal(graph, tmp_path, 3, direction="both")
+
+
+@pytest.mark.slow
+def test_hubs_and_many_parts(tmp_path, monkeypatch, rng):
+    """One node with most edges, whose bucket is far larger than a run; more parts than nodes of a type."""
+    ends = rng.integers(0, 60, 1000), np.where(rng.random(1000) < 0.7, 17, rng.integers(0, 60, 1000))
+    edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features={"w": rng.random(1000)})}
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=60), "few": NodeTable(num_nodes=2)}, edges=edges).check()
+    use_graph(monkeypatch, graph)
+    cut_small(monkeypatch, 100)
+    for num_parts in (1, 30):
+        write_owners(tmp_path / "owners", graph, num_parts, rng)
+        check_equal(graph, tmp_path, num_parts, direction="both", weight_attr="w")
+
+
+def test_bad_values_are_named(tmp_path, monkeypatch, rng):
+    good = rng.random(40)
+    ends = rng.integers(0, 9, (2, 40))
+
+    def check(error: type[Exception], match: str, weights: np.ndarray, **options: object) -> None:
+        edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features={"w": weights})}
+        graph = Graph(nodes={NODE: NodeTable(num_nodes=9)}, edges=edges).check()
+        write_owners(tmp_path / "owners", graph, 2, rng)
+        use_graph(monkeypatch, graph)
+        with pytest.raises(error, match=match):
+            check_equal(graph, tmp_path, 2, **options)
+        assert not (tmp_path / "got").exists()
+        assert list(tmp_path.glob(".*")) == []
+
+    cut_small(monkeypatch, 6)
+    check(SchemaError, r"w\[33\] is -1", np.where(np.arange(40) == 33, -1.0, good), weight_attr="w")
+    check(SchemaError, "is 0 for all 40 edges", np.zeros(40), weight_attr="w")
+    check(SchemaError, "add up to", np.full(40, 8e307), weight_attr="w")
+    check(SchemaError, "times are one integer|times are integers", good, time_attr="w")
+    check(SchemaError, r"w\[5\] is \d+; times fit int64", np.full(40, 2**63, np.uint64) * (np.arange(40) == 5).astype(
+        np.uint64), time_attr="w")  # fmt: skip
+    check(UnknownNameError, "weight_attr is 'v'", good, weight_attr="v")
+    check(UnknownNameError, "links name", good, links=("a__b__c",))
+
+
+def test_bad_owners_are_named(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 50, 100)
+    use_graph(monkeypatch, graph)
+    cut_small(monkeypatch, 6)
+    owners = tmp_path / "owners"
+    write_owners(owners, graph, 2, rng)
+    path = owners / "node.npy"
+    cases = [
+        (np.full(50, 2), IdRangeError, r"node.npy\[0\] is 2; parts are numbered 0..1"),
+        (np.zeros(49, np.int8), SchemaError, "one integer for each of 50"),
+        (np.zeros(50), SchemaError, "is float64"),
+        (np.zeros((50, 1), np.int64), SchemaError, "one integer"),
+    ]
+    for values, error, match in cases:
+        np.save(path, values)
+        with pytest.raises(error, match=match):
+            check_equal(graph, tmp_path, 2)
+    path.unlink()
+    text = owners / "node.txt"
+    for content, error, match in [
+        ("0\n" * 49, SchemaError, "has 49 parts"),
+        ("0\n" * 51, SchemaError, "more than 50|has 51"),
+        ("0\n" * 49 + "x\n", ValueError, "one part number per line"),
+        ("0 1\n" * 25, ValueError, "line 1 is .0 1.; one part number per line"),
+        ("0\n" * 49 + "7", IdRangeError, r"\[49\] is 7"),
+    ]:
+        text.write_text(content)
+        with pytest.raises(error, match=match):
+            check_equal(graph, tmp_path, 2)
+    text.unlink()
+    with pytest.raises(ValueError, match=r"neither node\.npy nor node\.txt"):
+        check_equal(graph, tmp_path, 2)
+    assert not (tmp_path / "got").exists()
+
+
+def test_parts_are_counted(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 50, 100)
+    use_graph(monkeypatch, graph)
+    (tmp_path / "owners").mkdir()
+    np.save(tmp_path / "owners" / "node.npy", np.arange(50) % 3)
+    check_equal(graph, tmp_path, 3)
+    meta = tmp_path / "owners" / "partition_meta.json"
+    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
+    assert dispatch(*places, num_workers=0, overwrite=True).book.num_parts == 3
+    meta.write_text('{"version": "1.0", "num_parts": 5, "algo_name": "random"}')
+    assert dispatch(*places, num_workers=0, overwrite=True).book.num_parts == 5
+    with pytest.raises(SettingsError, match="is for 5 parts and 3 are asked for"):
+        dispatch(*places, num_workers=0, num_parts=3, overwrite=True)
+    meta.write_text("{}")
+    with pytest.raises(ValueError, match="has num_parts None"):
+        dispatch(*places, num_workers=0, overwrite=True)

@@ -1,0 +1,80 @@
+"""Are the likeliest nodes just those of a sorted list, in memory or in files?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.preparation.halo import node_sets, reach
+from hopstream.preparation.halo.node_sets import NodeSet, chunks_of
+from hopstream.preparation.halo.reach import InclusionModel, hottest, row_bytes
+from hopstream.preparation.halo.settings import HaloSettings
+from hopstream.preparation.halo.sources import Parts
+from hopstream.preparation.halo.tables import Tables
+from tests.preparation.audit.forging import OPTIONS, full_graph
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    root = tmp_path_factory.mktemp("origin") / "d"
+    hopstream.write_parts(full_graph(3), root, direction="both", **OPTIONS)
+    return Parts(hopstream.open_dataset(root))
+
+
+def sorted_hottest(parts, part, sampled, features, budget):
+    """By sorting all nodes of other parts."""
+    rows = []
+    for number, (node_type, names) in enumerate(features.items()):
+        first, stop = parts.book.node_offsets[node_type][part : part + 2]
+        ids = np.setdiff1d(np.flatnonzero(sampled[node_type] > 0), np.arange(first, stop))
+        sizes = row_bytes(parts, node_type, names, ids)
+        rows += [(-sampled[node_type][i], number, i, size) for i, size in zip(ids, sizes, strict=True)]
+    taken = {t: [] for t in features}
+    for _, number, i, size in sorted(rows):
+        budget -= int(size)
+        if budget < 0:
+            break
+        taken[list(features)[number]].append(int(i))
+    return {t: sorted(ids) for t, ids in taken.items()}
+
+
+@pytest.mark.parametrize("num_values", [1, 3, 1000])
+def test_the_hottest_are_those_of_a_sorted_list(parts, monkeypatch, num_values):
+    """Many nodes of one chance, or none; ragged features, whose rows differ in size, among them; tiny chances."""
+    monkeypatch.setattr(reach, "CHUNK_ROWS", 7)
+    rng, book = np.random.default_rng(num_values), parts.book
+    features = {t: tuple(names) for t, names in parts.manifest.schema.nodes.items()}
+    values = np.append(rng.random(num_values), [0, 5e-324, 1.0])
+    sampled = {t: rng.choice(values, book.num_ids(t)) for t in features}
+    total = sum(int(row_bytes(parts, t, names, np.arange(book.num_ids(t))).sum()) for t, names in features.items())
+    sizes = set()
+    for budget in [0, 1, *rng.integers(1, total, 25).tolist(), total, 1 << 80]:
+        for part in range(book.num_parts):
+            found = {t: nodes.ids().tolist() for t, nodes in hottest(parts, part, sampled, features, budget).items()}
+            assert found == sorted_hottest(parts, part, sampled, features, budget)
+            sizes.add(sum(map(len, found.values())))
+    assert len(sizes) > 10
+    assert hottest(parts, 0, sampled, {}, 100) == {}
+
+
+@pytest.mark.parametrize("is_expanding", [True, False])
+def test_tables_in_files_hold_the_same(parts, tmp_path, is_expanding):
+    settings = HaloSettings(fanouts=[3, -1, 2], batch_size=5)
+    models = [InclusionModel(parts, settings, Tables(tmp_path, n), is_expanding=is_expanding) for n in (1 << 20, 0, 99)]
+    for part in (1, 0, 1):
+        one, *others = [model.of(part) for model in models]
+        assert set(one.expanded) == (set(one.sampled) if is_expanding else set())
+        for other in others:
+            for ours, theirs in ((one.sampled, other.sampled), (one.expanded, other.expanded)):
+                assert {t: a.tobytes() for t, a in ours.items()} == {t: a.tobytes() for t, a in theirs.items()}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sets_are_read_in_stretches(monkeypatch):
+    monkeypatch.setattr(node_sets, "CHUNK_ROWS", 70)
+    nodes = NodeSet.of_range(1000, 13, 900)
+    assert len(nodes) == 887 and nodes.ids().tolist() == list(range(13, 900))
+    assert max(map(len, chunks_of(nodes))) <= 70
+    assert [len(ids) for ids in chunks_of(np.arange(150))] == [70, 70, 10]
+    assert len(NodeSet.empty(0)) == 0 and NodeSet.empty(0).ids().tolist() == []

@@ -1,0 +1,122 @@
+"""Is a dataset of other parts what the graph would have been written to in these parts, byte for byte?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from hopstream.arrays import RaggedArray
+from hopstream.dataset import balance
+from hopstream.dataset.layout import open_dataset
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.preparation.reshard import move, run
+from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.write import write_parts
+from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES
+from tests.dataset.graphs import typed_graphs
+from tests.dataset.timed_graphs import KNOWS, LIKES, RATES, timed_graph
+from tests.preparation.reshard.sources import check_again, check_reshard, cut_small
+
+PARTS = st.sampled_from([(1, 3), (4, 2), (3, 5), (2, 13)])
+
+
+@given(
+    graph=typed_graphs(), parts=PARTS, direction=st.sampled_from(["in", "out", "both"]), keep_edge_keys=st.booleans(),
+    neighbor_keys=st.booleans(), size=st.integers(5, 60), seed=st.integers(0, 99), are_linked=st.booleans(),
+)  # fmt: skip
+@settings(
+    max_examples=10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+def test_any_graph(tmp_path, graph: Graph, parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked):
+    with pytest.MonkeyPatch.context() as patch:
+        cut_small(patch, size)
+        check_reshard(
+            graph, tmp_path, *parts, np.random.default_rng(seed), direction=direction, keep_edge_keys=keep_edge_keys,
+            neighbor_keys=neighbor_keys, links=tuple(graph.edges) if are_linked else (),
+        )  # fmt: skip
+
+
+TIMED = [("user", RATES, KNOWS), ("movie", LIKES)]
+
+
+@pytest.mark.parametrize("timed", TIMED)
+@pytest.mark.parametrize(
+    ("direction", "size", "parts"), [("in", 40, (3, 5)), ("both", 20, (4, 2)), ("out", 1000, (1, 3))]
+)
+def test_times_weights_and_links(tmp_path, monkeypatch, rng, timed, direction, size, parts):
+    graph = timed_graph(rng, timed=timed)
+    cut_small(monkeypatch, size)
+    options = {"time_attr": "time", "weight_attr": "rating", "links": (RATES, "movie__like__movie")}
+    check_reshard(graph, tmp_path, *parts, rng, direction=direction, neighbor_keys=True, **options)
+    check_reshard(graph, tmp_path, *parts, rng, direction=direction, keep_edge_keys=False, **options)
+    open_dataset(tmp_path / "got", verify=True)
+
+
+@pytest.mark.parametrize("dtype", NUMERIC_DTYPES)
+def test_every_dtype_and_rank(tmp_path, monkeypatch, rng, dtype):
+    shapes = [(), (2,), (2, 3), (1, 2, 2), (0,)]
+    features = {f"f{i}": rng.integers(0, 2, (23, *shape)).astype(dtype) for i, shape in enumerate(shapes)}
+    ragged = [rng.integers(0, 2, (n, 3)).astype(dtype) for n in rng.integers(0, 9, 23)]
+    features |= {
+        "ragged": RaggedArray.from_rows(ragged),
+        "text": RaggedArray.from_strings(["é" * (i % 7) for i in range(23)]),
+    }
+    ends = rng.integers(0, 23, (2, 23))
+    edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features=features)}
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=23, features=features)}, edges=edges).check()
+    cut_small(monkeypatch, 6)
+    check_reshard(graph, tmp_path, 3, 4, rng, direction="both")
+
+
+@pytest.mark.slow
+def test_hubs_and_many_parts(tmp_path, monkeypatch, rng):
+    """One node with most edges, which are moved in pieces; more parts than nodes of a type."""
+    ends = rng.integers(0, 60, 1000), np.where(rng.random(1000) < 0.7, 17, rng.integers(0, 60, 1000))
+    texts = RaggedArray.from_strings(["x" * int(n) for n in rng.integers(0, 300, 1000)])
+    edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features={"w": rng.random(1000), "text": texts})}
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=60), "few": NodeTable(num_nodes=2)}, edges=edges).check()
+    cut_small(monkeypatch, 60)
+    check_reshard(graph, tmp_path, 2, 9, rng, direction="both", weight_attr="w")
+    check_reshard(graph, tmp_path, 9, 1, rng, weight_attr="w")
+
+
+def test_more_parts_than_the_report_has_a_matrix_for(tmp_path, monkeypatch, rng):
+    ends = rng.integers(0, 9, (2, 40))
+    edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1])}
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=9)}, edges=edges).check()
+    for module in (balance, move, run):
+        monkeypatch.setattr(module, "MAX_MATRIX_PARTS", 3)
+    got, _ = check_reshard(graph, tmp_path, 2, 4, rng)
+    assert got.report.edges_between == () and got.report.cut.num_cut > 0
+
+
+def test_there_and_back(tmp_path, monkeypatch, rng):
+    graph = timed_graph(rng)
+    cut_small(monkeypatch, 10)
+    check_reshard(graph, tmp_path, 2, 5, rng, direction="both", time_attr="time")
+    (tmp_path / "old").rename(tmp_path / "first")
+    (tmp_path / "got").rename(tmp_path / "old")
+    check_again(graph, tmp_path, 2, tmp_path / "old-owners", direction="both", time_attr="time")
+    assert open_dataset(tmp_path / "got").manifest.dataset_id == open_dataset(tmp_path / "first").manifest.dataset_id
+
+
+@pytest.mark.parametrize("method", ["random", "hash", "ldg", "fennel", "metis", "kaminpar"])
+def test_methods_give_what_they_give_of_the_graph(tmp_path, monkeypatch, rng, method):
+    graph = timed_graph(rng)
+    graph = replace(graph, nodes={
+        "user": replace(graph.nodes["user"], features={
+            **graph.nodes["user"].features, "name": RaggedArray.from_strings(["u" * (i % 9) for i in range(30)])}),
+        "movie": graph.nodes["movie"],
+    })  # fmt: skip
+    cut_small(monkeypatch, 7)
+    write_parts(graph, tmp_path / "old", num_parts=3, method="random", rng_seed=5, time_attr="time", direction="both")
+    got = reshard(tmp_path / "old", tmp_path / "got", num_parts=4, method=method, num_workers=0)
+    wanted = write_parts(graph, tmp_path / "wanted", num_parts=4, method=method, time_attr="time", direction="both")
+    assert got.dataset_id == wanted.dataset_id
+    assert {**got.made_by, "links": []} == {**wanted.made_by, "links": []}
+    assert list(tmp_path.glob(".*")) == []

@@ -1,0 +1,125 @@
+"""Do tables and chunked graphs become, in one call and in bounded memory, what is written of the graph in memory?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hopstream
+from hopstream.dataset.settings import PartitionSettings
+from hopstream.engine.settings import WorkSettings
+from hopstream.errors import IdRangeError, SettingsError
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.chunked import open_chunked, write_chunked
+from hopstream.ingest.tables import TableSettings
+from hopstream.preparation import prepare as module
+from hopstream.preparation.plan import PreparePlan, allot_phases
+from hopstream.preparation.prepare import AssignReport, News, prepare
+from hopstream.preparation.write import write_parts
+from tests.dataset.graphs import community_graph
+from tests.preparation.dispatch.sources import check_same
+
+WORK = WorkSettings(memory="2GiB", num_workers=0)
+
+
+def write_tables(folder: Path, rng: np.random.Generator) -> Path:
+    """Users with names, who follow one another."""
+    folder.mkdir()
+    names = [f"u{n}" for n in rng.permutation(200)]
+    (folder / "users.csv").write_text("id,age\n" + "".join(f"{n},{a}\n" for a, n in enumerate(names)))
+    pairs = rng.choice(names, (900, 2))
+    (folder / "follows.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in pairs))
+    description = {
+        "nodes": {"user": {"files": "users.csv", "id": "id"}},
+        "edges": [{"type": ["user", "follows", "user"], "files": "follows.csv", "src": "src", "dst": "dst"}],
+    }
+    (folder / "metadata.json").write_text(json.dumps(description))
+    return folder
+
+
+@pytest.mark.parametrize("method", ["kaminpar", "metis", "ldg", "hash"])
+def test_chunks_become_what_is_written_of_the_graph(tmp_path, rng, method):
+    graph = community_graph(rng, 300, 2000)
+    write_chunked(graph, tmp_path / "in", num_chunks=3)
+    told: list[str] = []
+    got = prepare(
+        tmp_path / "in", tmp_path / "got", num_parts=3, method=method, direction="both", work=WORK,
+        progress=lambda stage, done, total: told.append(stage),
+    )  # fmt: skip
+    wanted = write_parts(graph, tmp_path / "wanted", num_parts=3, method=method, direction="both")
+    check_same(tmp_path / "got", tmp_path / "wanted", got, wanted)
+    assert (
+        list(dict.fromkeys(stage.split()[0] for stage in told)) == ["assign", "dispatch"]
+        and list(tmp_path.glob(".*")) == []
+    )
+
+
+def test_tables_become_what_is_written_of_the_graph(tmp_path, rng):
+    tables = write_tables(tmp_path / "tables", rng)
+    options = {"num_parts": 3, "method": "ldg", "neighbor_keys": True}
+    reading = TableSettings(keep_raw_ids=False)
+    news: list[News] = []
+    got = prepare(tables, tmp_path / "got", work=WORK, tables=reading, on_news=news.append, **options)
+    first, _, second, assigned = news
+    assert isinstance(first, PreparePlan) and isinstance(second, PreparePlan) and isinstance(assigned, AssignReport)
+    assert [phase.name for phase in first.phases] == ["chunk", "assign", "dispatch"]
+    assert [phase.input_bytes is None for phase in first.phases] == [False, True, True]
+    assert [phase.is_done for phase in second.phases] == [True, False, False] and first.numbers == second.numbers
+    assert all(phase.num_tasks and phase.budget_bytes for phase in second.phases[1:])
+    assert assigned.num_parts == 3 and assigned.cut is not None
+    wanted = write_parts(hopstream.read_graph(tables, keep_raw_ids=False), tmp_path / "wanted", **options)
+    check_same(tmp_path / "got", tmp_path / "wanted", got, wanted)
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_it_goes_on_where_it_was(tmp_path, monkeypatch, rng):
+    graph = community_graph(rng, 300, 2000)
+    write_chunked(graph, tmp_path / "in", num_chunks=3)
+
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "dispatch_staged", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(tmp_path / "in", tmp_path / "got", num_parts=2, work=WORK)
+    assert not (tmp_path / "got").exists()
+    (owners,) = tmp_path.glob(".got.work/*/owners/node.npy")
+    before = owners.stat().st_mtime_ns
+    seen = []
+    real = module.dispatch_staged
+    monkeypatch.setattr(
+        module, "dispatch_staged", lambda *a, **k: seen.append(owners.stat().st_mtime_ns) or real(*a, **k)
+    )
+    got = prepare(tmp_path / "in", tmp_path / "got", num_parts=2, work=WORK)
+    assert seen == [before]
+    check_same(tmp_path / "got", tmp_path / "wanted", got, write_parts(graph, tmp_path / "wanted", num_parts=2))
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_an_error_of_the_input_leaves_nothing(tmp_path, rng):
+    graph = community_graph(rng, 50, 100)
+    write_chunked(graph, tmp_path / "in", num_chunks=2, edges_format="csv")
+    path = sorted((tmp_path / "in/edges").iterdir())[1]
+    path.write_text(path.read_text().replace("\n", "999\n", 1))
+    with pytest.raises(IdRangeError, match=f"{path.name} line 1"):
+        prepare(tmp_path / "in", tmp_path / "got", num_parts=2, method="hash", work=WORK)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
+
+
+def test_what_cannot_be_is_said(tmp_path, rng):
+    graph = community_graph(rng, 50, 100)
+    write_chunked(graph, tmp_path / "in", num_chunks=2)
+    with pytest.raises(SettingsError, match="dispatch takes a folder"):
+        prepare(tmp_path / "in", tmp_path / "got", method="file", work=WORK)
+    with pytest.raises(SettingsError, match="neither tables nor a chunked graph"):
+        prepare(tmp_path / "in/edges", tmp_path / "got", work=WORK)
+    big = Graph(nodes={"n": NodeTable(num_nodes=1 << 24)}, edges={("n", "to", "n"): EdgeTable(
+        src_keys=np.zeros(0, np.int64), dst_keys=np.zeros(0, np.int64))})  # fmt: skip
+    write_chunked(big, tmp_path / "big", num_chunks=1)
+    work, settings = WorkSettings(memory="1GiB"), PartitionSettings(num_parts=2, method="ldg")
+    with pytest.raises(SettingsError, match=r"method 'ldg' on 16777216 nodes and 0 edges needs at least 1\.1 GB"):
+        allot_phases(open_chunked(tmp_path / "big"), settings, work, None)
