@@ -583,7 +583,7 @@ def test_names_of_the_package() -> None:
         ("DistPartitioner", "write_parts"), ("DistRangePartitioner", "write_parts"),
         ("build_dataset", "build_storage_dataset"), ("build_dataset_from_task_config_uri", "build_storage_dataset"),
     ):  # fmt: skip
-        with pytest.raises(ImportError, match=f"gigl.distributed.{name} is not here; .*{remedy}"):
+        with pytest.raises(ImportError, match=f"gigl.distributed.{name} is not here: .*{remedy}"):
             getattr(distributed, name)
     with pytest.raises(ImportError, match="datasets are cut into parts before they are served"):
         from hopstream.compat.gigl.distributed import DistPartitioner  # noqa: F401

@@ -35,6 +35,8 @@ from hopstream.compat.glt.distributed import dist_client
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
+from hopstream.compat.glt.sampler import RemoteNodePathSamplerInput, RemoteNodeSplitSamplerInput
+from hopstream.compat.glt.typing import Split
 from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.preparation.write import write_parts
@@ -397,6 +399,26 @@ def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Pa
         DistNeighborLoader(dataset, [2], ("paper", dataset.fetch_node_ids()))
     with refused_soon(ValueError, "this process has a session already; call shutdown_compute_process first"):
         init_compute_process(0, cluster(2))
+
+
+def test_a_split_is_the_input_of_a_channel(connect: Connect, rings: dict[str, Path]) -> None:
+    from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest, RegisterBackendRequest
+
+    connect(rings["hash"], 2)
+    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
+    seen: list[int] = []
+    for server in range(2):
+        backend = request_server(server, DistServer.init_sampling_backend, request)
+        given = RegisterBackendRequest(backend, "a", RemoteNodeSplitSamplerInput(Split.valid, None), CONFIG, 4, "1MB")
+        channel = request_server(server, DistServer.register_sampling_input, given)
+        request_server(server, DistServer.start_new_epoch_sampling, channel, 0)
+        while (message := request_server(server, DistServer.fetch_one_sampled_message, channel)[0]) is not None:
+            seen += message["batch"].tolist()
+        request_server(server, DistServer.destroy_sampling_input, channel)
+    assert sorted(seen) == list(SPLITS["val"])
+    given = replace(given, sampler_input=RemoteNodePathSamplerInput("ids.pt", None))
+    with pytest.raises(ValueError, match=r"RemoteNodePathSamplerInput .*, which cannot be sent to a server"):
+        request_server(0, DistServer.register_sampling_input, given)
 
 
 def test_who_joins_while_a_server_is_missing_is_told_which(rings: dict[str, Path], tmp_path, monkeypatch) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ import hopstream.compat.glt as glt
 from hopstream.compat.glt.distributed import dist_client, dist_context, glt_dataset
 from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
 from hopstream.compat.glt.partition import write_partitions
+from hopstream.compat.glt.sampler import (
+    RemoteNodePathSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from tests.compat.gigl.ring import NUM_NODES, ring_graph, write_range_ring, write_ring
@@ -336,9 +343,19 @@ def test_files_of_ids_and_splits_are_shared_by_clients(serve, rings, typed, tmp_
             dist_context.set_context(None)
     assert sorted(seen["train"][0] + seen["train"][1]) == list(range(30)) and len(seen["train"][0]) == 15
     assert sorted(seen[None][0]) == sorted(seen[None][1]) == list(range(30))
-    loader = glt.distributed.DistNeighborLoader(None, [1], glt.Split.valid, 4, worker_options=remote())
-    assert sorted(node for data in loader for node in data.batch.tolist()) == list(range(1, 40, 4))
-    loader.shutdown()
+    torch.save(torch.arange(30), tmp_path / "ids.pt")
+    by_path = RemoteNodePathSamplerInput(str(tmp_path / "ids.pt"), None)
+    by_split = RemoteNodeSplitSamplerInput(glt.Split.valid, None)
+    config = SamplingConfig(SamplingType.NODE, [1], 4, False, False, False, False, False, False, "out")
+    for given, wanted in ((by_split, range(1, 40, 4)), (by_path, range(30)), ([by_path, by_path], range(30))):
+        for loader in (
+            glt.distributed.DistNeighborLoader(None, [1], given, 4, worker_options=remote()),
+            glt.distributed.DistLoader(None, given, config, worker_options=remote()),
+        ):
+            assert sorted(node for data in loader for node in data.batch.tolist()) == list(wanted)
+            loader.shutdown()
+    with pytest.raises(ValueError, match=r"input_nodes have the types None and 'user'; give"):
+        glt.distributed.DistLoader(None, [by_path, replace(by_path, input_type="user")], config, None, remote())
     dist_client.session().close()
     dist_client.set_session(None)
     dist_context.set_context(None)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, get_args
 from torch import Tensor
 
 from hopstream.checks import check_choice, read_flag, read_integer
+from hopstream.compat.glt.typing import Split
 from hopstream.compat.pyg.given import id_list_given
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.sample.negatives import NegativeSampling as NegativeSampling
@@ -50,6 +51,42 @@ class NodeSamplerInput:
         """Move ids to memory that other processes can map; returns the same input."""
         self.node.share_memory_()  # type: ignore[no-untyped-call]
         return self
+
+
+@dataclass(frozen=True)
+class RemoteNodePathSamplerInput:
+    """Nodes to sample around that servers sample, as a file of ids.
+
+    Attributes:
+        node_path: A file that ``torch.save`` wrote, and that the process of the loader can read.
+        input_type: Their node type; None in a graph with one.
+    """
+
+    node_path: str
+    input_type: str | None
+
+
+@dataclass(frozen=True)
+class RemoteNodeSplitSamplerInput:
+    """Nodes to sample around that servers sample, as a split of the dataset.
+
+    Attributes:
+        split: The split, or its value.
+        input_type: Their node type; None in a graph with one.
+
+    Raises:
+        ValueError: There is no such split.
+    """
+
+    split: Split
+    input_type: str | None
+
+    def __post_init__(self) -> None:
+        """Make the split one of ``Split``."""
+        object.__setattr__(self, "split", Split(self.split))
+
+
+RemoteSamplerInput = RemoteNodePathSamplerInput | RemoteNodeSplitSamplerInput
 
 
 @dataclass(eq=False)
@@ -98,6 +135,9 @@ class EdgeSamplerInput:
             if column is not None:
                 column.share_memory_()  # type: ignore[no-untyped-call]
         return self
+
+
+SamplerInput = NodeSamplerInput | EdgeSamplerInput
 
 
 def places_given(index: Any, of: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 import numpy as np
@@ -28,6 +28,10 @@ class Split(Enum):
     train = "train"
     valid = "valid"
     test = "test"
+
+    def name_among(self, known: Collection[str]) -> str:
+        """The name that a dataset with some splits gives this one."""
+        return "val" if self is Split.valid and "val" in known else self.value
 
 
 HeteroGraphPartitionData = dict[EdgeType, GraphPartitionData]

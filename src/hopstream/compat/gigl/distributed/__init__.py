@@ -36,7 +36,4 @@ def __getattr__(name: str) -> object:
         ImportError: GiGL has the name, and it is refused here; the error says what to use instead.
         AttributeError: There is no such name.
     """
-    if name in _REFUSED:
-        # ``from … import name`` would hide the message of an AttributeError.
-        raise ImportError(f"gigl.distributed.{name} is not here; {_REFUSED[name]}", name=name)
-    return find_name(_HERE, name, _MODULE_OF, {})
+    return find_name(_HERE, name, _MODULE_OF, _REFUSED, ImportError)

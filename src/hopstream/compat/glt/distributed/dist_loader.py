@@ -24,7 +24,14 @@ from hopstream.compat.glt.distributed.options import (
     RemoteDistSamplingWorkerOptions,
 )
 from hopstream.compat.glt.distributed.session import Session
-from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.compat.glt.sampler import (
+    NodeSamplerInput,
+    RemoteNodePathSamplerInput,
+    RemoteSamplerInput,
+    SamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
 from hopstream.compat.glt.typing import InputEdges, InputNodes, Split
 from hopstream.errors import SettingsError
 from hopstream.load.setup import SubgraphLoader
@@ -110,7 +117,7 @@ class DistLoader(BatchLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        input_data: NodeSamplerInput | EdgeSamplerInput | Callable[[Source], NodeSamplerInput | EdgeSamplerInput],
+        input_data: SamplerInput | RemoteSamplerInput | list[RemoteSamplerInput] | Callable[[Source], SamplerInput],
         sampling_config: SamplingConfig,
         to_device: torch.device | None = None,
         worker_options: AllDistSamplingWorkerOptions | None = None,
@@ -119,7 +126,8 @@ class DistLoader(BatchLoader):
 
         Args:
             data: The dataset to sample from; None where servers sample.
-            input_data: What is sampled around, or what reads it where ``data`` is.
+            input_data: What is sampled around: nodes or links, the file or the split that has them, a list of these, or
+                what reads nodes or links where ``data`` is.
             sampling_config: How. Without a seed it is 0.
             to_device: Where batches are put; None for the current GPU, or the CPU where there is none.
             worker_options: Who samples: this process when a batch is asked for (None or collocated), threads of this
@@ -138,6 +146,8 @@ class DistLoader(BatchLoader):
         self.to_device = _device(to_device)
         self._source = Source(data, self.worker_options)
         self._session = self._source.session
+        if isinstance(input_data, RemoteSamplerInput | list):
+            input_data = read_nodes(input_data, self._source)
         self.input_data = input_data(self._source) if callable(input_data) else input_data
         self._loader = self._make() if len(self.input_data) else None
 
@@ -193,7 +203,7 @@ class Source:
         """int64[n], the nodes of a split: all of them, or those that the dataset's parts own."""
         name = self.facts.node_type(node_type)
         known = self.facts.schema.splits.get(name, ())
-        wanted = "val" if split is Split.valid and "val" in known else split.value
+        wanted = split.name_among(known)
         if isinstance(self.graph, RemoteGraph):
             return to_torch(self.graph.fetch_split(name, wanted))
         return to_torch(self._dataset.own_split(name, wanted))
@@ -226,7 +236,9 @@ class Source:
         return found
 
 
-def read_nodes(given: InputNodes | None, source: Source) -> NodeSamplerInput:
+def read_nodes(
+    given: InputNodes | RemoteSamplerInput | list[RemoteSamplerInput] | None, source: Source
+) -> NodeSamplerInput:
     """Nodes as users of GLT name them, with their ids.
 
     Raises:
@@ -239,6 +251,13 @@ def read_nodes(given: InputNodes | None, source: Source) -> NodeSamplerInput:
         if len(given) != 2 or not isinstance(given[0], str):
             raise SettingsError(f"input_nodes is a tuple of {len(given)}; give (node type, ids)")
         node_type, nodes = given[0], given[1]
+    records: list[Any] = given if isinstance(given, list) else [given]
+    if records and all(isinstance(one, RemoteSamplerInput) for one in records):
+        types = list(dict.fromkeys(one.input_type for one in records))
+        if len(types) > 1:
+            raise SettingsError(f"input_nodes have the types {' and '.join(map(repr, types))}; give nodes of one type")
+        node_type = types[0]
+        nodes = [one.node_path if isinstance(one, RemoteNodePathSamplerInput) else one.split for one in records]
     if nodes is None:
         raise SettingsError("input_nodes is None; give ids, for example torch.arange(num_nodes)")
     is_several = isinstance(nodes, list) and bool(nodes) and isinstance(nodes[0], str | Split | Tensor)

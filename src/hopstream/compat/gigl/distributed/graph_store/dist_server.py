@@ -57,6 +57,7 @@ from hopstream.compat.glt.distributed.dist_server import ids_of
 from hopstream.compat.glt.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
 from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
 from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
+from hopstream.compat.glt.sampler import NodeSamplerInput, RemoteNodeSplitSamplerInput, SamplerInput
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType as Types
@@ -425,6 +426,7 @@ class DistServer(ServerOfParts):
             Exception: What the backend says of the input; nothing is left of the channel.
         """
         max_bytes = memory_bytes(str(opts.buffer_size), "buffer_size")
+        sampler_input = self._seeds_of(opts.sampler_input)
         with self._lock:
             backend = self._backends.get(opts.backend_id)
         if backend is None:
@@ -432,14 +434,12 @@ class DistServer(ServerOfParts):
         with backend.lock:
             if backend.tearing_down:
                 raise KeyError(f"backend {opts.backend_id} was torn down; call init_sampling_backend again")
-            most = backend.runtime.worker_options.buffer_capacity if len(opts.sampler_input) else EMPTY_CAPACITY
+            most = backend.runtime.worker_options.buffer_capacity if len(sampler_input) else EMPTY_CAPACITY
             capacity = min(max(1, opts.buffer_capacity), most)
             channel = QueueChannel(capacity, max_bytes)
             state = ChannelState(opts.backend_id, opts.worker_key, channel, clients={CALLER.get()})
             channel_id = next(self._channel_ids)
-            backend.runtime.register_input(
-                channel_id, opts.worker_key, opts.sampler_input, opts.sampling_config, channel
-            )
+            backend.runtime.register_input(channel_id, opts.worker_key, sampler_input, opts.sampling_config, channel)
             with self._lock:
                 if self._backends.get(opts.backend_id) is not backend:
                     raise KeyError(f"backend {opts.backend_id} was shut down; call init_sampling_backend again")
@@ -448,6 +448,14 @@ class DistServer(ServerOfParts):
                 backend.active_channels.add(channel_id)
                 backend.clients.discard(CALLER.get())  # its channel has a lease from now on
         return channel_id
+
+    def _seeds_of(self, given: SamplerInput | RemoteNodeSplitSamplerInput) -> SamplerInput:
+        """Read the nodes of a split that this partition owns; other inputs are as they came."""
+        if not isinstance(given, RemoteNodeSplitSamplerInput):
+            return given
+        known = self.dataset.facts.schema.splits.get(self.dataset.facts.node_type(given.input_type), ())
+        request = FetchNodesRequest(given.split.name_among(known), given.input_type)  # type: ignore[arg-type]
+        return NodeSamplerInput(self.get_node_ids(request), given.input_type)
 
     def destroy_sampling_input(self, channel_id: int) -> None:
         """Give a channel up; the last one of a backend takes the backend along. Unknown ones are gone already."""

@@ -9,7 +9,12 @@ from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
 from hopstream.compat.gigl.distributed.sampler_options import SamplerOptions
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
-from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from hopstream.compat.glt.sampler import (
+    EdgeSamplerInput,
+    NodeSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    SamplingConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class RegisterBackendRequest:
     Attributes:
         backend_id: The backend, as it answered when it was made.
         worker_key: What the rank's channel is known by.
-        sampler_input: What to sample around.
+        sampler_input: What to sample around; a split is that of the server's partition.
         sampling_config: Equal to the backend's.
         buffer_capacity: Batches that may wait to be fetched.
         buffer_size: Bytes that they may take, or a text such as ``"64MB"``.
@@ -44,7 +49,7 @@ class RegisterBackendRequest:
 
     backend_id: int
     worker_key: str
-    sampler_input: NodeSamplerInput | EdgeSamplerInput | ABLPNodeSamplerInput
+    sampler_input: NodeSamplerInput | EdgeSamplerInput | ABLPNodeSamplerInput | RemoteNodeSplitSamplerInput
     sampling_config: SamplingConfig
     buffer_capacity: int
     buffer_size: int | str

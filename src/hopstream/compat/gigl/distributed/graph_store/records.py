@@ -21,7 +21,13 @@ from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSample
 from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
-from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.compat.glt.sampler import (
+    EdgeSamplerInput,
+    NodeSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    SamplingConfig,
+    SamplingType,
+)
 from hopstream.stream.recipes import RECORDS
 
 
@@ -88,6 +94,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "RangeBook": _range_book,
     "RegisterBackendRequest": RegisterBackendRequest,
     "RemoteDistSamplingWorkerOptions": RemoteDistSamplingWorkerOptions,
+    "RemoteNodeSplitSamplerInput": RemoteNodeSplitSamplerInput,
     "SamplingConfig": _config,
     "ServerSlice": ServerSlice,
     "TableBook": _table_book,

@@ -29,7 +29,8 @@ from hopstream.compat.glt.distributed.batches import message_of
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.loading import form_of, make_loader
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
-from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig
+from hopstream.compat.glt.names import find_name
+from hopstream.compat.glt.sampler import SamplerInput, SamplingConfig
 from hopstream.errors import ChannelLost, StoreTimeout
 from hopstream.load.epochs import Maker
 from hopstream.load.setup import SubgraphLoader
@@ -41,13 +42,21 @@ from hopstream.stream.settings import SamplingLimits
 
 logger = logging.getLogger(__name__)
 SampleMessage = dict[str, torch.Tensor]
-SamplerInput = NodeSamplerInput | EdgeSamplerInput
 SCHEDULER_TICK_SECS = 0.05
 """How often a start looks whether the thread of the last epoch has ended."""
 SCHEDULER_SLOW_SUBMIT_SECS = 1.0
 """Seconds after which a batch that is not made is logged as slow."""
 SAMPLING_ERROR = "#SAMPLING_ERROR"
 """The key of a message that tells of a failure: uint8[n], the traceback."""
+_NO_COMMANDS = "threads sample, without queues of commands; call register_input and start_new_epoch_sampling, and ask "
+_NO_LOG = "states of the scheduler are not logged; ask "
+_REFUSED = {
+    **dict.fromkeys(("SharedMpCommand", "StartEpochCmd", "CommandPayload"), f"{_NO_COMMANDS}describe_channel"),
+    "EPOCH_DONE_EVENT": "threads send no events; ask is_channel_epoch_done or describe_channel",
+    **dict.fromkeys(
+        ("SCHEDULER_STATE_LOG_INTERVAL_SECS", "SCHEDULER_STATE_MAX_CHANNELS"), f"{_NO_LOG}describe_channel"
+    ),
+}
 JOIN_S = 5.0
 """How long a backend that shuts down waits for its threads."""
 DRAIN_S = 60.0
@@ -58,6 +67,16 @@ MAX_THREADS = 64
 """Threads of one backend, at most; more workers are taken for as many."""
 NO_LEASE_S = 1e9
 """Channels end when they are unregistered, and not by themselves."""
+
+
+def __getattr__(name: str) -> object:
+    """Say why a name of GiGL is not here.
+
+    Raises:
+        ImportError: GiGL has the name; the error says what to use instead.
+        AttributeError: There is no such name.
+    """
+    return find_name(__name__, name, {}, _REFUSED, ImportError)
 
 
 class Channel(Protocol):
