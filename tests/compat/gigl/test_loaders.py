@@ -401,6 +401,31 @@ def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Pa
         init_compute_process(0, cluster(2))
 
 
+def test_wrong_arguments_of_methods_are_told(connect: Connect, rings: dict[str, Path]) -> None:
+    connect(rings["hash"], 1)
+    for method in ("get_node_ids", "get_ablp_input", "init_sampling_backend", "register_sampling_input"):
+        with pytest.raises(ValueError, match=r"(request|opts) is 'train'; give \w+Request"):
+            request_server(0, method, "train")
+    for method, rest in (
+        ("fetch_one_sampled_message", []),
+        ("start_new_epoch_sampling", [0]),
+        ("destroy_sampling_input", []),
+    ):
+        for channel in ("x", None, 1.5, True):
+            with pytest.raises(ValueError, match=f"channel_id is {channel!r}; it must be an integer"):
+                request_server(0, method, channel, *rest)
+    with pytest.raises(ValueError, match="epoch is 'x'; it must be an integer"):
+        request_server(0, "start_new_epoch_sampling", 1, "x")
+    with pytest.raises(ValueError, match=r"sampler_input is 'x'; give NodeSamplerInput"):
+        request_server(0, "register_sampling_input", replace(_registration(5), sampler_input="x"))
+    with pytest.raises(ValueError, match=r"server_slice is 'x'; give ServerSlice"):
+        request_server(0, "get_node_ids", FetchNodesRequest(server_slice="x"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"get_edge_index\(\) missing 1 required positional argument: 'layout'"):
+        request_server(0, "get_edge_index", None)
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'color'"):
+        request_server(0, "get_edge_dir", color=1)
+
+
 def test_a_split_is_the_input_of_a_channel(connect: Connect, rings: dict[str, Path]) -> None:
     from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest, RegisterBackendRequest
 

@@ -28,7 +28,9 @@ from hopstream.stream.recipes import decode_options, encode_options
 
 OPERATION = "call_method"
 """The operation of a store server that a door adds."""
-RAISED = {error.__name__: error for error in (KeyError, RuntimeError, ValueError, IndexError, NotImplementedError)}
+RAISED = {
+    error.__name__: error for error in (KeyError, RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)
+}
 """Errors of methods that the caller gets as they were raised; hopstream's own errors are told by the wire protocol."""
 CALLER: ContextVar[str | None] = ContextVar("CALLER", default=None)
 """Within a method: the name of the client that calls it; None for a caller in this process."""
@@ -86,7 +88,7 @@ def call(channel: Channel, timeout_s: float, client: str, method: str, *args: An
 
     Raises:
         SettingsError: The arguments are more than one call may bring.
-        KeyError, RuntimeError, ValueError, IndexError, NotImplementedError: What the method raised.
+        KeyError, RuntimeError, ValueError, IndexError, TypeError, NotImplementedError: What the method raised.
         FormatError: The answer makes no sense.
         HopstreamError: What the method raised, or the server cannot be reached or gave no answer in time.
     """

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import reprlib
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
+from hopstream.checks import read_integer
 from hopstream.compat.gigl.distributed.graph_store.messages import (
     FetchABLPInputRequest,
     FetchNodesRequest,
@@ -37,6 +39,7 @@ from hopstream.compat.gigl.distributed.graph_store.messages import (
     RegisterBackendRequest,
 )
 from hopstream.compat.gigl.distributed.graph_store.records import outgoing
+from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
 from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import (
     QueueChannel,
     SampleMessage,
@@ -57,7 +60,12 @@ from hopstream.compat.glt.distributed.dist_server import ids_of
 from hopstream.compat.glt.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
 from hopstream.compat.glt.distributed.graph_facts import POSITIVE, to_torch
 from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
-from hopstream.compat.glt.sampler import NodeSamplerInput, RemoteNodeSplitSamplerInput, SamplerInput
+from hopstream.compat.glt.sampler import (
+    EdgeSamplerInput,
+    NodeSamplerInput,
+    RemoteNodeSplitSamplerInput,
+    SamplerInput,
+)
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType as Types
@@ -290,6 +298,9 @@ class DistServer(ServerOfParts):
         Raises:
             ValueError: There is no such split, or the type is missing or too much.
         """
+        _check_type("request", request, FetchNodesRequest)
+        if request.server_slice is not None:
+            _check_type("server_slice", request.server_slice, ServerSlice)
         facts = self.dataset.facts
         if facts.kind == "labeled" and request.node_type is None:
             name = next(iter(facts.schema.nodes))
@@ -313,6 +324,7 @@ class DistServer(ServerOfParts):
             ValueError: There is no such split, the types do not belong together, or the dataset does not hold edges in
                 the direction from anchors to labels.
         """
+        _check_type("request", request, FetchABLPInputRequest)
         facts = self.dataset.facts
         supervision = self._supervision(request.supervision_edge_type)
         positive, negative = facts.label_types_of(supervision)
@@ -369,6 +381,7 @@ class DistServer(ServerOfParts):
             RuntimeError: Another caller's making of it failed or took over a minute, or it is being torn down.
             ValueError: There is one of this key with other ``sampler_options``.
         """
+        _check_type("opts", opts, InitSamplingBackendRequest)
         with self._lock:
             state = next((s for s in self._backends.values() if s.backend_key == opts.backend_key), None)
             is_first = state is None
@@ -422,9 +435,10 @@ class DistServer(ServerOfParts):
 
         Raises:
             KeyError: There is no such backend.
-            ValueError: ``buffer_size`` is no size.
+            ValueError: ``buffer_size`` is no size, or the input is of a type that servers do not take.
             Exception: What the backend says of the input; nothing is left of the channel.
         """
+        _check_type("opts", opts, RegisterBackendRequest)
         max_bytes = memory_bytes(str(opts.buffer_size), "buffer_size")
         sampler_input = self._seeds_of(opts.sampler_input)
         with self._lock:
@@ -452,6 +466,7 @@ class DistServer(ServerOfParts):
     def _seeds_of(self, given: SamplerInput | RemoteNodeSplitSamplerInput) -> SamplerInput:
         """Read the nodes of a split that this partition owns; other inputs are as they came."""
         if not isinstance(given, RemoteNodeSplitSamplerInput):
+            _check_type("sampler_input", given, NodeSamplerInput, EdgeSamplerInput)
             return given
         known = self.dataset.facts.schema.splits.get(self.dataset.facts.node_type(given.input_type), ())
         request = FetchNodesRequest(given.split.name_among(known), given.input_type)  # type: ignore[arg-type]
@@ -459,7 +474,7 @@ class DistServer(ServerOfParts):
 
     def destroy_sampling_input(self, channel_id: int) -> None:
         """Give a channel up; the last one of a backend takes the backend along. Unknown ones are gone already."""
-        self._destroy(channel_id, math.inf)
+        self._destroy(read_integer("channel_id", channel_id), math.inf)
 
     def _destroy(self, channel_id: int, used_before: float) -> None:
         """Give a channel up, and its backend with the last one where it was not used since."""
@@ -493,7 +508,9 @@ class DistServer(ServerOfParts):
 
         Raises:
             RuntimeError: There never was such a channel, or it was given up.
+            ValueError: A number is no integer.
         """
+        channel_id, epoch = read_integer("channel_id", channel_id), read_integer("epoch", epoch)
         with self._lock:
             state = self._used(channel_id)
             if state is None:
@@ -522,7 +539,9 @@ class DistServer(ServerOfParts):
 
         Raises:
             RuntimeError: No batch came in ten minutes, or the channel was given up.
+            ValueError: The number is no integer.
         """
+        channel_id = read_integer("channel_id", channel_id)
         started, limit_s = time.monotonic(), min(FETCH_S, WAIT_SHARE * WAIT_S.get())
         with self._lock:
             state = self._used(channel_id)
@@ -590,6 +609,11 @@ METHODS = (
 
 
 init_server = DistServer.init_server
+
+
+def _check_type(name: str, value: object, *wanted: type) -> None:
+    if not isinstance(value, wanted):
+        raise SettingsError(f"{name} is {reprlib.repr(value)}; give {' or '.join(one.__name__ for one in wanted)}")
 
 
 def _only(found: dict[Any, FeatureInfo]) -> FeatureInfo | None:
