@@ -1,4 +1,4 @@
-"""Mutants are found, put in and taken out, and what kills them is told."""
+"""Mutants are found in moved code, applied and removed; the test that kills one is named."""
 
 from __future__ import annotations
 

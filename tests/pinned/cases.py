@@ -120,7 +120,7 @@ SERVED = (
     "nodes, typed, weighted in time", "links, ratings, latest at given times", "anchors, labor", "ppr, typed, per type",
     "nodes, halo, disjoint", "nodes, halo, induced",
 )  # fmt: skip
-"""Loaders whose batches two servers make, each of which has one part, and in one dataset a halo."""
+"""Loaders over two servers. Each server has one part; the parts of one dataset have halos."""
 
 
 def batches_of(loader: SubgraphLoader) -> list[Any]:

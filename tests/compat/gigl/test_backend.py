@@ -218,7 +218,7 @@ def test_a_queue_is_bounded_in_number_and_in_bytes() -> None:
 
 
 class Stuck(QueueChannel):
-    """Takes no message before it is told to go on."""
+    """A channel whose ``send`` blocks until ``goes_on`` is set."""
 
     def __init__(self) -> None:
         super().__init__()

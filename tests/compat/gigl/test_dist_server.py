@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -404,6 +405,18 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
     with pytest.raises(RuntimeError, match="has 1 backends, as many as it may have"):
         init(server, "loader_1")
     assert init(server) == backend
+
+
+def test_as_many_batches_are_made_ahead_as_a_queue_takes(server: DistServer) -> None:
+    options = RemoteDistSamplingWorkerOptions(num_workers=2, worker_concurrency=16)
+    config = replace(CONFIG, batch_size=1)
+    backend = server.init_sampling_backend(
+        InitSamplingBackendRequest("many", options, KHopNeighborSamplerOptions([2]), config)
+    )
+    request = RegisterBackendRequest(backend, "rank", NodeSamplerInput(range(NUM_NODES)), config, 1, "1MB")
+    channel = server.register_sampling_input(request)
+    (known,) = server._backends[backend].runtime._scheduler.describe(channel)
+    assert known["credit"] == 1
 
 
 @contextmanager

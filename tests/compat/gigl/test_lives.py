@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from hopstream.compat.gigl.distributed.graph_store import compute, remote_channel
+from hopstream.compat.gigl.distributed.graph_store import compute, remote_channel, storage_utils
 from hopstream.compat.gigl.distributed.graph_store import dist_server as graph_store_server
 from hopstream.compat.gigl.distributed.graph_store.compute import (
     async_request_server,
@@ -53,6 +56,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.store.wire import Frame, decode_frame, encode_frame
+from hopstream.stream.settings import SamplingLimits
 from tests.compat.gigl.conftest import WAIT_S, cluster, serving
 from tests.compat.gigl.ring import write_ring
 from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, init, register
@@ -143,6 +147,12 @@ def test_a_rank_is_one_clients_until_that_is_gone(folder: Path, monkeypatch: pyt
         monkeypatch.setattr(roster, "GONE_S", 0.1)
         Session(meeting, 0, 1).leave()
         get_server().wait_for_exit()
+
+
+def test_a_compute_process_does_not_wait_as_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist_client, "_SESSION", object())
+    with pytest.raises(RuntimeError, match="this process is a client; wait_and_shutdown_server is for servers"):
+        wait_and_shutdown_server()
 
 
 def test_only_a_server_waits_for_its_end() -> None:
@@ -529,3 +539,39 @@ def test_a_storage_dataset_needs_to_know_its_rank(folder: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             build_storage_dataset(folder, "in", **options)
+
+
+def test_the_process_of_a_session_has_what_run_storage_server_is_given(
+    folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    found: list[tuple[SamplingLimits, int | None]] = []
+
+    def wait() -> None:
+        storage, server = dist_server._STORAGE, get_server()
+        assert storage is not None
+        found.append((storage._service._limits, server.dataset.max_labels_per_anchor_node))
+        server.exit()
+        wait_and_shutdown_server()
+
+    class Here:
+        """A process that is a call; its arguments travel as those of a process do."""
+
+        exitcode: int | None = None
+
+        def __init__(self, *, target: Any, args: tuple[Any, ...], name: str) -> None:
+            self._call = partial(target, *ForkingPickler.loads(ForkingPickler.dumps(args)))
+
+        def start(self) -> None:
+            self._call()
+            self.exitcode = 0
+
+        def join(self, timeout_s: float | None) -> None:
+            assert timeout_s is None
+
+    monkeypatch.setattr(storage_utils.multiprocessing, "get_context", lambda _: SimpleNamespace(Process=Here))
+    monkeypatch.setattr(storage_utils, "wait_and_shutdown_server", wait)
+    info = cluster(1, free_port(), ready=str(tmp_path / "ready"))
+    dataset = build_storage_dataset(folder, "in", max_labels_per_anchor_node=3, rank=0, world_size=1)
+    limits = SamplingLimits(threads=1, max_channels=5)
+    storage_utils.run_storage_server(0, info, dataset, 1, limits=limits)
+    assert found == [(limits, 3)]

@@ -38,8 +38,13 @@ def check_no_session(leave: str) -> None:
     Raises:
         StateError: It has one, which ``leave`` ends.
     """
-    if _SESSION is not None:
+    if has_session():
         raise StateError(f"this process has a session already; call {leave} first")
+
+
+def has_session() -> bool:
+    """Whether this process has a session."""
+    return _SESSION is not None
 
 
 def set_session(found: Session | None) -> None:

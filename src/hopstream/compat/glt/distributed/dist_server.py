@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from hopstream.arrays import IntArray
+from hopstream.compat.glt.distributed.dist_client import has_session
 from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, get_context, set_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
 from hopstream.compat.glt.distributed.graph_facts import to_torch
@@ -75,7 +76,7 @@ class DistServer:
             master_addr: A host name or IP address of the machine of server 0.
             master_port: A free port there, at which server 0 listens.
             num_clients: How many clients there will be. The server also ends, with an error, when all that came are
-                gone and did not leave. 0: clients come and go, and the server ends only when it is told to.
+                gone and did not leave. 0: clients come and go, and the server ends only when ``exit`` is called.
             num_rpc_threads: No effect: the transport has threads of its own.
             request_timeout: Seconds to wait for the other servers, and for their answers.
             server_group_name: What servers are called.
@@ -237,10 +238,10 @@ def wait_and_shutdown_server() -> None:
     """
     global _SERVER, _STORAGE
     if _SERVER is None or _STORAGE is None:
-        if (context := get_context()) is not None:
-            raise RuntimeError(
-                f"this process is a {context.role.name.lower()}; wait_and_shutdown_server is for servers"
-            )
+        context = get_context()
+        if context is not None or has_session():
+            role = "client" if context is None else context.role.name.lower()
+            raise RuntimeError(f"this process is a {role}; wait_and_shutdown_server is for servers")
         LOG.warning("there is no server in this process; nothing to shut down")
         return
     server, storage = _SERVER, _STORAGE

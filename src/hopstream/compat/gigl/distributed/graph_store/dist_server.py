@@ -87,7 +87,7 @@ LEASE_S = SamplingLimits().lease_s
 EMPTY_CAPACITY = 1
 MAX_BACKENDS = 256
 MAX_REMEMBERED = 1024
-"""Channels that were given up of which a server remembers that, the latest ones."""
+"""How many given-up channels a server remembers; the oldest are forgotten first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -375,10 +375,13 @@ class DistServer(ServerOfParts):
     # --- Sampling -------------------------------------------------------------------------------------------------
 
     def init_sampling_backend(self, opts: InitSamplingBackendRequest) -> int:
-        """Make a backend, or find the one of this key, and wait until it can be used; its number.
+        """Make a backend, or find the one of this key; its number.
+
+        It waits for another caller that makes the same backend, up to ``INIT_WAIT_S`` and less where its own caller
+        waits less.
 
         Raises:
-            RuntimeError: Another caller's making of it failed or took over a minute, or it is being torn down.
+            RuntimeError: Another caller's making of it failed or took longer, or it is being torn down.
             ValueError: There is one of this key with other ``sampler_options``.
         """
         _check_type("opts", opts, InitSamplingBackendRequest)

@@ -64,7 +64,7 @@ class ServerSlice:
 
 
 def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute_rank: int) -> dict[int, ServerSlice]:
-    """What one compute rank takes of which server.
+    """Assign slices of the servers' rows to one compute rank.
 
     Over all ranks every row of every server is taken exactly once, and what a rank takes is one stretch of the servers'
     rows laid end to end, so a rank has as few servers to ask as can be.

@@ -74,7 +74,7 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
     Raises:
         ValueError: The direction is none or not held, the dataset has too few parts, what the dataset decides is given,
             the limit is below 1, there is no process group and no rank, there is no such rank, or tables contradict
-            each other. All but the last is told before tables are prepared.
+            each other. Arguments are checked before tables are prepared.
         FormatError: The source is missing or cannot be read.
         StateError: Another machine has been preparing the tables for ``timeout_seconds``.
         NoRoomError: The disk or the memory has no room; what was done is kept for the next call.
