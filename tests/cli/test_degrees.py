@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.cli import degrees as degrees_module
-from hopstream.cli.degrees import DegreeSummary, degrees_of_dataset, degrees_of_store, summarize
+from hopstream.cli import census
+from hopstream.cli.census import DegreeSummary, degrees_of_dataset, degrees_of_store, summarize
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError
 from hopstream.graph.graph import Graph
@@ -59,7 +59,7 @@ def test_no_nodes():
 def test_a_dataset_and_its_store_agree_with_the_graph(
     typed_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_parts: int
 ):
-    monkeypatch.setattr(degrees_module, "CHUNK_NODES", 7)
+    monkeypatch.setattr(census, "CHUNK_NODES", 7)
     write_parts(typed_graph, tmp_path, num_parts=num_parts, method="hash", direction="both")
     dataset = open_dataset(tmp_path)
     summaries = degrees_of_dataset(dataset, no_progress)

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hopstream.cli.logs import LogSettings, logs_on_stderr
+from hopstream.cli.server_flags import LogSettings, logs_on_stderr
 
 LOG = logging.getLogger("hopstream.tests")
 BAD = "rank 0\x1b[2J\nERROR: forged"

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.cli.census import Census, census_of_dataset
-from hopstream.cli.degrees import degrees_of_dataset
+from hopstream.cli.census import Census, census_of_dataset, degrees_of_dataset
 from hopstream.cli.page import render_page
 from hopstream.cli.plots import (
     MAX_BARS,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.cli.access import TOKEN_VARIABLE
 from hopstream.cli.serve import parts_text
+from hopstream.cli.server_flags import TOKEN_VARIABLE
 from hopstream.dataset.layout import read_manifest
 from hopstream.errors import AccessDenied, StoreUnavailable
 from hopstream.store.remote import RemoteStore

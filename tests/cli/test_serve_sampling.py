@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import hopstream
-from hopstream.cli.access import TOKEN_VARIABLE
 from hopstream.cli.sampling import Leftovers, Sampler
+from hopstream.cli.server_flags import TOKEN_VARIABLE
 from hopstream.errors import SettingsError, StoreError, StoreTimeout, StoreUnavailable
 from hopstream.preparation.write import write_parts
 from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cluster

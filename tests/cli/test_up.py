@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 import hopstream
+from hopstream.cli.server_flags import WatchSettings
 from hopstream.cli.up import metrics_flags, share_parts
-from hopstream.cli.watching import WatchSettings
 from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts

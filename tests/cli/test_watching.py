@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from hopstream.cli.watching import WatchSettings, watched, watched_early
+from hopstream.cli.server_flags import WatchSettings, watched, watched_early
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError
 from hopstream.store.local import LocalStore

@@ -21,11 +21,10 @@ from hopstream import prepare
 from hopstream.cli import main
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
-from hopstream.export.on_beam import SampleSubgraphs
+from hopstream.export.on_beam import SampleSubgraphs, SeedSampler
 from hopstream.export.plan import plan_of_spec
 from hopstream.export.run import export_subgraphs
 from hopstream.export.samples import SeedSampling, schema_of_samples
-from hopstream.export.seed_sampler import SeedSampler
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.load.examples import ExampleLoader
 from hopstream.preparation.write import write_parts

@@ -15,9 +15,8 @@ from hopstream import graph_from_arrays, write_parts
 from hopstream.dataset.layout import open_dataset
 from hopstream.engine.on_beam import RUNNER_HERE
 from hopstream.errors import FormatError, SettingsError
-from hopstream.export.on_beam import OPENED, SampleSubgraphs, _Place, _Sample
+from hopstream.export.on_beam import OPENED, SampleSubgraphs, SeedSampler, _Place, _Sample
 from hopstream.export.samples import SeedSampling
-from hopstream.export.seed_sampler import SeedSampler
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.tfrecord import read_records
 from tests.export.seed_graphs import LINK_SPEC, SPEC, name_of, write_papers

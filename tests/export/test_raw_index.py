@@ -10,8 +10,8 @@ import pytest
 from hopstream.arrays import RaggedArray
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
-from hopstream.export import raw_index
-from hopstream.export.raw_index import RawIndex, as_bytes
+from hopstream.export import raw_ids
+from hopstream.export.raw_ids import RawIndex, as_bytes
 from hopstream.export.seed_tables import array_batches
 from hopstream.export.seeds import NodeIds
 from hopstream.graph.graph import Graph, NodeTable
@@ -38,7 +38,7 @@ def store(tmp_path):
 
 
 def test_raw_ids_lead_to_their_nodes(store, rng, monkeypatch):
-    monkeypatch.setattr(raw_index, "NODES_AT_ONCE", 300)
+    monkeypatch.setattr(raw_ids, "NODES_AT_ONCE", 300)
     keys = rng.integers(0, NUM_NODES - 1, 200)
     text = RawIndex.of(store, "text")
     assert text.feature == "#id"
@@ -53,7 +53,7 @@ def test_raw_ids_lead_to_their_nodes(store, rng, monkeypatch):
 
 
 def test_equal_hashes_are_told_apart(store, monkeypatch):
-    monkeypatch.setattr(raw_index, "hash_strings", lambda values, offsets, out: out.fill(3))
+    monkeypatch.setattr(raw_ids, "hash_strings", lambda values, offsets, out: out.fill(3))
     index = RawIndex.of(store, "text")
     assert index.keys_of([NAMES[5], NAMES[998], NAMES[0]]).tolist() == [5, 998, 0]
     with pytest.raises(IdRangeError, match="'x' is no node"):

@@ -15,8 +15,8 @@ from hopstream import export_subgraphs, graph_from_arrays
 from hopstream.arrays import RaggedArray
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
+from hopstream.export.on_beam import SeedSampler
 from hopstream.export.samples import SeedSampling
-from hopstream.export.seed_sampler import SeedSampler
 from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from tests.export.test_mag import op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopstream.export.repeats import repeats_of
+from hopstream.export.seeds import repeats_of
 
 
 @pytest.mark.parametrize("num_columns", [1, 2])

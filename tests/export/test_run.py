@@ -15,11 +15,11 @@ from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError
 from hopstream.export import run as run_module
 from hopstream.export import samples, tasks
 from hopstream.export import seeds as seeds_module
+from hopstream.export.on_beam import SeedSampler
 from hopstream.export.plan import plan_of_spec
-from hopstream.export.repeats import repeats_of
 from hopstream.export.run import export_subgraphs
 from hopstream.export.samples import SeedSampling, trees_of
-from hopstream.export.seed_sampler import SeedSampler
+from hopstream.export.seeds import repeats_of
 from hopstream.export.settings import ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.ingest.example_tables import ExampleTables

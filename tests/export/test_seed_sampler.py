@@ -8,8 +8,8 @@ import pytest
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, IdRangeError, SettingsError, UnknownNameError
 from hopstream.export import samples
+from hopstream.export.on_beam import SeedSampler
 from hopstream.export.samples import SeedSampling, schema_of_samples
-from hopstream.export.seed_sampler import SeedSampler
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.graph_schema import check_schema, parse_schema
 from hopstream.tfgnn.graph_tensor import decode_graph

@@ -13,8 +13,8 @@ import pytest
 from hopstream import read_graph
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SchemaError
+from hopstream.export.on_beam import SeedSampler
 from hopstream.export.samples import SeedSampling, schema_of_samples
-from hopstream.export.seed_sampler import SeedSampler
 from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.example import decode_example

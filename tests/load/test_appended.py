@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopstream.cli.degrees import degrees_of_dataset
+from hopstream.cli.census import degrees_of_dataset
 from hopstream.dataset.key_book import load_partition_book
 from hopstream.dataset.layout import open_dataset
 from hopstream.load.partitions import load_partition, load_partition_feats

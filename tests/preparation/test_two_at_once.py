@@ -40,9 +40,9 @@ from hopstream.preparation.append.run import append
 from hopstream.preparation.compact.run import compact
 from hopstream.preparation.dispatch.run import dispatch
 from hopstream.preparation.prepare import prepare
-from hopstream.transfer import copying
+from hopstream.transfer import delivery
 from hopstream.transfer.place import place as place_parts
-copying.GROUP_FILES = 3
+delivery.GROUP_FILES = 3
 folder, verb, moment = Path(sys.argv[1]), *sys.argv[2:4]
 place, said = folder / "d", []
 def stop():

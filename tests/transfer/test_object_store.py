@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChecksumError, FormatError
-from hopstream.transfer import copying
+from hopstream.transfer import delivery
 from hopstream.transfer.place import place
 from hopstream.transfer.places import Place
 from hopstream.transfer.pull import pull
@@ -87,7 +87,7 @@ def test_parts_go_to_the_store_and_back(mag: Path, written, tmp_path: Path, stor
 
 
 def test_moved_parts_go_on_where_they_were(mag: Path, written, tmp_path: Path, store, monkeypatch):
-    monkeypatch.setattr(copying, "GROUP_FILES", 3)
+    monkeypatch.setattr(delivery, "GROUP_FILES", 3)
     roots = [store("moved/m0"), str(tmp_path / "m1")]
 
     def stop(stage: str, done: int, total: int) -> None:

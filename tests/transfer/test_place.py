@@ -18,7 +18,7 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.lock import locked
 from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
 from hopstream.store.local import LocalStore
-from hopstream.transfer import copying, delivery, places
+from hopstream.transfer import delivery, places
 from hopstream.transfer.place import is_being_placed, place
 from tests.dataset.graphs import tree_of
 from tests.killing import kill_again_and_again, left_beside
@@ -29,7 +29,7 @@ from tests.transfer.faulty_files import Faults, mounted
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small datasets take many tasks."""
-    monkeypatch.setattr(copying, "GROUP_FILES", 3)
+    monkeypatch.setattr(delivery, "GROUP_FILES", 3)
 
 
 def check_roots(written: dict[str, bytes], *roots: tuple[Path, tuple[int, ...]]) -> None:
@@ -124,8 +124,8 @@ def test_the_folder_itself_may_be_a_root(mag: Path, written, tmp_path: Path):
 
 PROGRAM = """
 import os, signal, sys
-from hopstream.transfer import copying, place, places
-copying.GROUP_FILES = 3
+from hopstream.transfer import delivery, place, places
+delivery.GROUP_FILES = 3
 real, left = places.Place._write, [int(sys.argv[1])]
 
 def write(self, path, blocks, num_bytes):
@@ -153,7 +153,7 @@ def test_a_killed_process_goes_on(mag: Path, written, tmp_path: Path, how: str):
         assert not is_being_placed(mag, roots, move=how != "move")
     copied: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copying, "checked_blocks", watched(copying.checked_blocks, copied))
+        patch.setattr(delivery, "checked_blocks", watched(delivery.checked_blocks, copied))
         place(mag, roots, move=how == "move", num_workers=0)
     assert len(copied) < len(written) - 18
     check_roots(written, (roots[0], (0, 2)), (roots[1], (1, 3)))
@@ -183,8 +183,8 @@ def test_twenty_kills(mag: Path, written, tmp_path: Path, how: str):
 
 SLOW_PROGRAM = """
 import sys
-from hopstream.transfer import copying, place
-copying.GROUP_FILES = 1
+from hopstream.transfer import delivery, place
+delivery.GROUP_FILES = 1
 place.place(sys.argv[1], sys.argv[2:4], move=sys.argv[4] == "move", num_workers=2,
             progress=lambda *told: print(*told, flush=True))
 """

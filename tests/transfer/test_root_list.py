@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopstream.errors import FormatError, SettingsError
-from hopstream.transfer.root_list import read_root_list, roots_of_list
+from hopstream.transfer.place import read_root_list, roots_of_list
 
 
 def test_uris_alone(tmp_path: Path):

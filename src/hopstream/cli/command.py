@@ -1,4 +1,4 @@
-"""The verbs of the command, and how it ends when something goes wrong.
+"""Command: its verbs, their grouped help, and the exit status and message of every error.
 
 Exit status 0: done. 2: the user's fault (an option, a file, a graph that is not what it says). 1: ours, or a server's.
 130: interrupted. 143: ended by SIGTERM. Verbs import what they need when they run, so that help is quick.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 
 import typer
 import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 import hopstream
 from hopstream.cli import (
@@ -45,12 +47,118 @@ from hopstream.cli import (
     verify,
 )
 from hopstream.cli.exit_status import INTERRUPTED, OUR_FAULT, TERMINATED, USERS_FAULT
-from hopstream.cli.help import GroupedOptions, GroupedVerbs
+from hopstream.cli.options import flag_name
 from hopstream.cli.tfgnn import random_examples, show, stats, validate
-from hopstream.cli.words import command_words
 from hopstream.engine.peak import watched
 from hopstream.errors import EngineError, HopstreamError, StoreError
 from hopstream.uris import local_path
+
+LONGEST = 200
+"""Characters of a verb's first sentence that are shown; lines are wrapped, so no sentence has to be cut."""
+
+
+class GroupedOptions(TyperCommand):
+    """A verb whose options are listed by their panel; those without one come first, and ``--help`` last of these."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for the arguments, and one for each panel of options."""
+        shown = [(one, one.get_help_record(ctx)) for one in self.get_params(ctx)]
+        _write_groups(
+            formatter,
+            [
+                ("Arguments" if one.param_type_name == "argument" else getattr(one, "rich_help_panel", None), record)
+                for one, record in shown
+                if record is not None
+            ],
+            "Options",
+        )
+
+
+class GroupedVerbs(TyperGroup):
+    """Verbs that are listed by their panel."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel of verbs."""
+        names = self.list_commands(ctx)
+        width = max(map(len, names))
+        verbs = [(name, self.get_command(ctx, name)) for name in names]
+        _write_groups(
+            formatter,
+            [
+                (getattr(verb, "rich_help_panel", None), (f"{name:<{width}}", verb.get_short_help_str(LONGEST)))
+                for name, verb in verbs
+                if verb is not None
+            ],
+            "Commands",
+        )
+
+
+def _write_groups(formatter: Any, rows: Iterable[tuple[str | None, tuple[str, str]]], without_panel: str) -> None:
+    """Write one section per panel, in the order in which panels are first named."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for panel, row in rows:
+        panels.setdefault(panel or without_panel, []).append(row)
+    for panel, found in panels.items():
+        with formatter.section(panel):
+            formatter.write_dl(found)
+
+
+_WORDS = (
+    ("overwrite=True", "--overwrite"),
+    ('on_dangling="drop"', "--on-dangling drop"),
+    ("ignore=[names] or ignore='all'", "--ignore NAME,NAME or --ignore all"),
+    ("ignore names", "--ignore names"),
+    ("use grpc+tls://, or allow it with insecure", "serve and name it as grpc+tls://"),
+    ("allow it with insecure", "allow it with --insecure"),
+    ("keep_raw_ids=False", "--no-keep-raw-ids"),
+    ("write the parts with direction 'out' or 'both'", "write the parts with --direction out or --direction both"),
+    ("write the parts with direction 'in' or 'both'", "write the parts with --direction in or --direction both"),
+    (
+        "and file_format is 'tfrecord'; give file_format='parquet'",
+        "and --file-format is tfrecord; give --file-format parquet",
+    ),
+    ("weight_attr='…'", "--weight-attr NAME"),
+    ("time_attr='…'", "--time-attr NAME"),
+    ('on_duplicate="drop"', "--on-duplicate drop"),
+    ("inverse_edges=True", "--inverse-edges yes"),
+    ("inverse_edges=False", "--inverse-edges no"),
+    ("give ids='raw'", "give --raw-ids"),
+    ("has_header=True or False", "--header yes or no"),
+    ("has_header=True", "--header yes"),
+    ("name for each with columns", "name for each with --columns"),
+    ("or num_nodes where", "or --nodes where"),
+    ("; give data_path", "; give --data-path"),
+    ("leave_out names", "--leave-out names"),
+    (" to leave_out", " to --leave-out"),
+    ("raise num_parts", "raise --parts"),
+    ("neither num_parts nor", "neither --parts nor"),
+    ("; give partitions_dir", "; give --partitions-dir"),
+    ("leave owners out or use method='file'", "leave --owners out or use --method file"),
+)
+
+
+# What a message begins with that is about one argument; whatever else is called so stands further inside.
+_ARGUMENT = re.compile(
+    r"(memory|data_path|num_parts|num_workers|engine|method|out|out_dir|in_dir|partitions_dir|owners|metadata_filename"
+    r"|time_attr|weight_attr|links|passes|recursive|imbalance|balance_ntypes|balance_edges|balance_splits|part_weights|root|ids"
+    r"|num_shards|id_feature|seed_column|split|seeds)"
+    r"(?= (?:is|are|name|names) )"
+)
+
+
+_SPLIT = re.compile(r"\bsplit=(?:'([^']*)')?")
+
+
+def command_words(message: str) -> str:
+    """A message of the library, with flags in place of arguments."""
+    message = (
+        _ARGUMENT.sub(lambda found: flag_name(found[1]), message, count=1) if _ARGUMENT.match(message) else message
+    )
+    message = _SPLIT.sub(lambda found: f"--split {found[1]}" if found[1] else "--split", message)
+    for argument, flag in _WORDS:
+        message = message.replace(argument, flag)
+    return message
+
 
 WITH_OWN_SIGNALS = (serve, up)
 VERBS: dict[str, tuple[ModuleType, ...]] = {

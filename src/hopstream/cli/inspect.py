@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopstream.cli.access import ClientAccess
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Cost, Facts, Json, Output, progress_bars
+from hopstream.cli.server_flags import ClientAccess
 from hopstream.cli.types import edge_type_text, write_types
 from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
@@ -76,8 +76,7 @@ def run(
 
 
 def _census_of_dataset(path: Path, verify: bool, progress: Progress) -> Census:
-    from hopstream.cli.census import census_of_dataset
-    from hopstream.cli.degrees import degrees_of_dataset
+    from hopstream.cli.census import census_of_dataset, degrees_of_dataset
     from hopstream.dataset.layout import open_dataset
 
     dataset = open_dataset(path.parent if path.is_file() else path)
@@ -87,8 +86,7 @@ def _census_of_dataset(path: Path, verify: bool, progress: Progress) -> Census:
 
 
 def _census_of_cluster(path: Path, access: ClientAccess, progress: Progress) -> Census:
-    from hopstream.cli.census import Census
-    from hopstream.cli.degrees import degrees_of_store
+    from hopstream.cli.census import Census, degrees_of_store
     from hopstream.store.cluster import open_cluster, read_cluster
     from hopstream.store.settings import StoreSettings
 

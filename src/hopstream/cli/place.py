@@ -67,7 +67,7 @@ class RootSettings:
 
     def listed(self) -> Sequence[tuple[str, str | None]]:
         """The roots, each with the text of its parts."""
-        from hopstream.transfer.root_list import read_root_list
+        from hopstream.transfer.place import read_root_list
 
         return [(uri, None) for uri in self.root] if self.roots is None else read_root_list(self.roots)
 
@@ -99,8 +99,8 @@ class RootSettings:
         """
         from hopstream.ingest.apart import check_apart
         from hopstream.store.ip_config import read_ip_config
-        from hopstream.transfer.nesting import check_apart as check_roots_apart
         from hopstream.transfer.places import Place
+        from hopstream.transfer.targets import check_apart as check_roots_apart
         from hopstream.transfer.targets import check_foreign
 
         if self.has_roots:
@@ -122,7 +122,7 @@ class RootSettings:
 
     def root_list(self, num_parts: int) -> RootList:
         """What ``place`` takes."""
-        from hopstream.transfer.root_list import roots_of_list
+        from hopstream.transfer.place import roots_of_list
 
         return roots_of_list(self.listed(), num_parts)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hopstream.cli.degrees import DegreeSummary
+from hopstream.cli.census import DegreeSummary
 from hopstream.cli.units import count_text, full_plural_text, percent_text
 
 WIDTH, HEIGHT = 340, 210

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from hopstream.checks import check_choice
-from hopstream.cli.access import ServerAccess
-from hopstream.cli.logs import LogSettings, logs_on_stderr
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import Leftovers, Sampler, SamplingSource, sampler_of
 from hopstream.cli.served import as_listed, brought_here, open_parts
+from hopstream.cli.server_flags import LogSettings, ServerAccess, WatchSettings, logs_on_stderr, watched, watched_early
 from hopstream.cli.units import bytes_text, count_text, plural_text
-from hopstream.cli.watching import WatchSettings, watched, watched_early
 from hopstream.dataset.spot_check import Verify
 from hopstream.errors import AccessDenied, SettingsError
 from hopstream.stream.settings import SamplingLimits

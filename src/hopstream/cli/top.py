@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopstream.cli.access import ClientAccess
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Facts, Output, table_of
 from hopstream.cli.serve import parts_text
+from hopstream.cli.server_flags import ClientAccess
 from hopstream.cli.units import bytes_text, count_text, percent_text, plural_text, printable_text
 from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.uris import local_path

@@ -1,4 +1,4 @@
-"""How are the types of a graph listed?"""
+"""Lists the node types and edge types of a graph as text."""
 
 from __future__ import annotations
 

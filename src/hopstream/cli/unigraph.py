@@ -11,7 +11,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.source import SourceSettings, read_and_show
 from hopstream.cli.units import bytes_text, plural_text
-from hopstream.export.unigraph_settings import UnigraphSettings
+from hopstream.export.settings import UnigraphSettings
 
 
 @with_settings("tables", SourceSettings)

@@ -20,13 +20,12 @@ import typer
 
 from hopstream.checks import check_choice
 from hopstream.cli.children import Child, Children, StopSignals, stop_signals
-from hopstream.cli.logs import LogSettings
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
+from hopstream.cli.server_flags import LogSettings, WatchSettings
 from hopstream.cli.units import bytes_text, plural_text
-from hopstream.cli.watching import WatchSettings
 from hopstream.dataset.roots import CLUSTER, ROOTS
 from hopstream.dataset.spot_check import Verify
 from hopstream.engine.peak import watched

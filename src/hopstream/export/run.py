@@ -28,10 +28,9 @@ from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
 from hopstream.export.link_values import LinkValues, written_values
 from hopstream.export.plan import starts_from_links
-from hopstream.export.repeats import repeats_of
 from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples, sets_without_ids
 from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches, digest_of_seeds
-from hopstream.export.seeds import NodeIds, read_seeds, split_seeds, write_numbers, write_seeds
+from hopstream.export.seeds import NodeIds, read_seeds, repeats_of, split_seeds, write_numbers, write_seeds
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
 from hopstream.export.source import ExportSource, located_source, open_source
 from hopstream.export.tasks import PARTIAL, STAGES, write_shard

@@ -1,8 +1,4 @@
-"""Defines a seed's sample, the same in every job, pipeline and batch.
-
-A sample is a function of the graph, the sampling, its seed and its number among the samples of that seed. Its tree,
-which its draws depend on, is made of the seed's keys and that number, so neither the batch nor the place in it shows.
-"""
+"""Defines a seed's sample, the same in every job, pipeline and batch, and its features of the whole subgraph."""
 
 from __future__ import annotations
 
@@ -15,17 +11,16 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.checks import Settings
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.export.context import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
 from hopstream.export.plan import in_words_of_spec, most_drawn, of_ends, plan_of_spec, starts_from_links
-from hopstream.export.raw_ids import SeedEnd, num_keys
+from hopstream.export.raw_ids import SeedEnd, num_keys, strings_of
 from hopstream.export.readout import (
     add_seed_readout,
     declare_link_readout,
     declare_readout_values,
     declare_seed_readout,
 )
+from hopstream.export.settings import Seconds
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.export.times import Seconds
 from hopstream.ingest.unigraph import CONTEXT, ID
 from hopstream.kernels.hashing import hash_keys
 from hopstream.sample.plan import SamplePlan, SubgraphType
@@ -34,8 +29,51 @@ from hopstream.store.contract import MAX_TREES, FetchRequest, Store
 from hopstream.store.requests import SEED_STOP
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.tfgnn.graph_tensor import GraphPieces
+from hopstream.tfgnn.messages import pool
 from hopstream.tfgnn.sampling_spec import parse_spec, spec_text
 from hopstream.tfgnn.values import FeatureValues
+
+SEED_ID, SAMPLE_ID = "seed_id", "sample_id"
+
+
+def with_seed_ids(
+    pieces: GraphPieces, seed_ids: Sequence[bytes] | None, *, sample_ids: Sequence[bytes] | None = None
+) -> GraphPieces:
+    """Put ``context/seed_id``, and ``context/sample_id``, into graphs.
+
+    Args:
+        pieces: Graphs of one component.
+        seed_ids: The raw id of each graph's seed, or None to leave it out.
+        sample_ids: The name of each graph, or None to leave it out.
+
+    Raises:
+        SchemaError: There are ids for another number of graphs, graphs have several components, or the ids already.
+    """
+    context = dict(pieces.context)
+    for name, ids in ((SEED_ID, seed_ids), (SAMPLE_ID, sample_ids)):
+        if ids is None:
+            continue
+        if len(ids) != pieces.num_graphs or pieces.num_graphs != pieces.component_offsets[-1]:
+            raise SchemaError(
+                f"context/{name}: {len(ids)} ids for {pieces.num_graphs} graphs of {pieces.component_offsets[-1]} "
+                "components; give one id per graph of one component"
+            )
+        if name in context:
+            raise SchemaError(f"context has a feature {name!r} already")
+        context[name] = FeatureValues(strings_of(ids), len(ids))
+    return replace(pieces, context=context)
+
+
+def declare_ids(schema: Any, *names: str) -> None:
+    """Say in a ``GraphSchema`` message that its graphs have ``SEED_ID`` or ``SAMPLE_ID``."""
+    string = pool().FindEnumTypeByName("tensorflow.DataType").values_by_name["DT_STRING"].number
+    for name in names:
+        schema.context.features[name].dtype = string
+
+
+def sample_id_of(seed_id: bytes, number: int) -> bytes:
+    """The name of a seed's sample by number: that of the seed for the first, ``<seed>:1`` and so on for others."""
+    return seed_id if number == 0 else b"%s:%d" % (seed_id, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,6 @@
 """Finds the nodes that an export starts from: those that a table names by raw id, those of a split, or all.
 
-Keys are written to a file, some millions at a time, and mapped by the processes that write shards. What holds all seeds
-is the process that plans: the keys of a split are 8 bytes per seed, and to count how often a seed was there before
-takes 40 to 60 bytes per seed, for a moment, where seeds are given (10 M seeds: 41). An export's least memory counts it.
+Repeated seeds are numbered, so that two subgraphs of one seed have different names.
 """
 
 from __future__ import annotations
@@ -17,18 +15,28 @@ import pyarrow.compute as pc
 
 from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, quoted
-from hopstream.export.raw_ids import (
-    fetch_ids,
-    id_feature_of,
-    ids_as,
-    kind_of_ids,
-    link_name,
-    num_keys,
-    texts_of,
-)
+from hopstream.export.raw_ids import fetch_ids, id_feature_of, ids_as, kind_of_ids, link_name, num_keys, texts_of
 from hopstream.export.seed_tables import SeedBatch
 from hopstream.ingest.ids import NAME
 from hopstream.store.contract import Store
+
+
+def repeats_of(seeds: IntArray) -> IntArray:
+    """int64[n], how often each seed was there before. 40 to 60 bytes per seed are held meanwhile.
+
+    Args:
+        seeds: int64[n], or int64[n, 2] for links.
+    """
+    columns = seeds[:, None] if seeds.ndim == 1 else seeds
+    order = np.lexsort(columns.T[::-1])
+    is_new = np.ones(len(seeds), np.bool_)
+    of_sorted = columns[order]
+    is_new[1:] = (of_sorted[1:] != of_sorted[:-1]).any(axis=1)
+    places = np.arange(len(seeds), dtype=np.int64)
+    repeats = np.empty(len(seeds), np.int64)
+    repeats[order] = places - np.maximum.accumulate(np.where(is_new, places, 0))
+    return repeats
+
 
 SEEDS_AT_ONCE = 1 << 22
 """Seeds that are looked up in one pass over the ids of all nodes."""

@@ -1,13 +1,14 @@
-"""The settings of an export, and the report of what it wrote."""
+"""Settings of exports and of unigraphs, and the report of what an export wrote and how long its stages took."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
-from hopstream.checks import check_choice, check_int
+from hopstream.checks import Settings, check_choice, check_int
 from hopstream.engine.settings import MEMORY_HELP, EngineName, WorkerSettings, memory_bytes
 from hopstream.errors import SettingsError
 from hopstream.tfgnn.tfrecord import MAX_SHARDS
@@ -167,3 +168,62 @@ class ExportReport:
     num_bytes: int
     seconds: Mapping[str, float]
     wall_seconds: Mapping[str, float]
+
+
+UnigraphFormat = Literal["tfrecord", "csv", "parquet"]
+FORMATS: tuple[UnigraphFormat, ...] = ("tfrecord", "csv", "parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnigraphSettings(Settings):
+    """How a unigraph is written.
+
+    Raises:
+        SettingsError: A setting is out of its range.
+    """
+
+    format: UnigraphFormat = field(default="tfrecord", metadata={"help": "how tables are written"})
+    num_shards: int = field(default=1, metadata={"help": "how many files each table is cut into"})
+    compress: bool = field(default=False, metadata={"help": "compress tfrecord files with gzip"})
+    ids: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "a feature that has the raw ids of its node type, as paper.doi; without one they are #id, "
+                  "or else keys"},
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Refuse what is not written."""
+        if self.format not in FORMATS:
+            raise SettingsError(f"format is {self.format!r}; wanted one of {', '.join(FORMATS)}")
+        if not isinstance(self.num_shards, int) or not 1 <= self.num_shards <= MAX_SHARDS:
+            raise SettingsError(f"num_shards is {self.num_shards!r}; wanted 1 to {MAX_SHARDS}")
+        if self.compress and self.format != "tfrecord":
+            raise SettingsError(f"compress is for tfrecord, and format is {self.format}; leave it out")
+        if any("." not in name for name in self.ids):
+            raise SettingsError(f"ids is {self.ids!r}; wanted names of features, as paper.doi")
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A span of time.
+
+    Attributes:
+        core: Seconds that this thread computed.
+        wall: Seconds by the clock: waiting for disks, servers and other threads counts.
+    """
+
+    core: float = 0.0
+    wall: float = 0.0
+
+    @classmethod
+    def now(cls) -> Seconds:
+        """A moment, for differences in one thread."""
+        return cls(time.thread_time(), time.perf_counter())
+
+    def __add__(self, other: Seconds) -> Seconds:
+        """Both, one after the other."""
+        return Seconds(self.core + other.core, self.wall + other.wall)
+
+    def __sub__(self, other: Seconds) -> Seconds:
+        """The span from an earlier moment."""
+        return Seconds(self.core - other.core, self.wall - other.wall)

@@ -16,7 +16,7 @@ from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.errors import SettingsError
 from hopstream.export.plan import check_weights, repeated_edge_types, starts_from_links
 from hopstream.export.readout import add_link_readout
-from hopstream.export.times import Seconds
+from hopstream.export.settings import Seconds
 from hopstream.graph.subgraph import SampledEdges
 from hopstream.kernels.trees import group_by_tree
 from hopstream.sample.hops import PlanRunner

@@ -17,8 +17,8 @@ from typing import Any
 
 from hopstream.engine import task
 from hopstream.engine.work_folder import sync
+from hopstream.export.settings import Seconds
 from hopstream.export.shards import Encoded, ShardWriter, open_shard
-from hopstream.export.times import Seconds
 from hopstream.export.workplace import Workplace, workplace_of
 
 FIRST_BLOCK, MAX_BLOCK = 16, 1024

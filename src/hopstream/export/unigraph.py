@@ -21,9 +21,8 @@ from hopstream.engine.settings import no_progress
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.export.dataset_source import chunked_of_dataset
-from hopstream.export.unigraph_ids import KeyIds, StoredIds, WrittenIds
-from hopstream.export.unigraph_settings import UnigraphSettings
-from hopstream.export.unigraph_tables import SUFFIXES, check_writable, open_writer
+from hopstream.export.settings import UnigraphSettings
+from hopstream.export.unigraph_tables import SUFFIXES, KeyIds, StoredIds, WrittenIds, check_writable, open_writer
 from hopstream.graph.graph import Graph
 from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked

@@ -1,8 +1,4 @@
-"""How do the parts of a dataset come to the machines that serve them?
-
-Each root gets the manifest and the folders of its own parts; ``roots.json`` beside the manifest says where the others
-lie, and ``cluster.json`` who serves them, where that is known.
-"""
+"""Copies the parts of a dataset to roots, such as one per machine, and lists those roots in a file."""
 
 from __future__ import annotations
 
@@ -14,18 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.listing import read_listing
 from hopstream.dataset.lock import dataset_to_change, folder_to_write
 from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.dataset.part_numbers import parse_parts
 from hopstream.dataset.paths import MANIFEST, part_folder
 from hopstream.dataset.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.engine.work_folder import work_path
-from hopstream.errors import SettingsError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
-from hopstream.transfer.targets import Target, files_by_folder, target_of
-from hopstream.uris import local_path, stored_uri
+from hopstream.transfer.targets import Target, check_apart, files_by_folder, target_of
+from hopstream.uris import local_path, shown_uri, stored_uri
 
 RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
 """Places for parts: in turn, or each with its own."""
@@ -181,3 +178,37 @@ def _cluster_text(ip_config: Path, roots: Roots, manifest: Manifest, *, has_tls:
     from hopstream.store.ip_config import cluster_of_machines, read_ip_config
 
     return cluster_text(cluster_of_machines(read_ip_config(ip_config), roots.entries, manifest, has_tls=has_tls))
+
+
+def read_root_list(path: Path) -> list[tuple[str, str | None]]:
+    """Read a file with a line ``URI [parts]`` per root; see ``read_listing`` for what is left out.
+
+    Returns:
+        The URI of each root and the text of its parts, which all roots have or none.
+
+    Raises:
+        FormatError: The file is missing, lists nothing, or has a line that is none; the message has its number.
+    """
+    found: list[tuple[str, str | None]] = []
+    for where, words in read_listing(path, "root", "URI [parts]"):
+        parts = words[1] if len(words) == 2 else None
+        if found and (found[0][1] is None) != (parts is None):
+            raise FormatError(f"{where} and the lines before differ: name the parts of all roots, or of none")
+        found.append((words[0], parts))
+    return found
+
+
+def roots_of_list(listed: Sequence[tuple[str, str | None]], num_parts: int) -> RootList:
+    """What ``place`` takes, of what ``read_root_list`` read.
+
+    Raises:
+        SettingsError: The parts of a root are no numbers and ranges, or a root is listed twice.
+    """
+    if not listed or listed[0][1] is None:
+        return [uri for uri, _ in listed]
+    roots: dict[str, Sequence[int]] = {}
+    for uri, text in listed:
+        if uri in roots:
+            raise SettingsError(f"{shown_uri(uri)} is given as a root twice; name it once, with all of its parts")
+        roots[uri] = parse_parts(text or "all", num_parts, f"the line of {shown_uri(uri)}")
+    return roots

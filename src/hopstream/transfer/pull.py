@@ -17,9 +17,8 @@ from hopstream.dataset.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, pars
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.nesting import check_apart
 from hopstream.transfer.places import Place
-from hopstream.transfer.targets import files_by_folder, target_of
+from hopstream.transfer.targets import check_apart, files_by_folder, target_of
 from hopstream.uris import local_path
 
 

@@ -1,15 +1,13 @@
-"""What is in a place that parts are copied to, may they be, and when is it a dataset?
-
-The manifest is written last and, where another dataset is replaced, removed first: a place with a manifest has every
-part that it is to have.
-"""
+"""Targets of copies: what a place holds, whether parts may be copied to it, and when it is a dataset."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest
 from hopstream.dataset.paths import MANIFEST, PART_FOLDER, part_folder
@@ -183,3 +181,43 @@ def ids_of(place: Place) -> tuple[str, str | None]:
         return str(value["dataset_id"]), None if halo is None else str(halo["halo_id"])
     except (FormatError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return "", None
+
+
+def check_apart(source: Place, targets: Sequence[Place]) -> None:
+    """Refuse places that are the same or lie in each other, and those that lie in any dataset.
+
+    Args:
+        source: The dataset.
+        targets: Where its parts go; one may be the source itself.
+
+    Raises:
+        SettingsError: As said.
+    """
+    for target in targets:
+        if _is_in(target, source) or _is_in(source, target):
+            raise SettingsError(
+                f"{target.shown} and the dataset {source.shown} lie in each other; give a folder beside it"
+            )
+    for first, second in itertools.permutations(targets, 2):
+        if _where(first) == _where(second):
+            raise SettingsError(f"{first.shown} and {second.shown} are one folder; name a root once, with its parts")
+        if _is_in(second, first):
+            raise SettingsError(f"{second.shown} lies in {first.shown}, another root; give folders beside each other")
+    for target in targets:
+        _refuse_dataset_above(target)
+
+
+def _refuse_dataset_above(place: Place) -> None:
+    if place.local is None:
+        return
+    for folder in Path(os.path.realpath(place.local)).parents:
+        if (folder / MANIFEST).is_file() and ids_of(Place(str(folder)))[0]:
+            raise SettingsError(f"{place.shown} lies in the dataset {folder}; give a folder outside of it")
+
+
+def _is_in(inner: Place, outer: Place) -> bool:
+    return _where(inner).startswith(f"{_where(outer)}/")
+
+
+def _where(place: Place) -> str:
+    return place.shown if place.local is None else os.path.realpath(place.local)

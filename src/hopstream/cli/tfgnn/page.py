@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
-from hopstream.cli.page_parts import grid, page_of, section, table, tiles
+from hopstream.cli.page import grid, page_of, section, table, tiles
 from hopstream.cli.plots import HistogramWords, bin_text, histogram_plot, span_text
 from hopstream.cli.tfgnn.figures import FEATURE_HEADERS, feature_row, number_text
 from hopstream.cli.units import bytes_text, count_text
