@@ -76,7 +76,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waits_for_disks() -> Iterator[None]:
-    """Leave out ``fsync`` in this process: what a killed process wrote is the system's, and disks took half of a run."""
+    """Leave out ``fsync`` in this process: what a killed process wrote stays, and disks took half of a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
