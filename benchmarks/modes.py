@@ -16,6 +16,7 @@ from hopstream.arrays import IntArray
 from hopstream.dataset.layout import open_dataset
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import LaborSeeds
 from hopstream.store.local import LocalStore
@@ -32,21 +33,17 @@ def node_modes(store: LocalStore, batches: list[IntArray]) -> dict[str, Work]:
     trees = {NODE: np.arange(num_seeds)}
     times = np.full(num_seeds, SEED_TIME)
 
-    def mode(
-        strategy: str = "uniform", *, is_disjoint: bool = False, is_temporal: bool = False, **options: Any
-    ) -> Work:
-        plan = plan_from_num_neighbors(
-            schema, FANOUT, (NODE,), strategies={EDGE: strategy}, is_disjoint=is_disjoint or is_temporal,
-            is_temporal=is_temporal, **options,
-        )  # fmt: skip
+    def mode(strategy: str = "uniform", **options: Any) -> Work:
+        settings = SamplingSettings(**options)
+        plan = plan_from_num_neighbors(schema, FANOUT, (NODE,), settings, strategies={EDGE: strategy})
         runner = PlanRunner(store, plan)
 
         def work(i: int) -> tuple[int, int]:
             seeds = SeedNodes(
                 ids={NODE: batches[i]},
                 rng_seed=i,
-                trees=trees if plan.is_disjoint else None,
-                times=times if is_temporal else None,
+                trees=trees if settings.is_disjoint else None,
+                times=times if settings.is_temporal else None,
                 labor=LaborSeeds(first=i) if strategy == "labor" else None,
             )
             num_edges = len(runner.run(seeds).edges[EDGE].src_slots)
@@ -56,14 +53,14 @@ def node_modes(store: LocalStore, batches: list[IntArray]) -> dict[str, Work]:
 
     return {
         "uniform": mode(),
-        "with_replacement": mode(is_replacing=True),
-        "disjoint": mode(is_disjoint=True),
-        "temporal_uniform": mode(is_temporal=True),
-        "temporal_last": mode("last", is_temporal=True),
+        "with_replacement": mode(replace=True),
+        "disjoint": mode(disjoint=True),
+        "temporal_uniform": mode(time_attr="time"),
+        "temporal_last": mode("last", time_attr="time"),
         "weighted": mode("weighted"),
-        "weighted_with_replacement": mode("weighted", is_replacing=True),
-        "weighted_disjoint": mode("weighted", is_disjoint=True),
-        "weighted_temporal": mode("weighted", is_temporal=True),
+        "weighted_with_replacement": mode("weighted", replace=True),
+        "weighted_disjoint": mode("weighted", disjoint=True),
+        "weighted_temporal": mode("weighted", time_attr="time"),
         "top_k": mode("top_k"),
         "labor": mode("labor"),
         "bidirectional": mode(subgraph_type="bidirectional"),

@@ -89,14 +89,16 @@ def run_plan(raw: Raw, plan: SamplePlan, seeds: SeedNodes) -> Found:
     """Run a plan over a whole graph in memory; ``seeds`` has keys wherever a runner is given ids."""
     run = _Run(raw, plan, seeds)
     run.sample()
-    if plan.subgraph_type == "bidirectional":
+    if plan.settings.subgraph_type == "bidirectional":
         run.add_reverses()
-    if plan.subgraph_type == "induced":
+    if plan.settings.subgraph_type == "induced":
         run.induce()
-    is_directional = plan.subgraph_type == "directional"
+    is_directional = plan.settings.subgraph_type == "directional"
     return Found(
         node_keys={t: [key for _, key in slots] for t, slots in run.slot_of.items()},
-        trees={t: [tree for tree, _ in slots] for t, slots in run.slot_of.items()} if plan.is_disjoint else None,
+        trees={t: [tree for tree, _ in slots] for t, slots in run.slot_of.items()}
+        if plan.settings.is_disjoint
+        else None,
         edges=run.edges,
         num_sampled_nodes=run.num_nodes,
         num_sampled_edges=run.num_edges if is_directional else None,
@@ -161,19 +163,19 @@ class _Run:
         trees = np.array([tree for tree, _ in frontier], np.int64)
         pairs = self.seeds.excluded.get(op.edge_type)
         labor, salt = self.seeds.labor, op.rng_salt
-        if self.plan.is_layer_dependent:
+        if self.plan.settings.layer_dependency:
             salt = derive_seed("labor", op.found_type)
         return SampleRequest(
             edge_type=op.edge_type,
             direction=op.direction,
             ids=np.array([key for _, key in frontier], np.int64),
             count=op.count,
-            is_replacing=self.plan.is_replacing,
+            is_replacing=self.plan.settings.replace,
             rng_seed=self.seeds.rng_seed ^ op.rng_salt,
             strategy=op.strategy,
-            trees=trees if self.plan.is_disjoint else None,
+            trees=trees if self.plan.settings.is_disjoint else None,
             times=self.seeds.times[trees] if self.seeds.times is not None else None,
-            is_inclusive=self.plan.is_inclusive,
+            is_inclusive=self.plan.settings.time_inclusive,
             excluded=None if pairs is None else pairs[::-1] if op.direction == "in" else pairs,
             labor=None
             if op.strategy != "labor" or labor is None
@@ -202,7 +204,7 @@ class _Run:
 
     def first_edge(self, edge_type: EdgeType, src: int, dst: int) -> int | None:
         """The edge key of the first edge from one slot to another that may be seen."""
-        direction = self.directions.get(edge_type, self.plan.direction)
+        direction = self.directions.get(edge_type, self.plan.settings.direction)
         src_node, dst_node = list(self.slot_of[edge_type[0]])[src], list(self.slot_of[edge_type[2]])[dst]
         node, neighbor = (dst_node, src_node) if direction == "in" else (src_node, dst_node)
         between = [e for e in self.visible(edge_type, direction, node) if e.neighbor == neighbor[1]]
@@ -214,7 +216,7 @@ class _Run:
             is_label = edge_type in self.raw.graph.label_types or edge_type in self.plan.hidden_types
             if is_label and edge_type not in self.directions:
                 continue
-            direction = self.directions.get(edge_type, self.plan.direction)
+            direction = self.directions.get(edge_type, self.plan.settings.direction)
             ends = (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
             self.edges[edge_type] = []
             for node, slot in self.slot_of[ends[0]].items():
@@ -233,7 +235,7 @@ class _Run:
                 continue
             if self.seeds.times is not None and edge.time is not None:
                 limit = int(self.seeds.times[tree])
-                if edge.time > limit or (edge.time == limit and not self.plan.is_inclusive):
+                if edge.time > limit or (edge.time == limit and not self.plan.settings.time_inclusive):
                     continue
             yield edge
 

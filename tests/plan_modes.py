@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
-from hopstream.schema import EdgeType
-from hopstream.store.contract import LaborSeeds
+from hopstream.sample.plan import NumNeighbors, SamplePlan, SeedNodes, plan_from_num_neighbors
+from hopstream.sample.sampling_settings import SamplingSettings
+from hopstream.schema import EdgeType, GraphSchema
+from hopstream.store.contract import LaborSeeds, Strategy
 from tests.naive_plans import Raw, spread_trees
 from tests.timed_graphs import FOLLOWS, LAST_TIME, LIKES, RATED, RATES
 
 NUM_SEEDS = {"item": 5, "user": 4}
-DISJOINT = {"is_disjoint": True}
-TEMPORAL = {"is_disjoint": True, "is_temporal": True}
+DISJOINT = {"disjoint": True}
+TEMPORAL = {"time_attr": "time"}
 BIDIRECTIONAL = {"subgraph_type": "bidirectional"}
 INDUCED = {"subgraph_type": "induced"}
 WEIGHTED = {RATES: "weighted", FOLLOWS: "weighted"}
@@ -27,10 +29,10 @@ REVERSES = {"reverse_types": {RATES: RATED}}
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to sample: fields of the plan, and what else is asked.
+    """A way to sample: options of ``plan_with``, and what else is asked.
 
     Attributes:
-        options: Fields of the plan.
+        options: Options of ``plan_with``.
         is_excluding: Edges are excluded.
         is_reaching: All nodes that are reached are expanded.
         is_joining: Several seeds, of both types, grow one tree.
@@ -56,23 +58,25 @@ MODES = {
     "excluding": Mode({}, is_excluding=True),
     "reaching": Mode(is_reaching=True),
     "reaching, disjoint": Mode(DISJOINT, is_reaching=True),
-    "replacing": Mode({"is_replacing": True}, is_excluding=True),
+    "replacing": Mode({"replace": True}, is_excluding=True),
     "disjoint": Mode(DISJOINT),
     "disjoint, excluding": Mode(DISJOINT, is_excluding=True),
-    "disjoint, replacing": Mode({**DISJOINT, "is_replacing": True}),
+    "disjoint, replacing": Mode({**DISJOINT, "replace": True}),
     "temporal": Mode(TEMPORAL),
-    "temporal, exclusive": Mode({**TEMPORAL, "is_inclusive": False}),
+    "temporal, exclusive": Mode({**TEMPORAL, "time_inclusive": False}),
     "temporal, forwards": Mode({**TEMPORAL, "direction": "out"}),
     "temporal, excluding": Mode(TEMPORAL, is_excluding=True),
     "last": Mode({**TEMPORAL, "strategies": LAST}),
-    "last, excluding": Mode({**TEMPORAL, "strategies": LAST, "is_inclusive": False}, is_excluding=True),
+    "last, excluding": Mode({**TEMPORAL, "strategies": LAST, "time_inclusive": False}, is_excluding=True),
     "weighted": Mode({"strategies": WEIGHTED}),
-    "weighted, replacing": Mode({"strategies": WEIGHTED, "is_replacing": True}, is_excluding=True),
+    "weighted, replacing": Mode({"strategies": WEIGHTED, "replace": True}, is_excluding=True),
     "weighted, temporal": Mode({**TEMPORAL, "strategies": WEIGHTED}, is_excluding=True),
     "top-k": Mode({"strategies": TOP_K}),
     "top-k, temporal": Mode({**TEMPORAL, "strategies": TOP_K}, is_excluding=True),
     "labor": Mode({"strategies": LABOR}),
-    "labor, one for all hops": Mode({"strategies": LABOR, "is_layer_dependent": True}, is_excluding=True),
+    "labor, one for all hops": Mode(
+        {"strategies": LABOR, "sampling": "labor", "layer_dependency": True}, is_excluding=True
+    ),
     "labor, temporal": Mode({**TEMPORAL, "strategies": LABOR}),
     "bidirectional": Mode(BIDIRECTIONAL),
     "bidirectional, forwards": Mode({**BIDIRECTIONAL, "direction": "out"}),
@@ -84,7 +88,7 @@ MODES = {
     "induced, forwards": Mode({**INDUCED, "direction": "out"}),
     "induced, excluding": Mode(INDUCED, is_excluding=True),
     "induced, disjoint": Mode({**INDUCED, **DISJOINT}),
-    "induced, temporal": Mode({**INDUCED, **TEMPORAL, "is_inclusive": False}, is_excluding=True),
+    "induced, temporal": Mode({**INDUCED, **TEMPORAL, "time_inclusive": False}, is_excluding=True),
     "induced, one type followed": Mode(INDUCED, num_neighbors=ONE_TYPE),
     "induced, one type followed, forwards, temporal": Mode(
         {**INDUCED, **TEMPORAL, "direction": "out"}, is_excluding=True, num_neighbors=ONE_TYPE
@@ -107,11 +111,26 @@ def options_of(raw: Raw) -> dict[str, object]:
     }
 
 
+def plan_with(
+    schema: GraphSchema,
+    num_neighbors: NumNeighbors,
+    seed_types: tuple[str, ...],
+    *,
+    strategies: Mapping[EdgeType, Strategy] | None = None,
+    **options: Any,
+) -> SamplePlan:
+    """A plan that finds the ids of edges; ``options`` are of ``SamplingSettings``, or fields of a plan."""
+    fields = {name: options.pop(name) for name in ("reverse_types", "hidden_types") if name in options}
+    settings = SamplingSettings(**options)
+    plan = plan_from_num_neighbors(
+        schema, num_neighbors, seed_types, settings, strategies=strategies, wants_edge_ids=True
+    )
+    return replace(plan, **fields)
+
+
 def plan_of(raw: Raw, mode: Mode) -> SamplePlan:
     """The plan of a mode, from seeds of both types."""
-    plan = plan_from_num_neighbors(
-        raw.graph.schema, mode.num_neighbors, ("item", "user"), wants_edge_ids=True, **mode.options
-    )
+    plan = plan_with(raw.graph.schema, mode.num_neighbors, ("item", "user"), **mode.options)
     if not mode.is_reaching:
         return plan
     return replace(plan, ops=tuple(replace(op, expands="reached") for op in plan.ops))
@@ -119,7 +138,7 @@ def plan_of(raw: Raw, mode: Mode) -> SamplePlan:
 
 def draw_seeds(raw: Raw, plan: SamplePlan, mode: Mode, rng: np.random.Generator) -> SeedNodes:
     """Seeds in keys with what a plan needs of them; in disjoint plans some are seeds of several trees."""
-    may_repeat = plan.is_disjoint and not mode.is_joining
+    may_repeat = plan.settings.is_disjoint and not mode.is_joining
     ids = {t: rng.choice(raw.graph.nodes[t].num_nodes, number, replace=may_repeat) for t, number in NUM_SEEDS.items()}
     trees = {t: np.arange(len(keys)) % NUM_JOINED_TREES for t, keys in ids.items()}
     excluded = {}
@@ -129,8 +148,8 @@ def draw_seeds(raw: Raw, plan: SamplePlan, mode: Mode, rng: np.random.Generator)
     return SeedNodes(
         ids=ids,
         rng_seed=int(rng.integers(0, 1 << 63)) * 2,
-        trees=(trees if mode.is_joining else spread_trees(ids)) if plan.is_disjoint else None,
-        times=rng.integers(0, LAST_TIME, sum(NUM_SEEDS.values())) if plan.is_temporal else None,
+        trees=(trees if mode.is_joining else spread_trees(ids)) if plan.settings.is_disjoint else None,
+        times=rng.integers(0, LAST_TIME, sum(NUM_SEEDS.values())) if plan.settings.is_temporal else None,
         excluded=excluded if mode.is_excluding else {},
         labor=LaborSeeds(first=17, second=1 << 63, share=0.25),
     )

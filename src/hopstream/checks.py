@@ -22,12 +22,40 @@ class Settings:
 
     def __new__(cls, *_: object, **given: object) -> Self:
         """Refuse unknown fields, before ``__init__`` does so without a remedy."""
-        known: Mapping[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        known = cls.field_names()
         for name in given:
             if name not in known:
                 meant = did_you_mean(name, known)
                 raise TypeError(f"{cls.__name__} got an unexpected keyword argument {name!r}{meant}")
         return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Check nothing; records with several bases check the fields of all of them by ``super().__post_init__()``."""
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """Names of all fields."""
+        known: Mapping[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        return tuple(known)
+
+    @classmethod
+    def within(cls, record: Self) -> Self:
+        """These settings without what a record that inherits them adds."""
+        return cls(**{name: getattr(record, name) for name in cls.field_names()})
+
+    def _keep(self, name: str, value: object) -> None:
+        """Set a field of the frozen record to the value that was read from it."""
+        object.__setattr__(self, name, value)
+
+    def _read_integer(self, name: str, low: int | None = None, high: int | None = None) -> None:
+        """Read a field with ``read_integer``."""
+        self._keep(name, read_integer(name, getattr(self, name), low, high))
+
+    def _read_flags(self, of: type[Settings]) -> None:
+        """Read every field of ``of`` that is annotated as ``bool`` with ``read_flag``."""
+        for name in of.field_names():
+            if of.__annotations__.get(name) == "bool":
+                self._keep(name, read_flag(name, getattr(self, name)))
 
 
 class OfOneProcess:
@@ -60,8 +88,7 @@ def check_seconds(name: str, value: object) -> None:
     Raises:
         SettingsError: It is not.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+    if not is_number(value) or not 0 < float(value) < math.inf:  # type: ignore[arg-type]
         raise SettingsError(f"{name} is {value!r}; it must be a number of seconds above 0")
 
 

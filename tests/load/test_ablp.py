@@ -416,10 +416,3 @@ def test_every_option_that_decides_is_part_of_the_state(market, before, after, n
         same.load_state_dict(state)
         with pytest.raises(StateError, match=rf"with {name} |over other {name}="):
             other.load_state_dict(state)
-
-
-def test_options_that_are_not_there_are_refused_by_name(stores):
-    with pytest.raises(TypeError, match="ABLPLoader got an unexpected keyword argument 'seed_nodes'"):
-        make(stores[1], seed_nodes="w")
-    with pytest.raises(SettingsError, match="num_workers= is no option of ABLPLoader: it is called num_threads= here"):
-        make(stores[1], num_workers=2)

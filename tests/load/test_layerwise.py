@@ -404,7 +404,6 @@ def test_what_cannot_be_met_is_said(places, tmp_path):
     for options, message in (
         ({"shuffle": True}, "shuffle= is no option of infer_layerwise: every node is computed"),
         ({"weight_attr": "w"}, "weight_attr= is no option of infer_layerwise"),
-        ({"num_workers": 2}, "num_workers= is no option of infer_layerwise: it is called num_threads= here"),
         ({"overwrite": True, "rank": 0, "world_size": 2}, "one would remove what another has begun"),
         ({"num_layers": 0}, "num_layers is 0; it must be an integer, 1 to 64"),
         ({"num_neighbors": -2}, "num_neighbors is -2"),

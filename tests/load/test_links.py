@@ -15,11 +15,9 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from hopstream.errors import IdRangeError, SettingsError, StateError, UnknownNameError
 from hopstream.load.link_inputs import LinkInputs
-from hopstream.load.links import LinkNeighborLoader, LinkOptions, raise_labels
+from hopstream.load.links import LinkNeighborLoader, raise_labels
 from hopstream.load.rank_splits import rank_links
-from hopstream.load.setup import LoaderOptions
 from hopstream.sample.negatives import NegativeSampling
-from hopstream.sample.options import SamplingOptions
 from hopstream.schema import EDGE
 from tests.load.contract import LoaderContract
 from tests.load.graphs import flat, local_store, make_plain_graph
@@ -407,11 +405,6 @@ def test_shapes_and_labels_are_those_of_pyg(small, mode, disjoint):
 # Settings
 
 
-def test_options_are_those_of_all_loaders():
-    wanted = {*LoaderOptions.__annotations__, *SamplingOptions.__annotations__} - {"batch_size"}
-    assert set(LinkOptions.__annotations__) == wanted
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -437,26 +430,12 @@ def test_options_are_those_of_all_loaders():
         ({"exclude_links": ("a", "b", "c")}, UnknownNameError, r"unknown edge type \('a', 'b', 'c'\)"),
         ({"edge_label_index": [[7], [0]]}, IdRangeError, r"edge_label_index\[0, 0\] is 7"),
         ({"neg_sampling": {"dst_weight": [1.0]}}, SettingsError, "dst_weight has 1 entries; node type 'node' has 6"),
-        ({"batch_size": 0}, SettingsError, "batch_size is 0"),
         ({"batch_size": 1 << 22, "disjoint": True, "neg_sampling_ratio": 3}, SettingsError, "trees; at most 8388608"),
-        ({"shuffle": 1}, SettingsError, "shuffle is 1"),
         ({"direction": "out"}, SettingsError, "direction is 'out'; the dataset holds in"),
-        ({"disjoint": "yes"}, SettingsError, "disjoint is 'yes'"),
         ({"seeds": [1]}, SettingsError, "seeds= is no option of LinkNeighborLoader: links are given as edge_label_in"),
         ({"input_time": [1]}, SettingsError, "the times of links are given as edge_label_time="),
-        (
-            {"num_workers": 2},
-            SettingsError,
-            "num_workers= is no option of LinkNeighborLoader: it is called num_threads=",
-        ),
-        (
-            {"data": 2},
-            SettingsError,
-            "data= is no option of LinkNeighborLoader: it is called source= here",
-        ),
         ({"neg_edge_label_index": PAIRS}, SettingsError, "neg_edge_label_index= is no option .* negatives are drawn"),
         ({"batch_sampler": 2}, SettingsError, "links are chosen with edge_label_index="),
-        ({"some": 2}, TypeError, "LinkNeighborLoader got an unexpected keyword argument 'some'"),
     ],
 )
 def test_settings_that_cannot_be_met_are_refused(small, options, error, message):

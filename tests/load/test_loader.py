@@ -293,7 +293,7 @@ def test_a_loader_left_behind_by_a_hang_does_not_share_its_memory(plain_stores):
     with pytest.raises(StoreTimeout, match="did not end"):
         iter(loader)
     store.on_fetch = lambda: None
-    loader._workers = plain_loader(plain_stores[1], num_threads=1)._workers
+    loader._settings = plain_loader(plain_stores[1], num_threads=1)._settings
     loader.set_epoch(0)
     assert [flat(batch) for batch in loader] == wanted
     gate.set()

@@ -1,4 +1,4 @@
-"""Does every seed come exactly once per epoch, on ranks that keep step, in batches that do not depend on the ranks?"""
+"""Every seed comes exactly once per epoch, on ranks that keep step, in batches that do not depend on the ranks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import SettingsError
-from hopstream.load.order import OneBatch, SeedOrder
+from hopstream.load.load_settings import OrderSettings
+from hopstream.load.order import BatchSpan, ExampleOrder, OneBatch, SeedOrder
 
 REMAINDERS = ["spread", "pad", "drop", "uneven"]
 SMALL = [(n, b, w) for n, b, w in product(range(1, 41), range(1, 7), range(1, 6))]
+
+
+def order_of(num_seeds, batch_size, **settings):
+    return SeedOrder(num_seeds=num_seeds, settings=OrderSettings(batch_size=batch_size, **settings))
 
 
 def epoch_of(num_seeds, batch_size, world_size, epoch=0, **settings):
     """Per rank, the spans and the positions of each batch; None where the settings cannot be met."""
     ranks = []
     for rank in range(world_size):
-        order = SeedOrder(
-            num_seeds=num_seeds, batch_size=batch_size, world_size=world_size, rank=rank, is_shuffled=True, **settings
-        )
+        order = order_of(num_seeds, batch_size, world_size=world_size, rank=rank, shuffle=True, **settings)
         spans = [order.span(step) for step in range(order.num_steps)]
         ranks.append([(span, order.positions(epoch, span)) for span in spans])
     return ranks
@@ -125,14 +128,14 @@ def test_orders_differ_between_epochs_and_seeds_and_repeat_within_them():
 
 
 def test_batch_seeds_are_all_different():
-    orders = [SeedOrder(num_seeds=64, batch_size=4, rng_seed=rng_seed, world_size=2, rank=r) for rng_seed in (0, 1)
+    orders = [order_of(64, 4, rng_seed=rng_seed, world_size=2, rank=r) for rng_seed in (0, 1)
               for r in (0, 1)]  # fmt: skip
     seeds = [o.batch_seed(e, o.span(step)) for o in orders for e in range(3) for step in range(o.num_steps)]
     assert len(set(seeds)) == len(seeds) == 2 * 3 * 16
 
 
 def test_unshuffled_seeds_keep_their_order():
-    order = SeedOrder(num_seeds=10, batch_size=4)
+    order = order_of(10, 4)
     assert [order.positions(5, order.span(step)).tolist() for step in range(3)] == [
         [0, 1, 2, 3], [4, 5, 6, 7], [8, 9]
     ]  # fmt: skip
@@ -142,29 +145,61 @@ def test_unshuffled_seeds_keep_their_order():
     ("settings", "message"),
     [
         ({"num_seeds": 0}, "no seeds"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"rank": 2, "world_size": 2}, "rank is 2 of world_size 2"),
-        ({"rank": -1}, "rank is -1"),
-        ({"batch_size": 1.5}, "batch_size is 1.5; it must be an integer"),
-        ({"rng_seed": -1}, "rng_seed is -1"),
-        ({"is_shuffled": 1}, "shuffle is 1"),
-        ({"drop_last": None}, "drop_last is None"),
-        ({"rank": True, "world_size": 2}, "rank is True"),
-        ({"world_size": 0}, "world_size is 0"),
-        ({"remainder": "share"}, "'share'; it must be one of spread, pad, drop, uneven"),
-        ({"num_seeds": 3, "world_size": 4}, "3 seeds in batches of 4 make no batch for each of 4 ranks.*fewer ranks"),
+        (
+            {"num_seeds": 3, "rank": 0, "world_size": 4},
+            "3 seeds in batches of 4 make no batch for each of 4 ranks.*fewer ranks",
+        ),
         ({"num_seeds": 3, "drop_last": True}, "smaller batch_size or drop_last=False"),
-        ({"batch_size": 1, "world_size": 4}, "batch_size 1 cannot spread 10 seeds evenly over 4 ranks"),
+        ({"batch_size": 1, "rank": 0, "world_size": 4}, "batch_size 1 cannot spread 10 seeds evenly over 4 ranks"),
     ],
 )
 def test_settings_that_cannot_be_met_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
-        SeedOrder(**{"num_seeds": 10, "batch_size": 4, **settings})
+        order_of(**{"num_seeds": 10, "batch_size": 4, **settings})
 
 
 def test_one_batch_has_the_draws_of_its_number():
-    order, whole = OneBatch(num_seeds=5, batch_size=5, rng_seed=3), SeedOrder(num_seeds=40, batch_size=5, rng_seed=3)
+    settings = OrderSettings(batch_size=5, rng_seed=3)
+    order, whole = OneBatch(num_seeds=5, settings=settings), SeedOrder(num_seeds=40, settings=settings)
     for epoch, step in ((0, 0), (0, 7), (2, 4)):
         span = order.span(step)
         assert order.positions(epoch, span).tolist() == [0, 1, 2, 3, 4]
         assert order.batch_seed(epoch, span) == whole.batch_seed(epoch, whole.span(step))
+
+
+def example_order(sizes, window, **options):
+    settings = OrderSettings(shuffle=True, **options)
+    return ExampleOrder(num_seeds=sum(sizes), settings=settings, file_sizes=tuple(sizes), window=window)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(sum), st.integers(1, 40), st.integers(0, 3), st.data()
+)
+def test_any_stretch_is_a_part_of_the_whole(sizes, window, epoch, data):
+    order = example_order(sizes, window)
+    whole = order.positions(epoch, BatchSpan(start=0, stop=sum(sizes), index=0))
+    assert sorted(whole.tolist()) == list(range(sum(sizes)))
+    start = data.draw(st.integers(0, sum(sizes)))
+    stop = data.draw(st.integers(start, sum(sizes)))
+    assert np.array_equal(order.positions(epoch, BatchSpan(start=start, stop=stop, index=0)), whole[start:stop])
+
+
+def test_a_window_reads_as_many_files_as_it_is_long():
+    sizes, window = [100] * 8, 50
+    whole = example_order(sizes, window).positions(3, BatchSpan(start=0, stop=800, index=0))
+    for piece in np.split(whole, 16):
+        assert len(set((piece // 100).tolist())) == 1  # windows that divide the files stay in one
+        assert np.ptp(piece) == 49 and not np.array_equal(np.sort(piece), piece)
+    files = [int(piece[0] // 100) for piece in np.split(whole, 8)]
+    assert sorted(files) == list(range(8)) and files != list(range(8))
+
+
+@pytest.mark.parametrize("window", [1, 6])
+def test_all_orders_of_files_are_as_likely(window):
+    counts = np.zeros((3, 3))
+    for epoch in range(3000):
+        whole = example_order([2, 2, 2], window).positions(epoch, BatchSpan(start=0, stop=6, index=0))
+        for place, number in enumerate(whole.tolist()):
+            counts[number // 2, place // 2] += 1
+    assert np.all(np.abs(counts - 2000) < 5 * np.sqrt(6000 * (1 / 3) * (2 / 3) * 2))

@@ -1,4 +1,4 @@
-"""Does a saved place bring a loader back to where it was, and no other loader anywhere?"""
+"""A saved place brings a loader back to where it was, and no other loader anywhere."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ def test_a_place_survives_json():
     state = json.loads(json.dumps(Place(3, 7).to_json(FACTS)))
     place = Place.from_json(state, FACTS, 10)
     assert (place.epoch, place.next_batch, place.is_resuming) == (3, 7, True)
+
+
+def test_an_option_that_a_state_does_not_know_was_off():
+    state = Place(3, 7).to_json(FACTS)
+    assert Place.from_json(state, {**FACTS, "new": False}, 10).next_batch == 7
+    with pytest.raises(StateError, match="of a loader with new None; this loader has True"):
+        Place.from_json(state, {**FACTS, "new": True}, 10)
+    with pytest.raises(StateError, match="of a loader with new False; this loader has None"):
+        Place.from_json(Place(3, 7).to_json({**FACTS, "new": False}), FACTS, 10)
 
 
 def test_an_iteration_after_one_left_early_is_the_next_epoch():

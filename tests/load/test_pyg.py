@@ -16,6 +16,7 @@ from torch_geometric.utils import trim_to_layer
 from hopstream.arrays import RaggedArray
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.load.load_settings import LoadSettings
 from hopstream.load.loader import NeighborLoader
 from hopstream.load.pyg import to_pyg
 from hopstream.load.setup import open_setup
@@ -230,9 +231,9 @@ def test_features_that_a_loader_of_links_would_hide_are_left_to_loaders_of_nodes
     store = local_store(graph, tmp_path / "parts")
     assert batches_of(store, [1], None, 3)[0][name].tolist() == [0, 1, 2]
     with pytest.raises(SettingsError, match=f"feature '{name}' of the graph would hide the batch's own '{name}'"):
-        open_setup(store, "in", {})
-    open_setup(store, "in", {"collate": "numpy"})
-    open_setup(store, "in", {"edge_features": []})
+        open_setup(store, "in", LoadSettings())
+    open_setup(store, "in", LoadSettings(collate="numpy"))
+    open_setup(store, "in", LoadSettings(edge_features=[]))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -73,9 +73,6 @@ def test_it_runs_beside_another_loader(stores):
 
 
 def test_what_means_nothing_is_refused(stores):
-    for name, value in (("shuffle", True), ("drop_last", True), ("remainder", "pad")):
-        with pytest.raises(SettingsError, match=f"{name} is not an option of RandomNodeLoader"):
-            make(stores[1], **{name: value})
     with pytest.raises(SettingsError, match="num_batches is 0; it must be an integer, 1 to"):
         make(stores[1], num_batches=0)
     with pytest.raises(SettingsError, match="random nodes have no seed time"):
@@ -90,12 +87,3 @@ def test_seeds_may_be_some_nodes(stores):
     with make(stores[1], seeds=np.arange(10), batch_size=5, num_batches=4) as loader:
         found = list(itertools.chain.from_iterable(batch.node_keys["node"][:5].tolist() for batch in loader))
     assert sorted(found[:10]) == sorted(found[10:]) == list(range(10))
-
-
-def test_options_that_are_not_there_are_refused_by_name(stores):
-    with pytest.raises(TypeError, match="RandomNodeLoader got an unexpected keyword argument 'seed_nodes'"):
-        make(stores[1], seed_nodes="w")
-    with pytest.raises(
-        SettingsError, match="num_workers= is no option of RandomNodeLoader: it is called num_threads= here"
-    ):
-        make(stores[1], num_workers=2)

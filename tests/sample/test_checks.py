@@ -13,9 +13,10 @@ from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.preparation.write import write_parts
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
+from hopstream.sample.plan import SamplePlan, SeedNodes
 from hopstream.store.contract import LaborSeeds
 from hopstream.store.local import LocalStore
+from tests.plan_modes import plan_with
 
 LIKES, OWNS = ("item", "likes", "item"), ("user", "owns", "item")
 ENDS = {"src_keys": np.array([0, 1, 2]), "dst_keys": np.array([1, 2, 0])}
@@ -38,11 +39,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Local
 
 
 def _plan(seed_types: tuple[str, ...] = ("item",), **options: object) -> SamplePlan:
-    return plan_from_num_neighbors(GRAPH.schema, [1], seed_types, **options)
+    return plan_with(GRAPH.schema, [1], seed_types, **options)
 
 
-TREES = {"is_disjoint": True}
-TIMES = {"is_disjoint": True, "is_temporal": True}
+TREES = {"disjoint": True}
+TIMES = {"time_attr": "time"}
 
 
 @pytest.mark.parametrize(

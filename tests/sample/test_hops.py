@@ -14,15 +14,17 @@ from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SeedNodes, plan_from_num_neighbors
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.store.local import LocalStore
 from tests.conftest import make_typed_graph
 from tests.naive_plans import Found, Raw, in_keys, run_plan, seeds_in_ids
+from tests.plan_modes import plan_with
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 PLANS = [
     {"num_neighbors": [3, 2]},
     {"num_neighbors": [-1, -1, 1]},
-    {"num_neighbors": [4, 4], "is_replacing": True},
+    {"num_neighbors": [4, 4], "replace": True},
     {"num_neighbors": [2, 2], "direction": "out"},
     {"num_neighbors": {CITES: [2, 0], "default": [1, 3]}},
     {"num_neighbors": {CITES: [0, 0], WRITES: [0, 5], "default": [0, 0]}},
@@ -43,7 +45,7 @@ def _run(store: LocalStore, runner: PlanRunner, seeds: SeedNodes) -> Found:
 def test_equals_the_naive_run(rng: np.random.Generator, tmp_path: Path, options: dict, num_parts: int) -> None:
     graph = make_typed_graph(rng)
     store = _write(graph, tmp_path / "parts", num_parts)
-    plan = plan_from_num_neighbors(graph.schema, seed_types=("paper",), wants_edge_ids=True, **options)
+    plan = plan_with(graph.schema, seed_types=("paper",), **options)
     runner = PlanRunner(store, plan)
     for batch in range(3):
         seed_keys = rng.choice(graph.nodes["paper"].num_nodes, 7, replace=False)
@@ -57,7 +59,9 @@ def test_more_than_memory_holds_is_said_by_the_setting(rng: np.random.Generator,
     """More bytes than a process has addresses, so that no machine tries."""
     graph = make_typed_graph(rng, num_papers=9000, num_authors=10)
     store = _write(graph, tmp_path / "parts", 2)
-    plan = plan_from_num_neighbors(graph.schema, {CITES: [2**31 - 1], "default": [1]}, ("paper",), is_replacing=True)
+    plan = plan_from_num_neighbors(
+        graph.schema, {CITES: [2**31 - 1], "default": [1]}, ("paper",), SamplingSettings(replace=True)
+    )
     seeds = SeedNodes(ids={"paper": np.arange(9000)}, rng_seed=5)
     wanted = r"for 2,147,483,647 neighbours of each of 9,000 nodes, with replacement, which is more than memory holds"
     with pytest.raises(SettingsError, match=f"num_neighbors asks op '.*' {wanted}; give a smaller num_neighbors"):
@@ -101,7 +105,9 @@ def test_nodes_that_are_reached_again_are_expanded_by_what_follows(rng, tmp_path
         op("third", "second"),
         op("wide", SEEDS, "third"),
     )
-    plan = SamplePlan(seed_types=("paper",), ops=ops, num_hops=4, wants_edge_ids=True, is_disjoint=is_disjoint)
+    plan = SamplePlan(
+        seed_types=("paper",), ops=ops, num_hops=4, wants_edge_ids=True, settings=SamplingSettings(disjoint=is_disjoint)
+    )
     seeds = SeedNodes(
         ids={"paper": np.array([4, 9, 1])}, rng_seed=5, trees={"paper": np.array([1, 0, 2])} if is_disjoint else None
     )
@@ -118,7 +124,7 @@ def test_tables_grow_while_a_plan_runs(tmp_path: Path, rng: np.random.Generator,
     store = _write(graph, tmp_path / "parts", 2)
     num_neighbors = [3, -1] if is_disjoint else [-1, -1]
     plan = plan_from_num_neighbors(
-        graph.schema, num_neighbors, ("paper",), wants_edge_ids=True, is_disjoint=is_disjoint
+        graph.schema, num_neighbors, ("paper",), SamplingSettings(disjoint=is_disjoint), wants_edge_ids=True
     )
     runner = PlanRunner(store, plan)
     for rng_seed in (1, 2):
@@ -145,4 +151,4 @@ def test_a_direction_that_the_dataset_lacks_is_refused(tmp_path: Path, rng: np.r
     write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="in")
     store = LocalStore(open_dataset(tmp_path / "parts"))
     with pytest.raises(SettingsError, match="follows direction 'out'; the dataset holds in"):
-        PlanRunner(store, plan_from_num_neighbors(graph.schema, [1], ("author",), direction="out"))
+        PlanRunner(store, plan_from_num_neighbors(graph.schema, [1], ("author",), SamplingSettings(direction="out")))

@@ -18,11 +18,12 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.preparation.write import write_parts
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
+from hopstream.sample.plan import SeedNodes
 from hopstream.schema import EDGE, Direction, EdgeType
 from hopstream.store.contract import LaborSeeds
 from hopstream.store.local import LocalStore
 from tests.naive_plans import in_keys, seeds_in_ids
+from tests.plan_modes import plan_with
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "rev_buys", "user")
 FOLLOWS, WANTS = ("user", "follows", "user"), ("user", "wants", "item")
@@ -74,19 +75,14 @@ class Asker:
             direction=written,
             **names,
         )
-        plan = plan_from_num_neighbors(
-            graph.schema,
-            list(num_neighbors) if not isinstance(num_neighbors, Mapping) else num_neighbors,
-            tuple(by_node_type),
-            wants_edge_ids=True,
-            **options,
-        )
+        counts = list(num_neighbors) if not isinstance(num_neighbors, Mapping) else num_neighbors
+        plan = plan_with(graph.schema, counts, tuple(by_node_type), **options)
         ids = {t: np.array(keys, np.int64) for t, keys in by_node_type.items()}
         with LocalStore(open_dataset(self._folder)) as store:
             given = SeedNodes(
                 ids=ids,
                 rng_seed=11,
-                trees=_trees(ids) if plan.is_disjoint else None,
+                trees=_trees(ids) if plan.settings.is_disjoint else None,
                 times=None if times is None else np.array(times),
                 excluded={t: np.array(pairs).T for t, pairs in (excluded or {}).items()},
                 labor=labor,
@@ -157,7 +153,7 @@ def test_directional(asker: Asker) -> None:
 
 def test_disjoint(asker: Asker) -> None:
     """Every seed grows a tree of its own, so 2 and 4 are there twice, and so is the edge between them."""
-    found = asker.ask(STAR, [0, 1], [-1, -1], is_disjoint=True)
+    found = asker.ask(STAR, [0, 1], [-1, -1], disjoint=True)
     assert found.nodes == [(0, 0), (1, 1), (0, 2), (0, 3), (1, 2), (0, 4), (1, 4)]
     assert found.edges == [(2, 0, 0), (3, 0, 1), (2, 1, 2), (4, 2, 3), (4, 2, 3)]
 
@@ -165,7 +161,7 @@ def test_disjoint(asker: Asker) -> None:
 def test_disjoint_seeds_of_several_types(asker: Asker) -> None:
     """User 0 (tree 0), item 1 (tree 1) and item 1 once more (tree 2)."""
     edges = {BUYS: [(0, 1), (1, 1)], BOUGHT: [(1, 0), (0, 0)]}
-    found = asker.ask(edges, {"user": [0], "item": [1, 1]}, is_disjoint=True)
+    found = asker.ask(edges, {"user": [0], "item": [1, 1]}, disjoint=True)
     assert found.nodes == {"user": [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)], "item": [(1, 1), (2, 1), (0, 1), (0, 0)]}
     assert found.edges == {BUYS: [(0, 1, 0), (1, 1, 1), (0, 1, 0), (1, 1, 1)], BOUGHT: [(1, 0, 0), (0, 0, 1)]}
 
@@ -176,7 +172,7 @@ TIMED = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 3, 25), (5, 3, 20)]
 
 def test_temporal(asker: Asker) -> None:
     """Node 0 as it was at time 20 and at time 30: edges come in the order of time, none from later than its tree."""
-    found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], is_disjoint=True, is_temporal=True)
+    found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], time_attr="time")
     assert found.nodes == [(0, 0), (1, 0), (0, 2), (0, 3), (1, 2), (1, 3), (1, 1), (0, 5), (1, 5), (1, 4)]
     assert found.edges == [
         *[(2, 0, 1), (3, 0, 2)],
@@ -188,7 +184,7 @@ def test_temporal(asker: Asker) -> None:
 
 def test_temporal_exclusive(asker: Asker) -> None:
     """What happened at exactly the tree's time is not seen either."""
-    options = {"is_disjoint": True, "is_temporal": True, "is_inclusive": False}
+    options = {"time_attr": "time", "time_inclusive": False}
     found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], **options)
     assert found.nodes == [(0, 0), (1, 0), (0, 2), (1, 2), (1, 3), (1, 5), (1, 4)]
     assert found.edges == [(2, 0, 1), (2, 0, 1), (3, 0, 2), (5, 3, 4), (4, 3, 3)]
@@ -197,7 +193,7 @@ def test_temporal_exclusive(asker: Asker) -> None:
 def test_temporal_by_the_neighbours_time(asker: Asker) -> None:
     """Where edges have no time of their own, an edge is as old as the node it leads to."""
     edges, node_times = [(1, 0), (2, 0), (3, 2)], {"node": [40, 30, 10, 20]}
-    options = {"node_times": node_times, "is_disjoint": True, "is_temporal": True}
+    options = {"node_times": node_times, "time_attr": "time"}
     assert asker.ask(edges, [0], [-1, -1], times=[15], **options).nodes == [(0, 0), (0, 2)]
     assert asker.ask(edges, [0], [-1, -1], times=[20], **options).nodes == [(0, 0), (0, 2), (0, 3)]
     assert asker.ask(edges, [0], [-1, -1], times=[30], **options).nodes == [(0, 0), (0, 2), (0, 1), (0, 3)]
@@ -206,7 +202,7 @@ def test_temporal_by_the_neighbours_time(asker: Asker) -> None:
 def test_temporal_by_the_later_of_two_times(asker: Asker) -> None:
     """An edge of time 10 to a node of time 30 is seen from 30 on."""
     edges, node_times = [(1, 0, 10), (2, 0, 20)], {"node": [0, 30, 0]}
-    options = {"columns": ["time"], "node_times": node_times, "is_disjoint": True, "is_temporal": True}
+    options = {"columns": ["time"], "node_times": node_times, "time_attr": "time"}
     assert asker.ask(edges, [0], times=[29], **options).edges == [(2, 0, 1)]
     assert asker.ask(edges, [0], times=[30], **options).edges == [(2, 0, 1), (1, 0, 0)]
 
@@ -215,7 +211,7 @@ def test_edge_types_without_times_are_seen_at_any_time(asker: Asker) -> None:
     """Only purchases have times; from when an item is known to be like another is not said."""
     like = ("item", "like", "item")
     edges = {BUYS: [(0, 0, 10), (1, 0, 20)], like: [(1, 0)]}
-    options = {"columns": ["time"], "is_disjoint": True, "is_temporal": True}
+    options = {"columns": ["time"], "time_attr": "time"}
     found = asker.ask(edges, {"item": [0]}, times=[10], **options)
     assert found.edges == {BUYS: [(0, 0, 0)], like: [(1, 0, 0)]}
 
@@ -223,7 +219,7 @@ def test_edge_types_without_times_are_seen_at_any_time(asker: Asker) -> None:
 def test_last(asker: Asker) -> None:
     """The latest of what a tree may see, oldest of them first."""
     edges = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 0, 40)]
-    options = {"columns": ["time"], "is_disjoint": True, "is_temporal": True, "strategies": {EDGE: "last"}}
+    options = {"columns": ["time"], "time_attr": "time", "strategies": {EDGE: "last"}}
     assert asker.ask(edges, [0], [2], times=[30], **options).edges == [(3, 0, 2), (1, 0, 0)]
     assert asker.ask(edges, [0], [2], times=[99], **options).edges == [(1, 0, 0), (4, 0, 3)]
 
@@ -235,7 +231,7 @@ def test_weighted(asker: Asker) -> None:
     """No more than four have weight, so four come, in stored order; weight 0 is never drawn."""
     options = {"columns": ["weight"], "strategies": {EDGE: "weighted"}}
     assert asker.ask(WEIGHTED, [0], [5], **options).edges == [(1, 0, 0), (3, 0, 2), (4, 0, 3), (5, 0, 4)]
-    assert asker.ask([(1, 0, 0.0), (2, 0, 7.0)], [0], [3], is_replacing=True, **options).edges == [(2, 0, 1)] * 3
+    assert asker.ask([(1, 0, 0.0), (2, 0, 7.0)], [0], [3], replace=True, **options).edges == [(2, 0, 1)] * 3
 
 
 def test_top_k(asker: Asker) -> None:
@@ -256,7 +252,12 @@ def test_labor(asker: Asker) -> None:
 def test_labor_with_one_variate_for_all_hops(asker: Asker) -> None:
     """Now hops agree as well: 0, 1 and then 12 choose among the same ten."""
     edges = [*[(neighbor, node) for node in (0, 1, 12) for neighbor in range(2, 12)], (12, 0)]
-    options = {"strategies": {EDGE: "labor"}, "labor": LaborSeeds(first=5), "is_layer_dependent": True}
+    options = {
+        "strategies": {EDGE: "labor"},
+        "labor": LaborSeeds(first=5),
+        "sampling": "labor",
+        "layer_dependency": True,
+    }
     found = asker.ask(edges, [1, 12], [4, 4], **options)
     assert len(found.nodes) == 2 + 4
     hops = asker.ask([*edges, (12, 1)], [1], [11, 4], **options)
@@ -302,7 +303,7 @@ def test_bidirectional_looks_up_no_edge_of_the_future(asker: Asker) -> None:
     """The purchase of time 10 is seen at 15; its reverse, of time 20, is not."""
     edges = {BUYS: [(0, 0, 10)], BOUGHT: [(0, 0, 20)]}
     options = {"subgraph_type": "bidirectional", "reverse_types": {BUYS: BOUGHT}, "columns": ["time"]}
-    options |= {"is_disjoint": True, "is_temporal": True}
+    options |= {"time_attr": "time"}
     assert asker.ask(edges, {"item": [0]}, times=[15], **options).edges == {BUYS: [(0, 0, 0)], BOUGHT: []}
     assert asker.ask(edges, {"item": [0]}, times=[20], **options).edges == {BUYS: [(0, 0, 0)], BOUGHT: [(0, 0, 0)]}
 
@@ -319,7 +320,7 @@ def test_induced(asker: Asker) -> None:
 
 def test_induced_disjoint(asker: Asker) -> None:
     """Edges join nodes of one tree: tree 1 found 1 and 3 from 2, and has none of 0's."""
-    found = asker.ask(TRIANGLE, [0, 2], subgraph_type="induced", is_disjoint=True)
+    found = asker.ask(TRIANGLE, [0, 2], subgraph_type="induced", disjoint=True)
     assert found.nodes == [(0, 0), (1, 2), (0, 1), (0, 2), (1, 1), (1, 3)]
     assert found.edges == [
         *[(1, 0, 0), (2, 0, 1)],
@@ -351,7 +352,7 @@ def test_induced_has_edge_types_that_no_op_follows(asker: Asker) -> None:
 def test_induced_of_types_that_are_not_followed_sees_no_edge_of_the_future(asker: Asker) -> None:
     """User 1 followed user 0 at 20, which the tree of time 15 does not know."""
     edges = {BUYS: [(0, 0, 10), (1, 0, 10)], FOLLOWS: [(0, 1, 15), (1, 0, 20)]}
-    options = {"subgraph_type": "induced", "columns": ["time"], "is_disjoint": True, "is_temporal": True}
+    options = {"subgraph_type": "induced", "columns": ["time"], "time_attr": "time"}
     found = asker.ask(edges, {"item": [0]}, {BUYS: [-1], FOLLOWS: [0]}, times=[15], **options)
     assert found.edges == {BUYS: [(0, 0, 0), (1, 0, 1)], FOLLOWS: [(0, 1, 0)]}
 
@@ -363,7 +364,7 @@ def test_induced_of_types_that_are_not_followed_is_read_in_the_direction_of_the_
 ) -> None:
     """The edge back to user 0 has the time of user 0, 40, which the tree of time 10 does not know."""
     edges = {BUYS: [(0, 0)], BOUGHT: [(0, 0)]}
-    options = {"subgraph_type": "induced", "is_disjoint": True, "is_temporal": True, "direction": "out"}
+    options = {"subgraph_type": "induced", "time_attr": "time", "direction": "out"}
     counts = {BUYS: [1, 1], BOUGHT: [0, count]}
     found = asker.ask(edges, {"user": [0]}, counts, node_times={"user": [40]}, times=[10], written=written, **options)
     assert found.edges == {BUYS: [(0, 0, 0)], BOUGHT: []}

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from hopstream.graph.graph import Graph
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import SeedNodes, plan_from_num_neighbors
+from hopstream.sample.plan import SeedNodes
 from hopstream.store.contract import LaborSeeds
 from tests.naive_plans import Found, in_keys, seeds_in_ids, spread_trees
+from tests.plan_modes import plan_with
 from tests.timed_worlds import BOUGHT, BUYS, LIKE, Sight, World, worlds
 
 STRATEGIES = {"uniform": (), "last": (BUYS, LIKE), "weighted": (BUYS,), "top_k": (BUYS,), "labor": (BUYS, LIKE, BOUGHT)}
@@ -44,19 +45,11 @@ def test_no_neighbour_is_from_the_future(
     if strategy in ("weighted", "top_k") and not world.has_weights:
         return
     timed = [t for t in STRATEGIES[strategy] if strategy != "last" or _is_timed(world.graph, t, direction)]
-    plan = plan_from_num_neighbors(
-        world.graph.schema,
-        [count] * world.num_hops,
-        ("user", "item"),
-        direction=direction,
-        strategies=dict.fromkeys(timed, strategy),
-        is_disjoint=True,
-        is_temporal=True,
-        is_inclusive=is_inclusive,
-        wants_edge_ids=True,
-        subgraph_type=subgraph_type,
-        reverse_types={BUYS: BOUGHT},
-    )
+    settings = {"direction": direction, "time_inclusive": is_inclusive, "subgraph_type": subgraph_type}
+    plan = plan_with(
+        world.graph.schema, [count] * world.num_hops, ("user", "item"), strategies=dict.fromkeys(timed, strategy),
+        time_attr="time", reverse_types={BUYS: BOUGHT}, **settings,
+    )  # fmt: skip
     ids = {t: np.array(keys, np.int64) for t, keys in world.seeds.items()}
     times = np.array(world.times, np.int64)
     seeds = SeedNodes(

@@ -6,7 +6,9 @@ import pytest
 
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, plan_from_num_neighbors
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import EDGE, GraphSchema
+from tests.plan_modes import plan_with
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 SCHEMA = GraphSchema(nodes={"author": {}, "paper": {}}, edges={WRITES: {}, CITES: {}})
@@ -31,7 +33,7 @@ def test_only_edge_types_that_the_frontier_has_are_followed() -> None:
 
 
 def test_out_follows_edges_forwards() -> None:
-    plan = plan_from_num_neighbors(SCHEMA, [1, 1], ("author",), direction="out")
+    plan = plan_from_num_neighbors(SCHEMA, [1, 1], ("author",), SamplingSettings(direction="out"))
     assert [op.name for op in plan.ops] == ["hop1/author__writes__paper", "hop2/paper__cites__paper"]
     assert (plan.ops[0].expanded_type, plan.ops[0].found_type) == ("author", "paper")
 
@@ -95,29 +97,27 @@ def test_plans_that_are_no_dag_are_refused(ops: list[SampleOp], message: str) ->
 @pytest.mark.parametrize(
     "options,message",
     [
-        ({"is_temporal": True}, "a temporal plan must be disjoint"),
-        ({"subgraph_type": "undirected"}, "subgraph_type is 'undirected'; give directional|bidirectional|induced"),
         ({"reverse_types": {WRITES: CITES}}, "paper__cites__paper cannot hold the reverses of author__writes__paper; "),
         ({"reverse_types": {WRITES: WRITES}}, "they lead from 'paper' to 'author'"),
         ({"strategies": {CITES: "nearest"}}, "strategy is 'nearest'; give uniform|weighted|top_k|last|labor"),
-        ({"strategies": {CITES: "last"}, "is_replacing": True}, "strategy 'last' never draws with replacement"),
-        ({"strategies": {CITES: "top_k"}, "is_replacing": True}, "strategy 'top_k' never draws with replacement"),
-        ({"strategies": {CITES: "labor"}, "is_replacing": True}, "strategy 'labor' never draws with replacement"),
+        ({"strategies": {CITES: "last"}, "replace": True}, "strategy 'last' never draws with replacement"),
+        ({"strategies": {CITES: "top_k"}, "replace": True}, "strategy 'top_k' never draws with replacement"),
+        ({"strategies": {CITES: "labor"}, "replace": True}, "strategy 'labor' never draws with replacement"),
     ],
     ids=str,
 )
 def test_options_that_contradict_each_other_are_refused(options: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        plan_from_num_neighbors(SCHEMA, [1], ("paper",), **options)
+        plan_with(SCHEMA, [1], ("paper",), **options)
 
 
 def test_weights_and_replacement_go_together() -> None:
-    plan = plan_from_num_neighbors(SCHEMA, [1], ("paper",), strategies={CITES: "weighted"}, is_replacing=True)
+    plan = plan_with(SCHEMA, [1], ("paper",), strategies={CITES: "weighted"}, replace=True)
     assert [(op.edge_type, op.strategy) for op in plan.ops] == [(WRITES, "uniform"), (CITES, "weighted")]
 
 
 def test_a_reverse_is_said_once_for_the_two() -> None:
-    plan = plan_from_num_neighbors(SCHEMA, [1], ("paper",), reverse_types={WRITES: ("paper", "by", "author")})
+    plan = plan_with(SCHEMA, [1], ("paper",), reverse_types={WRITES: ("paper", "by", "author")})
     assert plan.reverse_of(WRITES) == ("paper", "by", "author")
     assert plan.reverse_of(("paper", "by", "author")) == WRITES
     assert plan.reverse_of(CITES) == CITES
@@ -125,6 +125,6 @@ def test_a_reverse_is_said_once_for_the_two() -> None:
 
 
 def test_a_declared_reverse_between_nodes_of_one_type_is_not_its_own() -> None:
-    plan = plan_from_num_neighbors(SCHEMA, [1], ("paper",), reverse_types={CITES: ("paper", "cited_by", "paper")})
+    plan = plan_with(SCHEMA, [1], ("paper",), reverse_types={CITES: ("paper", "cited_by", "paper")})
     assert plan.reverse_of(CITES) == ("paper", "cited_by", "paper")
     assert plan.reverse_of(("paper", "cited_by", "paper")) == CITES

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopstream.checks import check_seconds
 from hopstream.cli.memory import bound_memory
 from hopstream.cli.options import flag_name
 from hopstream.cli.server_flags import ServerAccess
 from hopstream.cli.units import printable_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
-from hopstream.load.options import check_seconds
 from hopstream.stream.settings import SamplingLimits
 from hopstream.uris import local_path
 

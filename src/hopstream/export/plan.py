@@ -6,7 +6,8 @@ from typing import Any
 
 from hopstream.errors import SchemaError, SettingsError, quoted
 from hopstream.export.readout import declare_link_readout
-from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SubgraphType
+from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan
+from hopstream.sample.sampling_settings import SamplingSettings, SubgraphType
 from hopstream.schema import EdgeType, GraphSchema
 from hopstream.store.contract import Store, Strategy
 from hopstream.tfgnn.graph_schema import edge_set_names, schema_message
@@ -74,7 +75,7 @@ def plan_of_spec(
         )  # fmt: skip
     return SamplePlan(
         seed_types=seed_sets, ops=tuple(ops), num_hops=len(ops),
-        wants_edge_ids=True, is_disjoint=True, subgraph_type=subgraph_type, direction="out",
+        wants_edge_ids=True, settings=SamplingSettings(disjoint=True, subgraph_type=subgraph_type, direction="out"),
     )  # fmt: skip
 
 

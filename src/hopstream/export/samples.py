@@ -23,7 +23,8 @@ from hopstream.export.settings import Seconds
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.ingest.unigraph import CONTEXT, ID
 from hopstream.kernels.hashing import hash_keys
-from hopstream.sample.plan import SamplePlan, SubgraphType
+from hopstream.sample.plan import SamplePlan
+from hopstream.sample.sampling_settings import SubgraphType
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import MAX_TREES, FetchRequest, Store
 from hopstream.store.requests import SEED_STOP

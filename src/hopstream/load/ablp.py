@@ -6,15 +6,16 @@ edge types, read from the store, or lists that the user gives: they are not amon
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
+from hopstream.load.arguments import PYG_OPTIONS, takes
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.given_labels import (
     GivenLabelReader,
@@ -33,21 +34,20 @@ from hopstream.load.labels import (
     labels_of_split,
     read_labels,
 )
-from hopstream.load.options import PYG_OPTIONS, read_flag
+from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.ppr import HOW, attributes_of, check_edge_attr, plan_facts, without_edges
-from hopstream.load.service import BatchService, remembers_recipe
-from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader, split_options
+from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.options import Sampling, SamplingOptions
 from hopstream.sample.plan import NumNeighbors, SamplePlan, SeedNodes, counts_per_edge_type
 from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRPlan, PPRSettings, plan_ppr
+from hopstream.sample.sampling import Sampling
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
 from hopstream.sample.slots import SlotMap
 from hopstream.schema import ATTACHED_ATTRIBUTES, PPR_ATTRIBUTES, Direction, EdgeType, GraphSchema, type_label
-from hopstream.store import Source
 from hopstream.store.contract import Store
 
 OTHER_OPTIONS: Mapping[str, str] = {
@@ -59,8 +59,62 @@ OTHER_OPTIONS: Mapping[str, str] = {
 """Options of other loaders that are not options here, and what to do instead."""
 
 
-class ABLPOptions(LoaderOptions, SamplingOptions, total=False):
-    """Settings that ``ABLPLoader`` shares with ``NeighborLoader``."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ABLPArguments(LoadSettings, SamplingSettings, GraphSource):
+    """Arguments of ``ABLPLoader``; ``time_attr`` and ``disjoint`` are refused.
+
+    With ``PPRSettings``, ``reverse_types`` is the only one of sampling.
+
+    Attributes:
+        num_neighbors: Neighbours per hop, as for ``NeighborLoader``. Edge types that labels are read from, and the
+            edge types that are their reverses by name or by ``reverse_types``, are never followed; naming one is an
+            error. With ``PPRSettings``, anchors and label nodes have neighbourhoods by personalised PageRank, as
+            ``PPRLoader`` finds and names them, for each of their types.
+        anchors: The nodes to start from, each once, as ``NeighborLoader`` takes its seeds; with ``labels`` as keys.
+        supervision: The edge type, or types, whose edges join anchors to their positive labels. With ``labels`` it
+            may be any three names of which the first and the last are node types.
+        negatives: Edge types of user-given negatives: one for the only supervision edge type, or supervision edge
+            type to negative edge type.
+        labels: The label nodes of the anchors, which are then not read from edges: supervision edge type to
+            positives, or to a tuple of positives and negatives (or None). Each is one row of int64 keys per anchor,
+            in the order of ``anchors``: a ``RaggedArray``, a list of arrays, or a matrix int64[num_anchors, m]
+            padded with -1. A key that a row has twice is listed twice. A supervision edge type that is in the graph
+            is followed like any other, unless the dataset says that it holds labels (``label_types``).
+        label_split: A split of the supervision edge types: positive labels are those of their edges that are in it.
+            None: all of their edges are. The dataset must keep edge keys.
+        label_direction: ``out``: anchors are the sources of label edges; ``in``: their destinations. The dataset
+            must hold that direction, unless labels are given.
+        max_labels: Most labels of one anchor and edge type, drawn uniformly anew in every batch; -1 for all.
+            Negatives are counted by themselves.
+        exclude_labels: Do not follow edges between anchors and their labels in a batch, nor their reverses, in any
+            edge type that is known to hold them: the supervision edge type, its reverse, and what ``label_types``
+            says. Other edges are drawn in their place.
+    """
+
+    num_neighbors: NumNeighbors | PPRSettings = field(kw_only=False)
+    anchors: SeedsLike = field(default=None, kw_only=False)
+    supervision: Supervision
+    negatives: Negatives = None
+    labels: GivenLabelsLike | None = None
+    label_split: str | None = None
+    label_direction: Direction = "out"
+    max_labels: int = -1
+    exclude_labels: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts each other, and what needs trees."""
+        super().__post_init__()
+        self._read_flags(ABLPArguments)
+        if self.labels is not None and (self.negatives is not None or self.label_split is not None):
+            raise SettingsError(
+                "negatives and label_split are of labels that are read from edges; with labels= give the negatives "
+                "there: {edge type: (positives, negatives)}"
+            )
+        if self.is_disjoint:
+            raise SettingsError(
+                "disjoint and time_attr are not options of ABLPLoader: anchors and label nodes share one subgraph; use "
+                "LinkNeighborLoader"
+            )
 
 
 class ABLPLoader(SubgraphLoader):
@@ -74,91 +128,31 @@ class ABLPLoader(SubgraphLoader):
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES | PPR_ATTRIBUTES
 
-    @remembers_recipe
-    def __init__(  # noqa: PLR0913 - what anchors, labels and neighbours are
-        self,
-        source: Source | BatchService,
-        num_neighbors: NumNeighbors | PPRSettings,
-        anchors: SeedsLike = None,
-        *,
-        supervision: Supervision,
-        negatives: Negatives = None,
-        labels: GivenLabelsLike | None = None,
-        label_split: str | None = None,
-        label_direction: Direction = "out",
-        max_labels: int = -1,
-        exclude_labels: bool = True,
-        **options: Unpack[ABLPOptions],
-    ) -> None:
+    @takes(ABLPArguments, OTHER_OPTIONS)
+    def __init__(self, arguments: ABLPArguments) -> None:
         """Open the source and check every setting against it.
-
-        Args:
-            source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
-            num_neighbors: Neighbours per hop, as for ``NeighborLoader``. Edge types that labels are read from, and the
-                edge types that are their reverses by name or by ``reverse_types``, are never followed; naming one is an
-                error. With ``PPRSettings``, anchors and label nodes have neighbourhoods by personalised PageRank, as
-                ``PPRLoader`` finds and names them, for each of their types.
-            anchors: The nodes to start from, each once, as ``NeighborLoader`` takes its seeds; with ``labels`` as keys.
-            supervision: The edge type, or types, whose edges join anchors to their positive labels. With ``labels`` it
-                may be any three names of which the first and the last are node types.
-            negatives: Edge types of user-given negatives: one for the only supervision edge type, or supervision edge
-                type to negative edge type.
-            labels: The label nodes of the anchors, which are then not read from edges: supervision edge type to
-                positives, or to a tuple of positives and negatives (or None). Each is one row of int64 keys per anchor,
-                in the order of ``anchors``: a ``RaggedArray``, a list of arrays, or a matrix int64[num_anchors, m]
-                padded with -1. A key that a row has twice is listed twice. A supervision edge type that is in the graph
-                is followed like any other, unless the dataset says that it holds labels (``label_types``).
-            label_split: A split of the supervision edge types: positive labels are those of their edges that are in it.
-                None: all of their edges are. The dataset must keep edge keys.
-            label_direction: ``out``: anchors are the sources of label edges; ``in``: their destinations. The dataset
-                must hold that direction, unless labels are given.
-            max_labels: Most labels of one anchor and edge type, drawn uniformly anew in every batch; -1 for all.
-                Negatives are counted by themselves.
-            exclude_labels: Do not follow edges between anchors and their labels in a batch, nor their reverses, in any
-                edge type that is known to hold them: the supervision edge type, its reverse, and what ``label_types``
-                says. Other edges are drawn in their place.
-            **options: The other settings of ``NeighborLoader``, but for those of time and of disjoint trees. With
-                ``PPRSettings`` those of ``PPRLoader``, and ``reverse_types``.
 
         Raises:
             SettingsError: A setting that cannot be met.
             UnknownNameError: A node type, edge type, split or feature that the graph does not have.
             IdRangeError: An anchor or a label outside 0..n-1 of its type.
         """
-        loading, sampling_options = _split_options(num_neighbors, options)
-        self._excludes_labels = read_flag("exclude_labels", exclude_labels)
-        if labels is not None and (negatives is not None or label_split is not None):
-            raise SettingsError(
-                "negatives and label_split are of labels that are read from edges; with labels= give the negatives "
-                "there: {edge type: (positives, negatives)}"
-            )
-        if sampling_options["disjoint"] or sampling_options["time_attr"] is not None:
-            raise SettingsError(
-                "disjoint and time_attr are not options of ABLPLoader: anchors and label nodes share one subgraph; use "
-                "LinkNeighborLoader"
-            )
-        setup = self._open(source, sampling_options["direction"], loading)
+        if isinstance(arguments.num_neighbors, PPRSettings):
+            arguments = _beside_ppr(arguments, arguments.num_neighbors, self._recipe.options)
+        setup = self._open(arguments.source, arguments.direction, arguments)
+        self._arguments = arguments
         self._fingerprint: str | None = None
         self._label_fingerprint: str | None = None
-        self._given: GivenLabels | None = None
         try:
-            if labels is None:
-                self._labels = read_labels(setup.store, supervision, negatives, label_direction, max_labels)
-                if label_split is not None:
-                    self._labels = labels_of_split(setup.store, self._labels, label_split)
-            else:
-                self._given = read_given_labels(setup.store, supervision, labels, label_direction, max_labels)
-                self._labels = self._given.labels
-                self._recipe = replace(
-                    self._recipe, options={**self._recipe.options, "labels": self._given.to_option()}
-                )
-            self._label_split = label_split
-            self._sampling = Sampling.of(setup.store, sampling_options)
-            self._anchors = _read_anchors(setup.store, anchors, self._labels)
+            self._labels, self._given = _read_labels(setup.store, arguments)
+            self._sampling = Sampling.of(setup.store, arguments)
+            self._anchors = _read_anchors(setup.store, arguments.anchors, self._labels)
             if self._given is not None:
+                given = {**self._recipe.options, "labels": self._given.to_option()}
+                self._recipe = replace(self._recipe, options=given)
                 _check_listed(self._anchors)
                 check_num_rows(self._given, self._anchors.num_seeds)
-            self._plan = self._plan_around(setup, num_neighbors, loading)
+            self._plan = self._plan_around(setup, arguments.num_neighbors)
             self._order = setup.order(self._anchors.num_seeds)
             self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
         except BaseException:
@@ -180,11 +174,11 @@ class ABLPLoader(SubgraphLoader):
             else {op.name: op.count for op in self._plan.ops},
             "supervision": " ".join(map(type_label, labels.positive)),
             "negatives": " ".join(f"{type_label(t)}:{type_label(n)}" for t, n in labels.negative.items()),
-            "label_split": self._label_split,
+            "label_split": self._arguments.label_split,
             "label_direction": labels.direction,
             "max_labels": labels.max_labels,
             "labels": self._label_fingerprint,
-            "exclude_labels": self._excludes_labels,
+            "exclude_labels": self._arguments.exclude_labels,
         }
 
     def __repr__(self) -> str:
@@ -192,7 +186,7 @@ class ABLPLoader(SubgraphLoader):
         supervision = ", ".join(map(type_label, self._labels.positive))
         return (
             f"ABLPLoader({self._anchors.num_seeds} anchors ({self._anchors.name}), {supervision}, "
-            f"batch_size={self._order.batch_size}, {len(self)} batches)"
+            f"batch_size={self._order.settings.batch_size}, {len(self)} batches)"
         )
 
     def _holders_of_labels(self) -> tuple[EdgeType, ...]:
@@ -200,15 +194,13 @@ class ABLPLoader(SubgraphLoader):
         known = self.schema.label_types
         return tuple(t for t in self._labels.edge_types if self._given is None or t in known)
 
-    def _plan_around(
-        self, setup: LoaderSetup, num_neighbors: NumNeighbors | PPRSettings, options: LoaderOptions
-    ) -> SamplePlan | PPRPlan:
+    def _plan_around(self, setup: LoaderSetup, num_neighbors: NumNeighbors | PPRSettings) -> SamplePlan | PPRPlan:
         """What is sampled around anchors and label nodes, without the edge types that hold labels."""
         labeled = (self._labels.label_type(t) for t in self._labels.edge_types)
         types = tuple(dict.fromkeys((self._anchors.node_type, *labeled)))
         hidden = hidden_types(self._holders_of_labels(), self._sampling.reverse_types)
         if isinstance(num_neighbors, PPRSettings):
-            check_edge_attr(setup, num_neighbors, options)
+            check_edge_attr(setup, num_neighbors)
             return plan_ppr(setup.store, num_neighbors, *types, hidden=hidden)
         counts = without_labels(self.schema, num_neighbors, hidden)
         plan = replace(self._sampling.plan(counts, types, setup.wants_edge_ids), hidden_types=frozenset(hidden))
@@ -229,7 +221,7 @@ class ABLPLoader(SubgraphLoader):
             runner, present = PlanRunner(setup.store, self._plan), frozenset(self._plan.directions_over(setup.store))
         inputs = AnchorInputs(
             anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling, present=present,
-            excludes_labels=self._excludes_labels,
+            excludes_labels=self._arguments.exclude_labels,
         )  # fmt: skip
         reader, labels = setup.reader(), self._labels
         given = None if self._given is None else GivenLabelReader(self._given, reader.ids_of)
@@ -278,7 +270,7 @@ class AnchorMaker:
         found = self._labels.read(positions, anchor_ids, rng_seed)
         ids, attributes = self._seeds(anchor_ids, found)
         self.stage = "sampling"
-        labor = inputs.sampling.labor_seeds(inputs.order.rng_seed, epoch, span.index)
+        labor = inputs.sampling.labor_seeds(inputs.order.settings.rng_seed, epoch, span.index)
         excluded = self._excluded(anchor_ids, found) if inputs.excludes_labels else {}
         seeds = SeedNodes(ids=ids, rng_seed=rng_seed, labor=labor, excluded=excluded)
         if isinstance(self._runner, PPRRunner):
@@ -336,17 +328,26 @@ class AnchorMaker:
         return ids, attributes
 
 
-def _split_options(
-    num_neighbors: NumNeighbors | PPRSettings, options: ABLPOptions
-) -> tuple[LoaderOptions, SamplingOptions]:
-    """The options of loading and of sampling, checked as far as they can be by themselves."""
-    if not isinstance(num_neighbors, PPRSettings):
-        return split_options(ABLPLoader, options, OTHER_OPTIONS)
-    for name in SamplingOptions.__annotations__:
-        if name in options and name != "reverse_types":
+def _beside_ppr(arguments: ABLPArguments, settings: PPRSettings, given: Iterable[str]) -> ABLPArguments:
+    """The arguments with what ``PPRSettings`` says in their place.
+
+    Raises:
+        SettingsError: An option is given that ``PPRSettings`` decides.
+    """
+    for name in given:
+        if name in SamplingSettings.field_names() and name != "reverse_types":
             raise SettingsError(f"{name} is no option beside PPRSettings; {HOW}")
-    loading, sampling = split_options(ABLPLoader, {**options, "direction": num_neighbors.direction}, OTHER_OPTIONS)
-    return without_edges(num_neighbors, loading), sampling
+    return replace(without_edges(settings, arguments), direction=settings.direction)
+
+
+def _read_labels(store: Store, arguments: ABLPArguments) -> tuple[Labels, GivenLabels | None]:
+    """Where labels are: in edges, or in what the user gave."""
+    about = arguments.label_direction, arguments.max_labels
+    if arguments.labels is not None:
+        given = read_given_labels(store, arguments.supervision, arguments.labels, *about)
+        return given.labels, given
+    labels = read_labels(store, arguments.supervision, arguments.negatives, *about)
+    return labels if arguments.label_split is None else labels_of_split(store, labels, arguments.label_split), None
 
 
 def _read_anchors(store: Store, anchors: SeedsLike, labels: Labels) -> Seeds:

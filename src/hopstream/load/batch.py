@@ -1,4 +1,4 @@
-"""What is a mini-batch, and how does a sampled subgraph become one?
+"""Mini-batches, and how sampled subgraphs become them.
 
 All columns of all types are fetched in one call of the store. Users see keys only; ids stay here.
 """

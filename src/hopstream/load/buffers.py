@@ -1,4 +1,4 @@
-"""How is the memory of batches reused without overwriting a batch that somebody still holds?
+"""Memory of past batches that new batches use, once nobody holds the old ones.
 
 A fresh 36 MB array costs more than filling it, because the system maps and clears its pages one by one. So blocks of
 memory go round: a block is lent as an array, everything made of that array (views, tensors) keeps the array alive, and

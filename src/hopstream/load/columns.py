@@ -1,4 +1,4 @@
-"""Which columns does a batch bring along?"""
+"""The columns that batches bring along."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do embeddings of all nodes lie on disk, and how are they read back?
+"""Embeddings of all nodes on disk.
 
 ```
 <out>/embeddings.json                       which graph, which layers, which tag

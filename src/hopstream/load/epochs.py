@@ -13,11 +13,11 @@ from typing import Any, NoReturn, Protocol, Self
 
 from hopstream.checks import OfOneProcess
 from hopstream.errors import FormatError, IdRangeError, StateError
+from hopstream.load.load_settings import ConsumerSettings, Transform
 from hopstream.load.place import KIND, Facts, Place
 from hopstream.load.service import class_name
-from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches, WorkerSettings
+from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches
 
-Transform = Callable[[Any], Any]
 IN_TRANSFORM = "in the transform"
 Explain = Callable[[FormatError | IdRangeError], Exception]
 """Gives the error to raise where damage led to this one, or the same."""
@@ -90,14 +90,13 @@ class EpochLoader(OfOneProcess):
     )
 
     def __init__(
-        self, *, num_steps: int, new_maker: Callable[[], Maker], transform: Transform | None, workers: WorkerSettings,
+        self, *, num_steps: int, new_maker: Callable[[], Maker], settings: ConsumerSettings,
         explain: Explain | None = None,
     ) -> None:  # fmt: skip
         """Prepare epochs of ``num_steps`` batches; ``new_maker`` is called once per thread, ``explain`` for errors."""
         self._num_steps = num_steps
         self._new_maker = new_maker
-        self._transform = transform
-        self._workers = workers
+        self._settings = settings
         self._explain = explain
         self._place = Place()
         self._makers: list[Maker] = []
@@ -229,17 +228,19 @@ class EpochLoader(OfOneProcess):
 
     def _start(self) -> Batches[Any]:
         """Start making the batches from the place onwards."""
-        num_makers = max(1, self._workers.num_threads)
+        num_makers = max(1, self._settings.num_threads)
         if any(thread.is_alive() for thread in self._threads):
             self._makers.clear()  # a thread that did not end in time still uses them
         while len(self._makers) < num_makers:
             self._makers.append(self._new_maker())
         self._on_begin(self._place.epoch, self._place.next_batch)
-        producers = [_Producer(maker, self._transform, self._place.epoch, self._explain) for maker in self._makers]
+        producers = [
+            _Producer(maker, self._settings.transform, self._place.epoch, self._explain) for maker in self._makers
+        ]
         steps = range(self._place.next_batch, self._num_steps)
-        if not self._workers.num_threads:
+        if not self._settings.num_threads:
             return InlineBatches(producers[0], steps)
-        batches = ThreadedBatches(producers, steps, self._workers, is_cold=self._is_cold, on_end=self._end_call())
+        batches = ThreadedBatches(producers, steps, self._settings, is_cold=self._is_cold, on_end=self._end_call())
         self._threads = batches.threads
         self._is_cold = False
         return batches

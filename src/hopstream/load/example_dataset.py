@@ -1,16 +1,16 @@
-"""How does torch's own ``DataLoader`` read exported subgraphs in its worker processes?"""
+"""Exported subgraphs as a data set of torch, whose ``DataLoader`` reads them in worker processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hopstream.load.example_reader import Files
-from hopstream.load.examples import ExampleOptions, OpenExamples, open_examples
-from hopstream.load.options import read_integer
+from hopstream.checks import read_integer
+from hopstream.load.arguments import takes
+from hopstream.load.examples import ExampleArguments, OpenExamples, open_examples
 
 MAX_PLACE = (1 << 63) - 1
 
@@ -25,16 +25,13 @@ class ExampleDataset(IterableDataset[Any]):
     Call ``set_epoch`` before each one, or every iteration is the same epoch, in the same order.
     """
 
-    def __init__(self, files: Files, batch_size: int = 1, **options: Unpack[ExampleOptions]) -> None:
+    @takes(ExampleArguments)
+    def __init__(self, arguments: ExampleArguments) -> None:
         """Open the files and check every setting against them; workers get what was found, and do not look again.
 
-        Args:
-            files: The files.
-            batch_size: Subgraphs per batch and rank.
-            **options: The other settings of ``ExampleLoader``, which says what they mean and what is raised; threads
-                are not used.
+        ``ExampleLoader`` says what is raised. Threads are not used.
         """
-        self._opened: OpenExamples = open_examples(files, batch_size, options)
+        self._opened: OpenExamples = open_examples(arguments)
         # In shared memory, so that workers that are there already see what ``set_epoch`` says.
         self._place = torch.zeros(2, dtype=torch.int64)
         self._place.share_memory_()  # type: ignore[no-untyped-call]
@@ -62,7 +59,7 @@ class ExampleDataset(IterableDataset[Any]):
         return self._batches(epoch, range(first + number, self._opened.order.num_steps, num_workers))
 
     def _batches(self, epoch: int, steps: range) -> Iterator[Any]:
-        maker, transform = self._opened.maker(), self._opened.transform
+        maker, transform = self._opened.maker(), self._opened.settings.transform
         for step in steps:
             batch = maker.make(epoch, step)
             yield batch if transform is None else transform(batch)

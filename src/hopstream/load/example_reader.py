@@ -1,4 +1,4 @@
-"""How do exported files become graph tensors, whichever of their examples are asked for?"""
+"""Reads any examples of exported files as graph tensors."""
 
 from __future__ import annotations
 

@@ -1,26 +1,24 @@
-"""How does a training script get mini-batches of subgraphs that were sampled and exported before?"""
+"""Loader of subgraphs that were sampled and exported before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.checks import check_choice, known_names
-from hopstream.errors import FormatError, MissingDependencyError, SettingsError, UnknownNameError
-from hopstream.load.epochs import EpochLoader, Transform
-from hopstream.load.example_order import ExampleOrder
+from hopstream.checks import Settings, check_choice, known_names
+from hopstream.errors import FormatError, MissingDependencyError, UnknownNameError
+from hopstream.load.arguments import takes
+from hopstream.load.epochs import EpochLoader
 from hopstream.load.example_reader import ExampleReader, Files, chosen_spec, example_paths, schema_of
-from hopstream.load.options import MAX_RNG_SEED, read_flag, read_integer, read_rank, refuse_unknown
-from hopstream.load.order import Remainder
+from hopstream.load.load_settings import ConsumerSettings, OrderSettings
+from hopstream.load.order import ExampleOrder
 from hopstream.load.place import Facts
-from hopstream.load.setup import Collate
-from hopstream.load.workers import WorkerSettings
 from hopstream.tfgnn.graph_schema import AUXILIARY
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.spec import GraphSpec
@@ -29,30 +27,54 @@ Strings = Literal["text", "bytes", "drop"]
 MAX_BATCH = 1 << 24
 
 
-class ExampleOptions(TypedDict, total=False):
-    """The settings of ``ExampleLoader`` beside files and batch size; it says what they mean."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExampleFiles(Settings):
+    """Exported subgraphs.
 
-    schema: Any
-    shuffle: bool
-    window: int
-    drop_last: bool
-    seed_set: str | None
-    node_features: Mapping[str, Sequence[str]] | None
-    edge_features: Mapping[str, Sequence[str]] | None
-    context_features: Sequence[str] | None
-    strings: Strings
-    num_components: int
-    prefix: str
-    collate: Collate
-    pin_memory: bool
-    transform: Transform | None
-    num_threads: int
-    prefetch: int
-    timeout_s: float
-    rank: int | None
-    world_size: int
-    remainder: Remainder
-    rng_seed: int
+    Attributes:
+        files: TFRecord files of ``tf.Example``, plain or compressed with gzip, or Parquet files: a name such as
+            ``train.tfrecord@8`` or ``train-*.parquet``, or several. Compressed files are read once to count.
+    """
+
+    files: Files = field(kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExampleArguments(ConsumerSettings, OrderSettings, ExampleFiles):
+    """Arguments of ``ExampleLoader``. A seed is a subgraph, and ``collate="numpy"`` gives ``GraphBatch``.
+
+    Attributes:
+        schema: A ``GraphSchema`` message or its path; None: the one beside the files, ``train.tfrecord.pbtxt``, or the
+            only ``.pbtxt`` there.
+        window: With ``shuffle``: examples that are mixed with each other, of files that follow each other in the new
+            order; of compressed and Parquet files, some four times as many are kept in memory.
+        seed_set: The node set whose first nodes are the seeds; None: the schema's ``info.root_set``.
+        node_features: Node set to the names that are read; None: all.
+        edge_features: Edge set to the names that are read; None: all.
+        context_features: Names; None: all.
+        strings: ``text`` (lists of ``str``, as deep as their shape), ``bytes`` (as they are), or ``drop``.
+        num_components: Components of each graph.
+        prefix: What stands before every name in the examples.
+    """
+
+    batch_size: int = field(default=1, kw_only=False)
+    schema: Any = None
+    window: int = 1024
+    seed_set: str | None = None
+    node_features: Mapping[str, Sequence[str]] | None = None
+    edge_features: Mapping[str, Sequence[str]] | None = None
+    context_features: Sequence[str] | None = None
+    strings: Strings = "text"
+    num_components: int = 1
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        self._read_integer("batch_size", 1, MAX_BATCH)
+        super().__post_init__()
+        self._read_integer("window", 1)
+        self._read_integer("num_components", 1)
+        check_choice("strings", self.strings, get_args(Strings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,8 +131,7 @@ class OpenExamples:
     order: ExampleOrder
     seed_set: str | None
     convert: Convert
-    transform: Transform | None
-    workers: WorkerSettings
+    settings: ConsumerSettings
 
     def maker(self) -> ExampleMaker:
         """What makes batches; one thread uses one."""
@@ -124,27 +145,9 @@ class ExampleLoader(EpochLoader):
     whatever the number of threads and after a resume.
     """
 
-    def __init__(self, files: Files, batch_size: int = 1, **options: Unpack[ExampleOptions]) -> None:
+    @takes(ExampleArguments)
+    def __init__(self, arguments: ExampleArguments) -> None:
         """Open the files and check every setting against them.
-
-        Args:
-            files: TFRecord files of ``tf.Example``, plain or compressed with gzip, or Parquet files: a name such as
-                ``train.tfrecord@8`` or ``train-*.parquet``, or several. Compressed files are read once to count.
-            batch_size: Subgraphs per batch and rank.
-            **options: ``schema``: a ``GraphSchema`` message or its path; None: the one beside the files,
-                ``train.tfrecord.pbtxt``, or the only ``.pbtxt`` there.
-                ``shuffle``: a new order of files and examples each epoch.
-                ``window``: examples that are mixed with each other, of files that follow each other in the new order;
-                of compressed and Parquet files, some four times as many are kept in memory.
-                ``drop_last``, ``rank``, ``world_size``, ``remainder``, ``rng_seed``, ``transform``, ``num_threads``,
-                ``prefetch``, ``timeout_s``, ``pin_memory``, ``collate``: as for ``NeighborLoader``; ``numpy`` gives
-                ``GraphBatch``.
-                ``seed_set``: the node set whose first nodes are the seeds; None: the schema's ``info.root_set``.
-                ``node_features``, ``edge_features``: set to the names that are read; None: all.
-                ``context_features``: names; None: all.
-                ``strings``: ``text`` (lists of ``str``, as deep as their shape), ``bytes`` (as they are), or ``drop``.
-                ``num_components``: components of each graph, 1 unless told.
-                ``prefix``: what stands before every name in the examples.
 
         Raises:
             SettingsError: A setting that cannot be met.
@@ -153,11 +156,8 @@ class ExampleLoader(EpochLoader):
             FormatError: A file is missing, damaged or of another kind, or there is no schema.
             MissingDependencyError: ``collate="pyg"`` without torch and torch_geometric.
         """
-        self._opened = open_examples(files, batch_size, options)
-        super().__init__(
-            num_steps=self._opened.order.num_steps, new_maker=self._opened.maker, transform=self._opened.transform,
-            workers=self._opened.workers,
-        )  # fmt: skip
+        opened = self._opened = open_examples(arguments)
+        super().__init__(num_steps=opened.order.num_steps, new_maker=opened.maker, settings=opened.settings)
 
     @property
     def num_examples(self) -> int:
@@ -171,64 +171,39 @@ class ExampleLoader(EpochLoader):
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
-        order = self._opened.order
-        return {
-            "examples": self._opened.reader.fingerprint(),
-            "batch_size": order.batch_size,
-            "shuffle": order.is_shuffled,
-            "window": order.window,
-            "drop_last": order.drop_last,
-            "world_size": order.world_size,
-            "remainder": order.remainder,
-            "rng_seed": order.rng_seed,
-        }
+        opened = self._opened
+        order = {name: getattr(opened.order.settings, name) for name in OrderSettings.field_names() if name != "rank"}
+        return {"examples": opened.reader.fingerprint(), "window": opened.order.window, **order}
 
     def __repr__(self) -> str:
         """The loader in one line."""
         order = self._opened.order
         return (
             f"ExampleLoader({order.num_seeds} examples in {len(order.file_sizes)} files, "
-            f"batch_size={order.batch_size}, {len(self)} batches on rank {order.rank} of {order.world_size})"
+            f"batch_size={order.settings.batch_size}, {len(self)} batches on {order.settings.rank_text})"
         )
 
 
-def open_examples(files: Files, batch_size: int, options: ExampleOptions) -> OpenExamples:
-    """Check the settings of a loader and open its files; ``ExampleLoader`` says what they mean and what is raised."""
-    refuse_unknown(ExampleLoader, options, ExampleOptions.__annotations__)
-    workers = WorkerSettings(
-        num_threads=read_integer("num_threads", options.get("num_threads", 1), 0),
-        prefetch=read_integer("prefetch", options.get("prefetch", 2), 0),
-        timeout_s=options.get("timeout_s", 120.0),
-    )
-    transform = options.get("transform")
-    if transform is not None and not callable(transform):
-        raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
-    strings = options.get("strings", "text")
-    check_choice("strings", strings, get_args(Strings))
-    window = read_integer("window", options.get("window", 1024), 1)
-    rank, world_size = read_rank(options.get("rank"), options.get("world_size", 1))
-    paths = example_paths(files)
-    schema = schema_of(options.get("schema"), paths)
+def open_examples(arguments: ExampleArguments) -> OpenExamples:
+    """Open a loader's files and check its settings against them; ``ExampleLoader`` says what is raised."""
+    paths = example_paths(arguments.files)
+    schema = schema_of(arguments.schema, paths)
     spec = chosen_spec(
-        GraphSpec.of_schema(schema), options.get("node_features"), options.get("edge_features"),
-        options.get("context_features"), has_strings=strings != "drop",
+        GraphSpec.of_schema(schema), arguments.node_features, arguments.edge_features, arguments.context_features,
+        has_strings=arguments.strings != "drop",
     )  # fmt: skip
-    seed_set = _seed_set(options.get("seed_set"), schema, spec)
-    convert = _collator(options, spec, strings)
+    seed_set = _seed_set(arguments.seed_set, schema, spec)
+    convert = _collator(arguments, spec)
     reader = ExampleReader(
-        paths, spec, num_components=read_integer("num_components", options.get("num_components", 1), 1),
-        prefix=options.get("prefix", ""), window=window,
-    )  # fmt: skip
+        paths, spec, num_components=arguments.num_components, prefix=arguments.prefix, window=arguments.window
+    )
     if not sum(reader.sizes):
         raise FormatError(f"{paths[0]}{' and the other files' if len(paths) > 1 else ''}: there are no examples")
     order = ExampleOrder(
-        num_seeds=sum(reader.sizes), batch_size=read_integer("batch_size", batch_size, 1, MAX_BATCH),
-        is_shuffled=read_flag("shuffle", options.get("shuffle", False)),
-        drop_last=read_flag("drop_last", options.get("drop_last", False)),
-        rng_seed=read_integer("rng_seed", options.get("rng_seed", 0), 0, MAX_RNG_SEED), rank=rank,
-        world_size=world_size, remainder=options.get("remainder", "spread"), file_sizes=reader.sizes, window=window,
+        num_seeds=sum(reader.sizes), settings=OrderSettings.within(arguments), file_sizes=reader.sizes,
+        window=arguments.window,
     )  # fmt: skip
-    return OpenExamples(reader, order, seed_set, convert, transform, workers)
+    return OpenExamples(reader, order, seed_set, convert, ConsumerSettings.within(arguments))
 
 
 def _seed_set(given: str | None, schema: Any, spec: GraphSpec) -> str | None:
@@ -240,20 +215,16 @@ def _seed_set(given: str | None, schema: Any, spec: GraphSpec) -> str | None:
     return name
 
 
-def _collator(options: ExampleOptions, spec: GraphSpec, strings: Strings) -> Convert:
-    collate, pin_memory = options.get("collate", "pyg"), read_flag("pin_memory", options.get("pin_memory", False))
-    check_choice("collate", collate, get_args(Collate))
-    if collate == "numpy":
-        if pin_memory:
-            raise SettingsError("pin_memory=True pins torch tensors; use it with collate='pyg'")
+def _collator(arguments: ExampleArguments, spec: GraphSpec) -> Convert:
+    if arguments.collate == "numpy":
         return _as_it_is
     examples = _import_pyg()
     examples.check_example_names(spec)
-    if pin_memory:
+    if arguments.pin_memory:
         from hopstream.load.pyg import check_can_pin
 
         check_can_pin()
-    return partial(examples.to_hetero_data, strings=strings, is_pinned=pin_memory)
+    return partial(examples.to_hetero_data, strings=arguments.strings, is_pinned=arguments.pin_memory)
 
 
 def _import_pyg() -> ModuleType:

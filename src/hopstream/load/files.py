@@ -1,4 +1,4 @@
-"""How is a graph read from what torch wrote: PyG's processed files, and OGB's folders with ``.pt`` files in them?
+"""Reads graphs that torch wrote: PyG's processed files, and OGB's folders with ``.pt`` files in them.
 
 Nothing in such a file is run; see ``load/torch_files.py``.
 """

@@ -1,4 +1,4 @@
-"""How do batches of one layer come about, and the rows that the layer makes of them?"""
+"""Makes the batches of one layer, and the rows that the layer makes of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from hopstream.kernels.memory import address_table
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.columns import ColumnChoice
 from hopstream.load.embeddings import Embeddings
+from hopstream.load.load_settings import LoadSettings
 from hopstream.load.place import Facts
 from hopstream.load.service import BatchService
-from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader
+from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan, SeedNodes, plan_from_num_neighbors
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store import Source
 from hopstream.store.contract import MAX_COUNT
@@ -52,11 +54,11 @@ class LayerLoader(SubgraphLoader):
         source: Source | BatchService,
         direction: Direction,
         num_neighbors: int | Mapping[EdgeType, int] | Mapping[str, int],
-        options: LoaderOptions,
+        settings: LoadSettings,
     ) -> None:
         """Open the source; see ``infer_layerwise`` for the settings."""
         # Rows of the layer before are on this machine, so batches are made here, also where servers could make some.
-        self._setup = setup = replace(self._open(source, direction, options), session=None)
+        self._setup = setup = replace(self._open(source, direction, settings), session=None)
         try:
             self.plans = {t: _plan(setup, num_neighbors, t) for t in setup.store.schema.nodes}
             self._begin_layer([], 0, {})
@@ -67,7 +69,7 @@ class LayerLoader(SubgraphLoader):
     @property
     def batch_size(self) -> int:
         """Rows of a batch."""
-        return self._setup.batch_size
+        return self._setup.settings.batch_size
 
     def features(self) -> dict[str, dict[str, list[str]]]:
         """The graph's features that the layers see."""
@@ -79,22 +81,21 @@ class LayerLoader(SubgraphLoader):
 
     def facts(self) -> Facts:
         """What decides over the neighbours."""
-        return {"direction": self._setup.direction, "rng_seed": self._setup.rng_seed}
+        return {"direction": self._setup.direction, "rng_seed": self._setup.settings.rng_seed}
 
     @property
     def rank(self) -> int:
         """This process among those that share the parts."""
-        return self._setup.rank
+        return self._setup.settings.own_rank
 
     @property
     def world_size(self) -> int:
         """How many they are."""
-        return self._setup.world_size
+        return self._setup.settings.world_size
 
     def own_parts(self) -> list[int]:
         """The parts that this rank computes."""
-        setup = self._setup
-        return list(range(setup.rank, setup.store.book.num_parts, setup.world_size))
+        return list(range(self.rank, self._setup.store.book.num_parts, self.world_size))
 
     def run(
         self, embeddings: Embeddings, number: int, spans: Sequence[RowSpan], layer: Layer
@@ -140,7 +141,7 @@ class LayerMaker:
         span = self._spans[step]
         ids = np.arange(span.first, span.stop, dtype=np.int64)
         self.stage = "sampling"
-        rng_seed = derive_seed("layer", self._setup.rng_seed, self._number)
+        rng_seed = derive_seed("layer", self._setup.settings.rng_seed, self._number)
         subgraph = self._runners[span.node_type].run(SeedNodes(ids={span.node_type: ids}, rng_seed=rng_seed))
         self.stage = "fetching features"
         about = BatchFacts(
@@ -188,7 +189,11 @@ def _plan(
     else:
         per_hop = [read_integer("num_neighbors", num_neighbors, -1, MAX_COUNT)]
     return plan_from_num_neighbors(
-        schema, per_hop, (node_type,), direction=setup.direction, wants_edge_ids=setup.columns.has_edge_features
+        schema,
+        per_hop,
+        (node_type,),
+        SamplingSettings(direction=setup.direction),
+        wants_edge_ids=setup.columns.has_edge_features,
     )
 
 

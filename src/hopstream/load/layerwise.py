@@ -1,4 +1,4 @@
-"""How are embeddings of all nodes inferred, one layer of a model after the other, over a graph of any size?
+"""Infers embeddings of all nodes, one layer of a model after the other, over a graph of any size.
 
 Sampling k hops around every node would compute the same embeddings again and again. Layer by layer, every node is
 computed once: layer 1 from the graph's features, layer ``k`` from what layer ``k - 1`` left on disk. A run that was
@@ -10,87 +10,48 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from hopstream.arrays import Array, write_array
-from hopstream.dataset.spot_check import Verify
+from hopstream.checks import check_seconds
 from hopstream.errors import SettingsError, StoreTimeout
-from hopstream.load.buffers import BufferPool
-from hopstream.load.columns import EdgeFeatures, NodeFeatures
+from hopstream.load.arguments import PYG_OPTIONS, called_with
 from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, PartWriter, begin_embeddings
 from hopstream.load.layer_batches import Layer, LayerLoader, RowSpan
-from hopstream.load.options import PYG_OPTIONS, check_seconds, read_integer, refuse_unknown
-from hopstream.load.service import BatchService
-from hopstream.load.setup import Collate, LoaderOptions
-from hopstream.sample.options import SamplingOptions
+from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.sample.plan import SampleOp
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import Direction, EdgeType
-from hopstream.store import Source
 from hopstream.store.contract import KEY, FetchRequest, Store
 from hopstream.uris import local_path
-
-if TYPE_CHECKING:
-    from hopstream.store.settings import StoreSettings
 
 Progress = Callable[[str, int, int], None]
 ROWS_PER_CHUNK = 1 << 16
 POLL_S = 0.05
 
 
-class InferenceOptions(TypedDict, total=False):
-    """Settings that ``infer_layerwise`` shares with ``NeighborLoader``."""
-
-    batch_size: int
-    node_features: NodeFeatures
-    edge_features: EdgeFeatures
-    collate: Collate
-    num_threads: int
-    prefetch: int
-    pin_memory: bool
-    timeout_s: float
-    buffer_bytes: int | BufferPool
-    rank: int | None
-    world_size: int
-    rng_seed: int
-    verify: Verify
-    store_settings: StoreSettings | None
-
-
-INFERENCE_OPTIONS = InferenceOptions.__annotations__
+DRAWING_OPTIONS = tuple(name for name in SamplingSettings.field_names() if name != "direction")
 _ALL = "every node is computed from its whole neighbourhood, in the order of parts; leave it out"
 OTHER_OPTIONS: Mapping[str, str] = {
     **PYG_OPTIONS,
-    **dict.fromkeys(("shuffle", "drop_last", "remainder", "seeds", *SamplingOptions.__annotations__), _ALL),
+    **dict.fromkeys(("shuffle", "drop_last", "remainder", "seeds", *DRAWING_OPTIONS), _ALL),
     "edge_keys": "batches are not given to the user, and layers need no keys; leave it out",
     "transform": "layer= is called with each batch",
 }
 """Options of other loaders that are not options here, and what to do instead."""
 
 
-def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
-    source: Source | BatchService,
-    layer: Layer,
-    out: str | Path,
-    *,
-    num_layers: int,
-    num_neighbors: int | Mapping[EdgeType, int] | Mapping[str, int] = -1,
-    node_types: Sequence[str] | None = None,
-    direction: Direction = "in",
-    tag: str = "",
-    overwrite: bool = False,
-    rows_per_chunk: int = ROWS_PER_CHUNK,
-    wait_s: float = 3600.0,
-    progress: Progress | None = None,
-    **options: Unpack[InferenceOptions],
-) -> Embeddings:
-    """Compute and write embeddings of all nodes, and go on where an earlier run stopped.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InferenceArguments(LoadSettings, GraphSource):
+    """Arguments of ``infer_layerwise``. With ``rank`` and ``world_size``, ranks share parts.
 
-    Args:
-        source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store. Of a ``RemoteGraph``
-            neighbours and features are asked, and batches are made here: the rows of the layer before are.
+    Of a ``RemoteGraph`` neighbours and features are asked, and batches are made here: the rows of the layer before are.
+
+    Attributes:
         layer: ``layer(number, node_type, batch)`` returns float[batch_size, width], a row for each of the batch's
             seeds, as a tensor or array. ``number`` counts from 0. Batches hold one hop; the graph's features are in
             those of layer 0, the rows of the layer before, as feature ``h``, in the others.
@@ -106,8 +67,33 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
         rows_per_chunk: After so many rows, work is saved.
         wait_s: With several ranks: how long to wait for the others at the end of a layer.
         progress: Called as ``progress(stage, done, total)`` with rows of a layer. None: a line on a terminal's stderr.
-        **options: The settings of ``NeighborLoader`` that concern batches, columns, threads and servers. With ``rank``
-            and ``world_size``, ranks share parts; ``out`` must be a folder that all of them see.
+    """
+
+    layer: Layer = field(kw_only=False)
+    out: str | Path = field(kw_only=False)
+    num_layers: int
+    num_neighbors: int | Mapping[EdgeType, int] | Mapping[str, int] = -1
+    node_types: Sequence[str] | None = None
+    direction: Direction = "in"
+    tag: str = ""
+    overwrite: bool = False
+    rows_per_chunk: int = ROWS_PER_CHUNK
+    wait_s: float = 3600.0
+    progress: Progress | None = None
+    batch_size: int = 4096
+    edge_keys: bool | None = False
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        self._read_integer("num_layers", 1, 64)
+        self._read_integer("rows_per_chunk", 1)
+        check_seconds("wait_s", self.wait_s)
+
+
+@called_with(InferenceArguments, OTHER_OPTIONS)
+def infer_layerwise(arguments: InferenceArguments) -> Embeddings:
+    """Compute and write embeddings of all nodes, and go on where an earlier run stopped.
 
     Returns:
         The embeddings, open.
@@ -119,30 +105,25 @@ def infer_layerwise(  # noqa: PLR0913 - what is inferred, from what, to where
         FormatError: Files of ``out`` are damaged, or ranks wrote rows of several widths or dtypes.
         StoreTimeout: Another rank did not finish a layer in time.
     """
-    refuse_unknown(infer_layerwise, options, INFERENCE_OPTIONS, OTHER_OPTIONS)
-    out = local_path(out)
-    num_layers = read_integer("num_layers", num_layers, 1, 64)
-    rows_per_chunk = read_integer("rows_per_chunk", rows_per_chunk, 1)
-    check_seconds("wait_s", wait_s)
-    given = {"batch_size": 4096, **options, "edge_keys": False}
-    loader = LayerLoader(source, direction, num_neighbors, cast(LoaderOptions, given))
+    out, num_layers, wait_s = local_path(arguments.out), arguments.num_layers, arguments.wait_s
+    loader = LayerLoader(arguments.source, arguments.direction, arguments.num_neighbors, arguments)
     with loader:
-        if overwrite and loader.world_size > 1:
+        if arguments.overwrite and loader.world_size > 1:
             raise SettingsError(
                 f"overwrite=True with {loader.world_size} ranks: one would remove what another has begun; remove "
                 f"{out} once, before the ranks start"
             )
-        facts = _facts_of(loader, num_layers, node_types, tag)
+        facts = _facts_of(loader, num_layers, arguments.node_types, arguments.tag)
         if loader.rank:
             _wait_for_record(out, wait_s)
-        embeddings = begin_embeddings(out, facts, overwrite=overwrite)
+        embeddings = begin_embeddings(out, facts, overwrite=arguments.overwrite)
         _write_keys(loader, embeddings)
         for number in range(num_layers):
             types = facts.node_types if number == num_layers - 1 else tuple(facts.node_offsets)
             rest = _Rest(embeddings, number, types, loader.own_parts())
-            report = progress or _Line(f"layer {number + 1} of {num_layers}")
-            for span, rows in loader.run(embeddings, number, rest.spans(loader.batch_size), layer):
-                rest.add(span, rows, rows_per_chunk)
+            report = arguments.progress or _Line(f"layer {number + 1} of {num_layers}")
+            for span, rows in loader.run(embeddings, number, rest.spans(loader.batch_size), arguments.layer):
+                rest.add(span, rows, arguments.rows_per_chunk)
                 report(f"layer {number + 1}", rest.done, rest.total)
             _wait_for_others(embeddings, number + 1, types, wait_s)
             for node_type in types:

@@ -1,4 +1,4 @@
-"""How does a batch of links come about, from positives to columns?
+"""Makes batches of links, from positives to columns.
 
 A batch belongs to one thread from its first to its last step: find the ends of the links, draw negatives, run the plan
 from all ends, fetch all columns. What a model is trained on, slots of ends and labels, are attributes of the batch.
@@ -17,8 +17,8 @@ from hopstream.load.batch import BatchFacts, Convert, MiniBatch, Runner, Subgrap
 from hopstream.load.link_inputs import LinkInputs
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.sample.negative_pairs import NegativeSampler, Positives
-from hopstream.sample.options import Sampling
 from hopstream.sample.plan import SeedNodes
+from hopstream.sample.sampling import Sampling
 from hopstream.sample.slots import SlotMap
 from hopstream.schema import EdgeType
 from hopstream.store.contract import Links, Store
@@ -97,14 +97,14 @@ class LinkMaker:
         negatives = np.empty((2, 0), np.int64)
         if task.negatives is not None:
             self.stage = "drawing negatives"
-            times = links.times if task.sampling.is_temporal else None
+            times = links.times if task.sampling.settings.is_temporal else None
             positives = Positives(src_keys=links.src_keys, dst_keys=links.dst_keys, times=times)
             negatives = task.negatives.draw(positives, rng_seed)
         src_keys = links.src_keys if task.is_triplet else np.concatenate([links.src_keys, negatives[0]])
         dst_keys = np.concatenate([links.dst_keys, negatives[1]])
         ends = (
             self._trees(src_keys, dst_keys, len(positions))
-            if task.sampling.is_disjoint
+            if task.sampling.settings.is_disjoint
             else self._joint(src_keys, dst_keys)
         )
         self.stage = "looking up seeds"
@@ -115,9 +115,9 @@ class LinkMaker:
                 ids=ids,
                 rng_seed=rng_seed,
                 trees=ends.trees,
-                times=_tree_times(links, ends.num_trees) if task.sampling.is_temporal else None,
+                times=_tree_times(links, ends.num_trees) if task.sampling.settings.is_temporal else None,
                 excluded=self._excluded(ids, ends, len(positions)),
-                labor=task.sampling.labor_seeds(task.order.rng_seed, epoch, span.index),
+                labor=task.sampling.labor_seeds(task.order.settings.rng_seed, epoch, span.index),
             )
         )
         if subgraph.trees is not None:
@@ -177,7 +177,7 @@ class LinkMaker:
         self, links: Links, ends: _Ends, positions: IntArray
     ) -> dict[str | EdgeType | None, dict[str, Array]]:
         num_links = len(positions)
-        times = links.times if self._task.sampling.is_temporal else None
+        times = links.times if self._task.sampling.settings.is_temporal else None
         if self._task.is_triplet:
             return self._triplets(ends, num_links, times)
         attributes: dict[str, Array] = {"edge_label_index": np.stack([ends.src_slots, ends.dst_slots])}

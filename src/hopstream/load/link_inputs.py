@@ -1,4 +1,4 @@
-"""Which links does a loader start from, and what are they labelled with?
+"""The links that a loader starts from, and their labels.
 
 Users name links as they do for PyG: pairs of keys, all edges of a type, or a split of them, with labels and times
 beside them. Whatever they gave becomes one ``LinkInputs`` record, checked once. Edges that the dataset keeps are asked

@@ -1,15 +1,15 @@
-"""How does a training script get mini-batches of links with the neighbourhoods of their ends?
+"""Loader of links with the neighbourhoods of their ends.
 
-``LinkNeighborLoader`` is the door: it checks what the user asks for against the graph, and puts together what does the
-work. No batch is made before the first iteration.
+``LinkNeighborLoader`` checks what the user asks for against the graph, and puts together what does the work. No batch
+is made before the first iteration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,23 +17,20 @@ from numpy.typing import ArrayLike
 from hopstream.arrays import Array
 from hopstream.checks import did_you_mean
 from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.load.arguments import PYG_OPTIONS, takes
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
-from hopstream.load.options import PYG_OPTIONS, refuse_data
+from hopstream.load.load_settings import LoadSettings, SampledGraph
 from hopstream.load.place import Facts
-from hopstream.load.service import BatchService, remembers_recipe
-from hopstream.load.setup import CommonOptions, LoaderSetup, SubgraphLoader, split_options
+from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.negative_pairs import NegativeSampler
 from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
-from hopstream.sample.options import Sampling, SamplingOptions
-from hopstream.sample.plan import NumNeighbors, SamplePlan
+from hopstream.sample.plan import SamplePlan
+from hopstream.sample.sampling import Sampling
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import EdgeType, type_label
-from hopstream.store import Source
 from hopstream.store.contract import MAX_TREES, Store
-
-if TYPE_CHECKING:
-    pass
 
 _LINKS = "links are chosen with edge_label_index=, shuffle=, rank= and world_size="
 OTHER_OPTIONS: Mapping[str, str] = {
@@ -52,8 +49,46 @@ OTHER_OPTIONS: Mapping[str, str] = {
 ExcludeLinks = bool | str | EdgeType | list[EdgeType] | list[str]
 
 
-class LinkOptions(SamplingOptions, CommonOptions, total=False):
-    """Settings with the meaning that ``NeighborLoader`` gives them: all but ``batch_size``, which has its own place."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SampledLinks(SampledGraph):
+    """Links the neighbourhoods of whose ends are sampled.
+
+    Attributes:
+        edge_label_index: The links: int64[2, n] keys of sources and destinations, a pair of int64[n], what
+            ``rank_links`` gives, the name of an edge split, or None for all edges; in a graph of several edge types
+            with the type in front, as in ``(("user", "rates", "movie"), "train")``. An edge type alone means all of
+            its edges. Splits and all edges need a dataset that keeps links.
+    """
+
+    edge_label_index: LinksLike = field(default=None, kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinkArguments(LoadSettings, SamplingSettings, SampledLinks):
+    """Arguments of ``LinkNeighborLoader``.
+
+    Attributes:
+        batch_size: Links per batch and rank, negatives not counted.
+        edge_label: Numbers, one row per link. With binary negatives they are classes: 0 means negative, so integer
+            classes whose smallest is 0 are raised by one.
+        edge_label_time: An integer per link: its neighbourhood is what was there at that time. With ``time_attr``
+            only, and needed then, unless the dataset knows the times of the links; given beside those, it takes
+            their place.
+        neg_sampling: ``NegativeSampling``, its settings as a dict, ``"binary"`` or ``"triplet"``.
+        neg_sampling_ratio: ``r`` stands for ``NegativeSampling("binary", r)``.
+        exclude_links: Do not follow the batch's own positives, in all edges between their ends: True leaves out the
+            links and their reverses (see ``reverse_types``), ``"self"`` the links only. Both know where links are
+            that ``hold_out_links`` moved. An edge type or several say where else the links, or their reverses, are.
+            Other edges are drawn in their place. With False and ``subgraph_type="induced"`` the links to predict
+            are edges of the batch even where their edge type has a fan-out of 0.
+    """
+
+    batch_size: int = field(default=1, kw_only=False)
+    edge_label: ArrayLike | None = None
+    edge_label_time: ArrayLike | None = None
+    neg_sampling: NegativeSampling | Mapping[str, Any] | str | None = None
+    neg_sampling_ratio: float | None = None
+    exclude_links: ExcludeLinks = False
 
 
 class LinkNeighborLoader(SubgraphLoader):
@@ -67,47 +102,9 @@ class LinkNeighborLoader(SubgraphLoader):
         {"edge_label", "edge_label_index", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index"}
     )
 
-    @refuse_data
-    @remembers_recipe
-    def __init__(  # noqa: PLR0913 - the settings that users of PyG know, under the names they know
-        self,
-        source: Source | BatchService,
-        num_neighbors: NumNeighbors,
-        edge_label_index: LinksLike = None,
-        batch_size: int = 1,
-        *,
-        edge_label: ArrayLike | None = None,
-        edge_label_time: ArrayLike | None = None,
-        neg_sampling: NegativeSampling | Mapping[str, Any] | str | None = None,
-        neg_sampling_ratio: float | None = None,
-        exclude_links: ExcludeLinks = False,
-        **options: Unpack[LinkOptions],
-    ) -> None:
+    @takes(LinkArguments, OTHER_OPTIONS)
+    def __init__(self, arguments: LinkArguments) -> None:
         """Open the source and check every setting against it.
-
-        Args:
-            source: A dataset folder, a ``cluster.json``, an address such as ``grpc://host:7001``, or an open store.
-                What the loader opens, it closes.
-            num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all. What
-                ``hold_out_links`` made is followed only where it is named.
-            edge_label_index: The links: int64[2, n] keys of sources and destinations, a pair of int64[n], what
-                ``rank_links`` gives, the name of an edge split, or None for all edges; in a graph of several edge types
-                with the type in front, as in ``(("user", "rates", "movie"), "train")``. An edge type alone means all of
-                its edges. Splits and all edges need a dataset that keeps links.
-            batch_size: Links per batch and rank, negatives not counted.
-            edge_label: Numbers, one row per link. With binary negatives they are classes: 0 means negative, so integer
-                classes whose smallest is 0 are raised by one.
-            edge_label_time: An integer per link: its neighbourhood is what was there at that time. With ``time_attr``
-                only, and needed then, unless the dataset knows the times of the links; given beside those, it takes
-                their place.
-            neg_sampling: ``NegativeSampling``, its settings as a dict, ``"binary"`` or ``"triplet"``.
-            neg_sampling_ratio: ``r`` stands for ``NegativeSampling("binary", r)``.
-            exclude_links: Do not follow the batch's own positives, in all edges between their ends: True leaves out the
-                links and their reverses (see ``reverse_types``), ``"self"`` the links only. Both know where links are
-                that ``hold_out_links`` moved. An edge type or several say where else the links, or their reverses, are.
-                Other edges are drawn in their place. With False and ``subgraph_type="induced"`` the links to predict
-                are edges of the batch even where their edge type has a fan-out of 0.
-            **options: Settings of ``NeighborLoader``.
 
         Raises:
             SettingsError: A setting that cannot be met; the message says which, and what can be done.
@@ -117,21 +114,22 @@ class LinkNeighborLoader(SubgraphLoader):
             FormatError: ``source`` is no dataset and no cluster file.
             StoreError: A server cannot be reached, or refused to answer.
         """
-        loading, drawing = split_options(LinkNeighborLoader, {**options, "batch_size": batch_size}, OTHER_OPTIONS)
-        how = read_negative_sampling(neg_sampling, neg_sampling_ratio)
-        if how is not None and how.mode == "triplet" and edge_label is not None:
+        how = read_negative_sampling(arguments.neg_sampling, arguments.neg_sampling_ratio)
+        if how is not None and how.mode == "triplet" and arguments.edge_label is not None:
             raise SettingsError("triplets have no labels; leave edge_label out, or use binary negative sampling")
-        if edge_label_time is not None and drawing.get("time_attr") is None:
+        if arguments.edge_label_time is not None and arguments.time_attr is None:
             raise SettingsError("edge_label_time needs time_attr=, the feature that holds times; give both")
-        setup = self._open(source, drawing.get("direction", "in"), loading)
+        setup = self._open(arguments.source, arguments.direction, arguments)
         self._fingerprints: dict[str, str | None] | None = None
         try:
             store = setup.store
-            sampling = Sampling.of(store, drawing)
-            inputs = read_link_inputs(store, edge_label_index, edge_label, edge_label_time)
-            self._task = _new_task(setup, sampling, inputs, how, exclude_links)
+            sampling = Sampling.of(store, arguments)
+            inputs = read_link_inputs(
+                store, arguments.edge_label_index, arguments.edge_label, arguments.edge_label_time
+            )
+            self._task = _new_task(setup, sampling, inputs, how, arguments.exclude_links)
             seed_types = tuple(dict.fromkeys((inputs.edge_type[0], inputs.edge_type[2])))
-            self._plan = sampling.plan(num_neighbors, seed_types, setup.wants_edge_ids)
+            self._plan = sampling.plan(arguments.num_neighbors, seed_types, setup.wants_edge_ids)
             self._begin(self._task.order.num_steps, partial(_new_maker, setup, self._plan, self._task))
         except BaseException:
             self._closer()
@@ -155,8 +153,8 @@ class LinkNeighborLoader(SubgraphLoader):
         """The loader in one line."""
         order, inputs = self._task.order, self._task.inputs
         return (
-            f"LinkNeighborLoader({inputs.num_links} links ({inputs.name}), batch_size={order.batch_size}, "
-            f"{len(self)} batches on rank {order.rank} of {order.world_size})"
+            f"LinkNeighborLoader({inputs.num_links} links ({inputs.name}), batch_size={order.settings.batch_size}, "
+            f"{len(self)} batches on {order.settings.rank_text})"
         )
 
 
@@ -234,12 +232,12 @@ def _new_task(
 ) -> LinkTask:
     store = setup.store
     check_link_times(store, sampling, inputs)
-    negatives = None
+    settings, negatives = sampling.settings, None
     if how is not None:
-        negatives = NegativeSampler(store, inputs.edge_type, sampling.direction, how, sampling.time_attr)
+        negatives = NegativeSampler(store, inputs.edge_type, settings.direction, how, settings.time_attr)
         if inputs.labels is not None:
             inputs = replace(inputs, labels=raise_labels(inputs.labels))
-    check_num_trees(sampling, setup.batch_size, how)
+    check_num_trees(sampling, setup.settings.batch_size, how)
     return LinkTask(
         store=store,
         inputs=inputs,
@@ -252,11 +250,12 @@ def _new_task(
 
 def check_link_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> None:
     """Raise ``SettingsError`` where sampling is temporal and links have no times."""
-    if sampling.time_attr is None or inputs.times is not None:
+    time_attr = sampling.settings.time_attr
+    if time_attr is None or inputs.times is not None:
         return
-    if inputs.are_stored and sampling.time_attr in store.schema.edges[inputs.edge_type]:
+    if inputs.are_stored and time_attr in store.schema.edges[inputs.edge_type]:
         return
-    known = f"edges of {type_label(inputs.edge_type)} have no {sampling.time_attr!r}"
+    known = f"edges of {type_label(inputs.edge_type)} have no {time_attr!r}"
     why = known if inputs.are_stored else "links that are given as keys have none of their own"
     raise SettingsError(f"time_attr needs the times of links: {why}; give edge_label_time=, one integer per link")
 
@@ -264,7 +263,7 @@ def check_link_times(store: Store, sampling: Sampling, inputs: LinkInputs) -> No
 def check_num_trees(sampling: Sampling, num_links: int, how: NegativeSampling | None) -> None:
     """Raise ``SettingsError`` where every end grows a tree and a batch of so many links has too many of them."""
     num_ends = 2 * (num_links + (how.num_negatives(num_links) + num_links if how else 0))
-    if sampling.is_disjoint and num_ends > MAX_TREES:
+    if sampling.settings.is_disjoint and num_ends > MAX_TREES:
         raise SettingsError(
             f"batch_size {num_links} with these negatives makes up to {num_ends} trees; at most {MAX_TREES} are "
             "possible; use a smaller batch_size or amount"

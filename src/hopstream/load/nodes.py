@@ -1,4 +1,4 @@
-"""How does a batch of nodes' neighbourhoods come about, from seed keys to columns?
+"""Makes batches of nodes' neighbourhoods, from seed keys to columns.
 
 A batch belongs to one thread from its first to its last step: look up the seeds and their times, run the plan, fetch
 all columns.
@@ -17,8 +17,8 @@ from hopstream.graph.subgraph import SampledEdges, Subgraph
 from hopstream.load.batch import BatchFacts, Convert, MiniBatch, Runner, SubgraphReader
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.times import SeedTimes
-from hopstream.sample.options import Sampling
 from hopstream.sample.plan import SeedNodes
+from hopstream.sample.sampling import Sampling
 from hopstream.sample.seeds import Seeds
 from hopstream.sample.slots import SlotMap
 
@@ -58,7 +58,7 @@ class NodeMaker:
         order = self._inputs.order
         span = order.span(step)
         positions = order.positions(epoch, span)
-        is_disjoint = self._inputs.sampling.is_disjoint
+        is_disjoint = self._inputs.sampling.settings.is_disjoint
         batch = self._make_trees(epoch, span, positions) if is_disjoint else self._make_joint(epoch, span, positions)
         self.stage = "collating"
         return self._convert(batch)
@@ -97,7 +97,7 @@ class NodeMaker:
         return SeedNodes(
             ids={inputs.seeds.node_type: ids},
             rng_seed=inputs.order.batch_seed(epoch, span),
-            labor=inputs.sampling.labor_seeds(inputs.order.rng_seed, epoch, span.index),
+            labor=inputs.sampling.labor_seeds(inputs.order.settings.rng_seed, epoch, span.index),
         )
 
     def _read(

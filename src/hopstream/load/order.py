@@ -1,4 +1,4 @@
-"""Which seeds belong to which batch, on which rank, in which order?
+"""The order of seeds: which of them make which batch, on which rank.
 
 An epoch is cut into global batches: batch ``g`` holds positions ``order[g * B : (g + 1) * B]`` of the seeds, and rank
 ``r`` of ``W`` takes batches ``r, r + W, …``, so the same batches exist whatever the number of ranks. Only the end of an
@@ -9,19 +9,14 @@ for ever for one that has run out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
-from hopstream.arrays import IntArray
-from hopstream.checks import check_choice
+from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.permute import permute_range
-from hopstream.load.options import MAX_RNG_SEED, read_flag, read_integer, read_rank
-
-Remainder = Literal["spread", "pad", "drop", "uneven"]
-"""What happens to the batches that do not fill a round of one batch per rank; see ``SeedOrder``."""
+from hopstream.load.load_settings import OrderSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,67 +40,70 @@ class SeedOrder:
 
     Attributes:
         num_seeds: Seeds of one epoch, over all ranks.
-        batch_size: Seeds of one batch on one rank.
-        is_shuffled: Permute the seeds anew in each epoch; otherwise they keep their order.
-        drop_last: Leave out seeds that would make a batch smaller than ``batch_size``.
-        rng_seed: Of the order and of all draws.
-        rank: This rank, in ``[0, world_size)``.
-        world_size: Number of ranks that share the epoch.
-        remainder: How ranks come to the same number of steps.
-            ``spread``: every seed exactly once; the seeds that do not fill a round are spread over all ranks, in one or
-            two rounds of batches whose sizes differ by at most one.
+        settings: Size of batches, order, ranks.
+            With ``remainder="spread"`` every seed comes exactly once: the seeds that do not fill a round are spread
+            over all ranks, in one or two rounds of batches whose sizes differ by at most one.
             ``pad``: ranks that run out take the epoch's first batches again.
             ``drop``: batches that do not make a round are left out.
             ``uneven``: every seed exactly once, and some ranks take one step more; not for synchronised training.
     """
 
     num_seeds: int
-    batch_size: int
-    is_shuffled: bool = False
-    drop_last: bool = False
-    rng_seed: int = 0
-    rank: int = 0
-    world_size: int = 1
-    remainder: Remainder = "spread"
+    settings: OrderSettings
 
     def __post_init__(self) -> None:
         """Refuse settings that make no batch, or that cannot be met."""
-        _check_kinds(self)
+        settings, num_seeds = self.settings, self.num_seeds
+        if num_seeds < 1:
+            raise SettingsError("there are no seeds; give at least one")
+        is_single = settings.remainder == "spread" and not settings.drop_last and settings.batch_size == 1
+        if is_single and num_seeds % settings.world_size and num_seeds > settings.world_size:
+            raise SettingsError(
+                f"batch_size 1 cannot spread {num_seeds} seeds evenly over {settings.world_size} ranks; use a larger "
+                "batch_size, or remainder='pad', 'drop' or 'uneven'"
+            )
         if self.num_steps:
             return
-        if self.remainder == "uneven" and self.num_batches:
-            return  # this rank has nothing, and was told that it might
+        if settings.remainder == "uneven" and self.num_batches:
+            return  # with ``uneven`` a rank may have no batch
+        remedy = "use fewer ranks, or remainder='pad' or 'uneven'"
+        if settings.drop_last:
+            remedy = "use a smaller batch_size or drop_last=False"
         raise SettingsError(
-            f"{self.num_seeds} seeds in batches of {self.batch_size} make no batch for each of {self.world_size} ranks "
-            f"with remainder={self.remainder!r} and drop_last={self.drop_last}; {_remedy(self)}"
+            f"{num_seeds} seeds in batches of {settings.batch_size} make no batch for each of {settings.world_size} "
+            f"ranks with remainder={settings.remainder!r} and drop_last={settings.drop_last}; {remedy}"
         )
 
     @property
     def num_batches(self) -> int:
         """Different batches of one epoch, over all ranks."""
-        if self.remainder == "spread":
-            return self._num_full_rounds * self.world_size + self._num_tail_batches
-        whole, rest = divmod(self.num_seeds, self.batch_size)
-        num_batches = whole + (1 if rest and not self.drop_last else 0)
-        return num_batches // self.world_size * self.world_size if self.remainder == "drop" else num_batches
+        settings = self.settings
+        if settings.remainder == "spread":
+            return self._num_full_rounds * settings.world_size + self._num_tail_batches
+        whole, rest = divmod(self.num_seeds, settings.batch_size)
+        num_batches = whole + (1 if rest and not settings.drop_last else 0)
+        is_cut = settings.remainder == "drop"
+        return num_batches // settings.world_size * settings.world_size if is_cut else num_batches
 
     @property
     def num_steps(self) -> int:
         """Batches that this rank takes in one epoch."""
-        if self.remainder == "uneven":
-            return max(0, -(-(self.num_batches - self.rank) // self.world_size))
-        return -(-self.num_batches // self.world_size)
+        settings = self.settings
+        if settings.remainder == "uneven":
+            return max(0, -(-(self.num_batches - settings.own_rank) // settings.world_size))
+        return -(-self.num_batches // settings.world_size)
 
     def span(self, step: int) -> BatchSpan:
         """The part of the order that this rank's batch number ``step`` holds; ``step`` is in ``[0, num_steps)``."""
-        index = step * self.world_size + self.rank
-        if self.remainder == "pad":
+        settings = self.settings
+        index = step * settings.world_size + settings.own_rank
+        if settings.remainder == "pad":
             index %= self.num_batches
-        num_full = self._num_full_rounds * self.world_size
-        if self.remainder != "spread" or index < num_full:
-            start = index * self.batch_size
-            return BatchSpan(start=start, stop=min(start + self.batch_size, self.num_seeds), index=index)
-        first = num_full * self.batch_size
+        num_full = self._num_full_rounds * settings.world_size
+        if settings.remainder != "spread" or index < num_full:
+            start = index * settings.batch_size
+            return BatchSpan(start=start, stop=min(start + settings.batch_size, self.num_seeds), index=index)
+        first = num_full * settings.batch_size
         rest, piece, num_pieces = self.num_seeds - first, index - num_full, self._num_tail_batches
         return BatchSpan(
             start=first + rest * piece // num_pieces, stop=first + rest * (piece + 1) // num_pieces, index=index
@@ -113,32 +111,35 @@ class SeedOrder:
 
     def positions(self, epoch: int, span: BatchSpan) -> IntArray:
         """int64[stop - start], positions of the seeds of one batch."""
-        if not self.is_shuffled:
+        settings = self.settings
+        if not settings.shuffle:
             return np.arange(span.start, span.stop, dtype=np.int64)
         positions = np.empty(span.stop - span.start, np.int64)
-        order_seed = np.uint64(derive_seed("order", self.rng_seed, epoch))
+        order_seed = np.uint64(derive_seed("order", settings.rng_seed, epoch))
         permute_range(span.start, self.num_seeds, order_seed, positions)
         return positions
 
     def batch_seed(self, epoch: int, span: BatchSpan) -> int:
         """64 random bits for the draws of one batch."""
-        return derive_seed(self.rng_seed, epoch, span.index)
+        return derive_seed(self.settings.rng_seed, epoch, span.index)
 
     @property
     def _num_full_rounds(self) -> int:
         """Rounds in which every rank's batch is full; ``spread`` gives one back where too few seeds are left over."""
-        num_rounds, rest = divmod(self.num_seeds, self.batch_size * self.world_size)
-        is_short = 0 < rest < self.world_size and not self.drop_last
+        settings = self.settings
+        num_rounds, rest = divmod(self.num_seeds, settings.batch_size * settings.world_size)
+        is_short = 0 < rest < settings.world_size and not settings.drop_last
         return max(0, num_rounds - 1) if is_short else num_rounds
 
     @property
     def _num_tail_batches(self) -> int:
         """Batches of the balanced end of an epoch: none, or one or two rounds of them."""
-        if self.drop_last:
+        settings = self.settings
+        if settings.drop_last:
             return 0
-        round_size = self.batch_size * self.world_size
+        round_size = settings.batch_size * settings.world_size
         rest = self.num_seeds - self._num_full_rounds * round_size
-        num_tail = self.world_size * -(-rest // round_size)
+        num_tail = settings.world_size * -(-rest // round_size)
         return num_tail if rest >= num_tail else 0
 
 
@@ -146,7 +147,7 @@ class SeedOrder:
 class OneBatch(SeedOrder):
     """All seeds in one batch, in their order; it has whichever number is asked for, and the draws of that number.
 
-    For batches whose seeds others choose: ``batch_size`` is ``num_seeds``.
+    For batches whose seeds others choose.
     """
 
     def span(self, step: int) -> BatchSpan:
@@ -154,27 +155,35 @@ class OneBatch(SeedOrder):
         return BatchSpan(start=0, stop=self.num_seeds, index=step)
 
 
-def _check_kinds(order: SeedOrder) -> None:
-    check_choice("remainder", order.remainder, get_args(Remainder))
-    if order.num_seeds < 1:
-        raise SettingsError("there are no seeds; give at least one")
-    read_integer("batch_size", order.batch_size, 1)
-    read_integer("rng_seed", order.rng_seed, 0, MAX_RNG_SEED)
-    read_flag("shuffle", order.is_shuffled)
-    read_flag("drop_last", order.drop_last)
-    read_rank(order.rank, order.world_size)
-    if order.rank >= order.world_size:
-        raise SettingsError(f"rank is {order.rank} of world_size {order.world_size}; ranks are 0..world_size - 1")
-    if order.remainder != "spread" or order.drop_last or order.batch_size > 1:
-        return
-    if order.num_seeds % order.world_size and order.num_seeds > order.world_size:
-        raise SettingsError(
-            f"batch_size 1 cannot spread {order.num_seeds} seeds evenly over {order.world_size} ranks; use a larger "
-            "batch_size, or remainder='pad', 'drop' or 'uneven'"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleOrder(SeedOrder):
+    """Files in a new order each epoch, and their examples mixed inside windows that follow each other.
 
+    Any stretch of the order is computed by itself, so threads, ranks and resumed loaders read what they need alone.
 
-def _remedy(order: SeedOrder) -> str:
-    if order.drop_last:
-        return "use a smaller batch_size or drop_last=False"
-    return "use fewer ranks, or remainder='pad' or 'uneven'"
+    Attributes:
+        file_sizes: Examples of each file; ``num_seeds`` in all.
+        window: Examples that are mixed with each other; the number of all examples means a full shuffle.
+    """
+
+    file_sizes: tuple[int, ...]
+    window: int
+
+    def positions(self, epoch: int, span: BatchSpan) -> IntArray:
+        """int64[stop - start], the numbers of the examples of one batch, counted over the files in their own order."""
+        places = np.arange(span.start, span.stop, dtype=np.int64)
+        if not self.settings.shuffle:
+            return places
+        for number in range(span.start // self.window, -(-span.stop // self.window)):
+            first = number * self.window
+            start, stop = max(span.start, first), min(span.stop, first + self.window)
+            mixed = places[start - span.start : stop - span.start]
+            seed = np.uint64(derive_seed("window", self.settings.rng_seed, epoch, number))
+            permute_range(start - first, min(self.window, self.num_seeds - first), seed, mixed)
+            mixed += first
+        files = np.empty(len(self.file_sizes), np.int64)
+        permute_range(0, len(files), np.uint64(derive_seed("files", self.settings.rng_seed, epoch)), files)
+        sizes = np.array(self.file_sizes, np.int64)
+        ends = np.cumsum(sizes[files])
+        at = np.searchsorted(ends, places, side="right")
+        return places - (ends - sizes[files])[at] + offsets_of(sizes)[files[at]]

@@ -1,4 +1,4 @@
-"""What is in one part of a dataset, for whoever wants to look at it?
+"""One part of a dataset, to look at.
 
 Columns are the memory maps that they are on disk. torch is loaded by ``to_data`` and ``to_hetero_data`` alone.
 """

@@ -1,4 +1,4 @@
-"""Where in training is a loader, and what must be saved to go on from there?
+"""The place of a loader in training, and what is saved to go on from there.
 
 Two numbers say where: the epoch, and how many of its batches the consumer was given. Everything else follows from the
 loader's settings, so a saved state carries those only to refuse a loader that would go on with other batches.
@@ -93,7 +93,8 @@ class Place:
         record = _fields_of(value)
         found, epoch, next_batch = record["loader"], record["epoch"], record["next_batch"]
         for name in sorted({**facts, **found}, key=lambda name: name != KIND):
-            if facts.get(name) != found.get(name):
+            # An option that was not there when the state was saved was off.
+            if facts.get(name) != found.get(name) and (name in found or facts[name] is not False):
                 raise StateError(_difference(name, found.get(name), facts.get(name)))
         for name, number, most in (("epoch", epoch, None), ("next_batch", next_batch, num_steps)):
             is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0

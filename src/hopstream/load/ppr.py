@@ -7,37 +7,58 @@ neighbourhood, with the score.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
 from hopstream.errors import SettingsError
+from hopstream.load.arguments import PYG_OPTIONS, takes
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
-from hopstream.load.options import PYG_OPTIONS, refuse_data, refuse_unknown
+from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.order import SeedOrder
 from hopstream.load.place import Facts
-from hopstream.load.service import BatchService, remembers_recipe
-from hopstream.load.setup import LoaderOptions, LoaderSetup, SubgraphLoader
-from hopstream.sample.options import SamplingOptions
+from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRNeighborhoods, PPRRunner
 from hopstream.sample.ppr_settings import PPRPlan, PPRSettings, plan_ppr
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
 from hopstream.schema import NODE, PPR_ATTRIBUTES, EdgeType, type_label
-from hopstream.store import Source
 
+L = TypeVar("L", bound=LoadSettings)
 HOW = "neighbourhoods are those of largest score, and PPRSettings says how they are found; leave it out"
 OTHER_OPTIONS: Mapping[str, str] = {
     **PYG_OPTIONS,
-    **dict.fromkeys(SamplingOptions.__annotations__, HOW),
+    **dict.fromkeys(SamplingSettings.field_names(), HOW),
     "num_neighbors": "give settings=PPRSettings(max_ppr_nodes=…, num_neighbors_per_hop=…)",
     "time_attr": "PageRank heeds no times; use NeighborLoader",
     "input_time": "PageRank heeds no times; use NeighborLoader",
     "disjoint": "each seed has a neighbourhood of its own already; leave it out",
     "weight_attr": "PageRank takes all edges alike; use NeighborLoader for weights",
+    **{name: f"it is a field of settings: settings=PPRSettings({name}=…)" for name in PPRSettings.field_names()},
 }
 """Options of other loaders that are not options here, and what to do instead."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PPRArguments(LoadSettings, GraphSource):
+    """Arguments of ``PPRLoader``; ``edge_features`` and ``edge_keys`` need ``include_sampled_edges``.
+
+    Attributes:
+        seeds: The nodes to start from, as ``NeighborLoader`` takes them.
+        settings: How neighbourhoods are found; None for ``PPRSettings()``.
+    """
+
+    seeds: SeedsLike = field(default=None, kw_only=False)
+    settings: PPRSettings | None = field(default=None, kw_only=False)
+
+    def __post_init__(self) -> None:
+        """Check that settings are a record."""
+        super().__post_init__()
+        if self.settings is not None and not isinstance(self.settings, PPRSettings):
+            raise SettingsError(f"settings is {self.settings!r}; give PPRSettings(alpha=…, eps=…), or None")
 
 
 class PPRLoader(SubgraphLoader):
@@ -52,39 +73,22 @@ class PPRLoader(SubgraphLoader):
 
     attached_names: ClassVar[frozenset[str]] = PPR_ATTRIBUTES
 
-    @refuse_data
-    @remembers_recipe
-    def __init__(
-        self,
-        source: Source | BatchService,
-        seeds: SeedsLike = None,
-        settings: PPRSettings | None = None,
-        **options: Unpack[LoaderOptions],
-    ) -> None:
+    @takes(PPRArguments, OTHER_OPTIONS)
+    def __init__(self, arguments: PPRArguments) -> None:
         """Open the source and check every setting against it.
-
-        Args:
-            source: A dataset folder, a ``cluster.json``, addresses of servers, or an open store.
-            seeds: The nodes to start from, as ``NeighborLoader`` takes them.
-            settings: How neighbourhoods are found; None for ``PPRSettings()``.
-            **options: The other settings of ``NeighborLoader``: ``batch_size``, ``shuffle``, ``num_threads`` and so on.
-                ``edge_features`` and ``edge_keys`` are of the edges of the graph, so they need
-                ``include_sampled_edges``.
 
         Raises:
             SettingsError: A setting that cannot be met.
             UnknownNameError: A node type, edge type, split or feature that the graph does not have.
             IdRangeError: A seed outside 0..n-1 of its node type.
         """
-        settings = PPRSettings() if settings is None else settings
-        _check_options(settings, options)
-        options = without_edges(settings, options)
-        setup = self._open(source, settings.direction, options)
+        settings = PPRSettings() if arguments.settings is None else arguments.settings
+        setup = self._open(arguments.source, settings.direction, without_edges(settings, arguments))
         self._fingerprint: str | None = None
         try:
-            self._seeds = read_seeds(setup.store, seeds)
+            self._seeds = read_seeds(setup.store, arguments.seeds)
             self._plan = plan_ppr(setup.store, settings, self._seeds.node_type)
-            check_edge_attr(setup, settings, options)
+            check_edge_attr(setup, settings)
             self._order = setup.order(self._seeds.num_seeds)
             self._begin(self._order.num_steps, partial(self._ppr_maker, setup))
         except BaseException:
@@ -106,8 +110,8 @@ class PPRLoader(SubgraphLoader):
         settings = self._plan.settings
         return (
             f"PPRLoader({self._seeds.num_seeds} seeds ({self._seeds.name}), alpha={settings.alpha:g}, "
-            f"eps={settings.eps:g}, max_ppr_nodes={settings.max_ppr_nodes}, batch_size={self._order.batch_size}, "
-            f"{len(self)} batches on rank {self._order.rank} of {self._order.world_size})"
+            f"eps={settings.eps:g}, max_ppr_nodes={settings.max_ppr_nodes}, "
+            f"batch_size={self._order.settings.batch_size}, {len(self)} batches on {self._order.settings.rank_text})"
         )
 
     def _ppr_maker(self, setup: LoaderSetup) -> PPRMaker:
@@ -164,13 +168,13 @@ def plan_facts(plan: PPRPlan) -> dict[str, Any]:
     return {**plan.settings.facts(), "edge_types": [type_label(edge_type) for edge_type in plan.edge_types]}
 
 
-def check_edge_attr(setup: LoaderSetup, settings: PPRSettings, options: LoaderOptions) -> None:
+def check_edge_attr(setup: LoaderSetup, settings: PPRSettings) -> None:
     """Refuse what a ``Data`` could not hold beside the neighbourhoods' ``edge_attr``.
 
     Raises:
         SettingsError: The nodes have a feature of that name.
     """
-    if options.get("collate", "pyg") != "pyg" or settings.include_sampled_edges:
+    if setup.settings.collate != "pyg" or settings.include_sampled_edges:
         return
     if setup.store.schema.is_homogeneous and "edge_attr" in setup.columns.nodes[NODE]:
         raise SettingsError(
@@ -179,27 +183,18 @@ def check_edge_attr(setup: LoaderSetup, settings: PPRSettings, options: LoaderOp
         )
 
 
-def _check_options(settings: PPRSettings, options: LoaderOptions) -> None:
-    if not isinstance(settings, PPRSettings):
-        raise SettingsError(f"settings is {settings!r}; give PPRSettings(alpha=…, eps=…), or None")
-    for name in options:
-        if name in PPRSettings.__slots__:
-            raise SettingsError(f"{name}= is a field of settings: settings=PPRSettings({name}=…)")
-    refuse_unknown(PPRLoader, options, LoaderOptions.__annotations__, OTHER_OPTIONS)
-
-
-def without_edges(settings: PPRSettings, options: LoaderOptions) -> LoaderOptions:
-    """Options that ask for nothing of the graph's edges where batches have none.
+def without_edges(settings: PPRSettings, loading: L) -> L:
+    """Settings that ask for nothing of the graph's edges where batches have none.
 
     Raises:
         SettingsError: The user asks for something.
     """
     if settings.include_sampled_edges:
-        return options
-    for name in ("edge_features", "edge_keys"):
-        if options.get(name):
+        return loading
+    for name, given in (("edge_features", loading.edge_features), ("edge_keys", loading.edge_keys)):
+        if given:
             raise SettingsError(
-                f"{name} is {options.get(name)!r}, and a batch has no edges of the graph; use it with "
+                f"{name} is {given!r}, and a batch has no edges of the graph; use it with "
                 "PPRSettings(include_sampled_edges=True), or leave it out"
             )
-    return {**options, "edge_features": [], "edge_keys": False}
+    return replace(loading, edge_features=[], edge_keys=False)

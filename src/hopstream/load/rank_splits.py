@@ -1,4 +1,4 @@
-"""Which seeds does each rank of a training job start from, where ranks do not share one loader's epochs?
+"""Splits seeds between the ranks of a training job that do not share one loader's epochs.
 
 A loader with ``rank`` and ``world_size`` already shares every epoch evenly. These functions are for jobs that fix each
 rank's seeds once: evenly, or so that a rank gets the seeds whose part lies on its own machine.
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.checks import check_choice
+from hopstream.checks import check_choice, read_integer
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.permute import permute_range
 from hopstream.load.link_inputs import LinksLike, read_link_inputs
-from hopstream.load.options import MAX_RNG_SEED, read_integer, read_rank
+from hopstream.load.load_settings import MAX_RNG_SEED, read_rank
 from hopstream.sample.seeds import SeedsLike, read_seeds
 from hopstream.store import Source, open_store
 from hopstream.store.contract import Links, Store

@@ -6,26 +6,15 @@ its batches made elsewhere from a recipe: what the user asked for, and nothing o
 
 from __future__ import annotations
 
-import inspect
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any
 
 from hopstream.load.batch import Convert, MiniBatch
 from hopstream.load.buffers import Buffers
 from hopstream.store.contract import Store
-
-P = ParamSpec("P")
-OF_THE_CONSUMER = frozenset(
-    {
-        "self", "source", "transform", "collate", "num_threads", "prefetch", "pin_memory", "timeout_s", "buffer_bytes",
-        "verify", "store_settings",
-    }
-)  # fmt: skip
-"""Arguments of loaders that say how batches are consumed, not what they are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,24 +124,6 @@ class LoneMaker(SessionMaker):
             self._session.begin(1, epoch, step)
             self._epoch = epoch
         return super().make(epoch, step)
-
-
-def remembers_recipe(init: Callable[P, None]) -> Callable[P, None]:
-    """Let a loader's ``__init__`` keep what it was called with as ``_recipe``."""
-    signature = inspect.signature(init)
-
-    @wraps(init)
-    def remembering(*args: P.args, **options: P.kwargs) -> None:
-        given = dict(signature.bind(*args, **options).arguments)
-        for name, parameter in signature.parameters.items():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                given.update(given.pop(name, {}))
-        loader: Any = args[0]
-        kept = {name: value for name, value in given.items() if name not in OF_THE_CONSUMER}
-        loader._recipe = Recipe(class_name(loader), kept)
-        init(*args, **options)
-
-    return remembering
 
 
 def class_name(loader: object) -> str:

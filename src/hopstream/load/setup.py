@@ -7,136 +7,54 @@ is opened, and closes what it opened. A loader adds what it starts from and how 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, get_args
+from typing import ClassVar, get_args
 
 from hopstream.checks import check_choice
-from hopstream.dataset.spot_check import Verify, read_verify
 from hopstream.errors import MissingDependencyError, SettingsError
 from hopstream.load.batch import Convert, MiniBatch, SubgraphReader
 from hopstream.load.buffers import BufferPool, Buffers
-from hopstream.load.columns import ColumnChoice, EdgeFeatures, NodeFeatures, choose_columns
-from hopstream.load.epochs import EpochLoader, Maker, Transform
-from hopstream.load.options import (
-    MAX_RNG_SEED,
-    PYG_OPTIONS,
-    check_source,
-    read_flag,
-    read_integer,
-    read_rank,
-    refuse_unknown,
-)
-from hopstream.load.order import Remainder, SeedOrder
+from hopstream.load.columns import ColumnChoice, choose_columns
+from hopstream.load.epochs import EpochLoader, Maker
+from hopstream.load.load_settings import LoadSettings, OrderSettings
+from hopstream.load.order import SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
-from hopstream.load.workers import WorkerSettings
-from hopstream.sample.options import SamplingOptions, check_options
 from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
 from hopstream.store import Source, open_store
 from hopstream.store.contract import Store
+from hopstream.store.sources import check_source
 from hopstream.store.whole import keeps_edge_keys
-
-if TYPE_CHECKING:
-    from hopstream.store.settings import StoreSettings
-
-Collate = Literal["pyg", "numpy"]
-DEFAULT_BUFFER_BYTES = 1 << 30
-
-
-class CommonOptions(TypedDict, total=False):
-    """Settings that every loader takes by name, with the meaning that ``NeighborLoader`` gives them."""
-
-    shuffle: bool
-    drop_last: bool
-    node_features: NodeFeatures
-    edge_features: EdgeFeatures
-    edge_keys: bool | None
-    transform: Transform | None
-    collate: Collate
-    num_threads: int
-    prefetch: int
-    pin_memory: bool
-    timeout_s: float
-    buffer_bytes: int | BufferPool
-    rank: int | None
-    world_size: int
-    remainder: Remainder
-    rng_seed: int
-    verify: Verify
-    store_settings: StoreSettings | None
-
-
-class LoaderOptions(CommonOptions, total=False):
-    """Settings that every loader has; some take ``batch_size`` in a place of its own."""
-
-    batch_size: int
-
-
-def split_options(
-    door: Callable[..., object], options: Mapping[str, object], other: Mapping[str, str] = PYG_OPTIONS
-) -> tuple[LoaderOptions, SamplingOptions]:
-    """The options of loading and of sampling, the latter checked as far as they can be by themselves.
-
-    Args:
-        door: The loader's class, for messages.
-        options: What the user gave.
-        other: Names that other loaders have for options, and what to write instead.
-
-    Raises:
-        SettingsError: An option is of the wrong kind, or one of another loader.
-        TypeError: Nobody has such an option.
-    """
-    names = {**LoaderOptions.__annotations__, **SamplingOptions.__annotations__}
-    refuse_unknown(door, options, names, other)
-    loading = {name: value for name, value in options.items() if name in LoaderOptions.__annotations__}
-    drawing = {name: value for name, value in options.items() if name in SamplingOptions.__annotations__}
-    return cast(LoaderOptions, loading), check_options(cast(SamplingOptions, drawing))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoaderSetup:
-    """The common settings of one loader, checked, with its source open.
+    """The settings of one loader with its source open.
 
     Attributes:
+        settings: What the user asked for.
+        direction: The direction that the loader follows.
         store: Where everything comes from.
         session: Who makes the batches where the loader does not.
         close: Closes the store if the loader opened it.
-        direction: The direction that the loader follows.
         columns: Features that are fetched.
         wants_edge_keys: Fetch original edge keys as well.
         convert: Brings a ``MiniBatch`` into the form that the user wants.
         buffers: Where a batch's arrays come from.
-        workers: Threads.
-        transform: The user's own last step.
-        batch_size: Seeds per batch and rank.
-        is_shuffled: Visit seeds in a new order each epoch.
-        drop_last: Leave out batches that would be smaller.
-        rng_seed: Of the order and of all draws.
-        rank: This process among those that share each epoch.
-        world_size: How many they are.
-        remainder: How ranks come to the same number of steps.
     """
 
+    settings: LoadSettings
+    direction: Direction
     store: Store
     session: BatchSession | None
     close: Callable[[], object]
-    direction: Direction
     columns: ColumnChoice
     wants_edge_keys: bool
     convert: Convert
     buffers: Buffers
-    workers: WorkerSettings
-    transform: Transform | None
-    batch_size: int
-    is_shuffled: bool
-    drop_last: bool
-    rng_seed: int
-    rank: int
-    world_size: int
-    remainder: Remainder
 
     @property
     def wants_edge_ids(self) -> bool:
@@ -149,27 +67,16 @@ class LoaderSetup:
         Raises:
             SettingsError: They make no batch.
         """
-        return SeedOrder(
-            num_seeds=num_seeds, batch_size=self.batch_size, is_shuffled=self.is_shuffled, drop_last=self.drop_last,
-            rng_seed=self.rng_seed, rank=self.rank, world_size=self.world_size, remainder=self.remainder,
-        )  # fmt: skip
+        return SeedOrder(num_seeds=num_seeds, settings=self.settings)
 
     def reader(self) -> SubgraphReader:
         """What turns sampled subgraphs into batches; one thread uses one."""
         return SubgraphReader(self.store, self.columns, self.wants_edge_keys, self.buffers)
 
     def facts(self) -> Facts:
-        """What of the common settings decides over the batches."""
-        return {
-            "graph_id": self.store.graph_id,
-            "direction": self.direction,
-            "batch_size": self.batch_size,
-            "shuffle": self.is_shuffled,
-            "drop_last": self.drop_last,
-            "world_size": self.world_size,
-            "remainder": self.remainder,
-            "rng_seed": self.rng_seed,
-        }
+        """What of the common settings decides over the batches: all of the order's but the rank."""
+        order = {name: getattr(self.settings, name) for name in OrderSettings.field_names() if name != "rank"}
+        return {"graph_id": self.store.graph_id, "direction": self.direction, **order}
 
 
 class SubgraphLoader(EpochLoader):
@@ -183,9 +90,9 @@ class SubgraphLoader(EpochLoader):
     _setup: LoaderSetup
     _recipe: Recipe
 
-    def _open(self, source: Source | BatchService, direction: Direction, options: LoaderOptions) -> LoaderSetup:
-        """Check the common settings, then open the source; from here on it is closed with the loader."""
-        setup = open_setup(source, direction, options, self.attached_names)
+    def _open(self, source: Source | BatchService, direction: Direction, settings: LoadSettings) -> LoaderSetup:
+        """Open the source; from here on it is closed with the loader."""
+        setup = open_setup(source, direction, settings, self.attached_names)
         # Also runs when the loader is collected or the program ends: a connection must not outlive the interpreter.
         self._closer = weakref.finalize(self, setup.close)
         self._setup = setup
@@ -202,14 +109,14 @@ class SubgraphLoader(EpochLoader):
                 raise
             new_maker = partial(SessionMaker, session, self._setup.buffers, self._setup.convert)
         super().__init__(
-            num_steps=num_steps, new_maker=new_maker, transform=self._setup.transform, workers=self._setup.workers,
+            num_steps=num_steps, new_maker=new_maker, settings=self._setup.settings,
             explain=self._setup.store.explain_damage,
         )  # fmt: skip
 
     def _on_begin(self, epoch: int, step: int) -> None:
         if self._setup.session is not None:
-            workers = self._setup.workers
-            num_ahead = max(1, workers.num_threads) + workers.prefetch
+            settings = self._setup.settings
+            num_ahead = max(1, settings.num_threads) + settings.prefetch
             self._setup.session.begin(num_ahead, epoch, step)
 
     def _end_call(self) -> Callable[[], None]:
@@ -250,15 +157,15 @@ class SubgraphLoader(EpochLoader):
 def open_setup(
     source: Source | BatchService,
     direction: Direction,
-    options: LoaderOptions,
+    settings: LoadSettings,
     attached_names: frozenset[str] = ATTACHED_ATTRIBUTES,
 ) -> LoaderSetup:
-    """Check the common settings of a loader, then open its source; it is closed again where something does not fit.
+    """Open a loader's source, and check its settings against it; it is closed again where something does not fit.
 
     Args:
         source: Where batches come from.
         direction: The direction that the loader follows.
-        options: The common settings.
+        settings: How batches are loaded.
         attached_names: What the loader may attach to a PyG batch: features of these names are refused.
 
     Raises:
@@ -268,35 +175,17 @@ def open_setup(
         FormatError: ``source`` is no dataset and no cluster file.
         StoreError: A server cannot be reached, or refused to answer.
     """
-    workers = WorkerSettings(
-        num_threads=read_integer("num_threads", options.get("num_threads", 1), 0),
-        prefetch=read_integer("prefetch", options.get("prefetch", 2), 0),
-        timeout_s=options.get("timeout_s", 120.0),
-    )
-    batch_size = read_integer("batch_size", options.get("batch_size", 1), 1)
-    kept = options.get("buffer_bytes", DEFAULT_BUFFER_BYTES)
-    pool = kept if isinstance(kept, BufferPool) else BufferPool(read_integer("buffer_bytes", kept, 0))
-    rng_seed = read_integer("rng_seed", options.get("rng_seed", 0), 0, MAX_RNG_SEED)
-    rank, world_size = read_rank(options.get("rank"), options.get("world_size", 1))
-    is_shuffled, drop_last = (read_flag(name, options.get(name, False)) for name in ("shuffle", "drop_last"))
-    pin_memory = read_flag("pin_memory", options.get("pin_memory", False))
-    edge_keys, transform = options.get("edge_keys"), options.get("transform")
-    edge_keys = None if edge_keys is None else read_flag("edge_keys", edge_keys)
-    if transform is not None and not callable(transform):
-        raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
-    store, session, close = _open_source(source, options, rank)
+    settings = LoadSettings.within(settings)
+    store, session, close = _open_source(source, settings)
     try:
-        columns = choose_columns(store.schema, options.get("node_features"), options.get("edge_features"))
-        wants_edge_keys = _wants_edge_keys(store, direction, edge_keys)
-        collate = options.get("collate", "pyg")
-        if collate == "pyg":
-            _check_names(store.schema, columns, attached_names)
-        convert, buffers = _collator(store.schema, collate, pin_memory, pool)
+        columns = choose_columns(store.schema, settings.node_features, settings.edge_features)
+        wants_edge_keys = _wants_edge_keys(store, direction, settings.edge_keys)
+        if settings.collate == "pyg":
+            _import_pyg().check_names(store.schema, columns, attached_names)
+        convert, buffers = _collator(store.schema, settings)
         return LoaderSetup(
-            store=store, session=session, close=close, direction=direction, columns=columns,
-            wants_edge_keys=wants_edge_keys, convert=convert, buffers=buffers, workers=workers, transform=transform,
-            batch_size=batch_size, is_shuffled=is_shuffled, drop_last=drop_last, rng_seed=rng_seed, rank=rank,
-            world_size=world_size, remainder=options.get("remainder", "spread"),
+            settings=settings, direction=direction, store=store, session=session, close=close, columns=columns,
+            wants_edge_keys=wants_edge_keys, convert=convert, buffers=buffers,
         )  # fmt: skip
     except BaseException:
         close()
@@ -304,29 +193,27 @@ def open_setup(
 
 
 def _open_source(
-    source: Source | BatchService, options: LoaderOptions, rank: int
+    source: Source | BatchService, settings: LoadSettings
 ) -> tuple[Store, BatchSession | None, Callable[[], object]]:
     """The store, who makes batches if the loader does not, and what to call when the loader is done with both."""
-    settings, verify = options.get("store_settings"), read_verify(options.get("verify"))
+    access, verify, rank = settings.store_settings, settings.verify, settings.own_rank
     if verify != "none" and isinstance(source, Store | BatchService):
         raise SettingsError(f"verify is {verify!r}; it checks the files of a folder that the loader opens itself")
     if isinstance(source, Store):
         return source, None, lambda: None
     if isinstance(source, BatchService):
-        if settings is not None:
+        if access is not None:
             raise SettingsError("store_settings is no option here; the source has settings of its own: settings=")
         session = source.open(rank)
         return session.store, session, session.close
     check_source(source)
-    if settings is not None or rank > 0 or verify != "none":
+    if access is not None or rank > 0 or verify != "none":
         # Imported when it is needed: it brings the network's libraries.
         from hopstream.store.settings import StoreSettings
 
-        settings = StoreSettings(first_replica=rank) if settings is None else settings
-        if not isinstance(settings, StoreSettings):
-            raise SettingsError(f"store_settings is {settings!r}; it must be a StoreSettings, or None")
-        settings = settings if verify == "none" else replace(settings, verify=verify)
-    store = open_store(source, settings)
+        access = StoreSettings(first_replica=rank) if access is None else access
+        access = access if verify == "none" else replace(access, verify=verify)
+    store = open_store(source, access)
     return store, None, store.close
 
 
@@ -345,23 +232,17 @@ def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None)
     return has_edge_keys
 
 
-def _check_names(schema: GraphSchema, columns: ColumnChoice, attached_names: frozenset[str]) -> None:
-    """Refuse columns that would hide what a PyG batch has beside them."""
-    _import_pyg().check_names(schema, columns, attached_names)
-
-
-def _collator(schema: GraphSchema, collate: Collate, pin_memory: bool, pool: BufferPool) -> tuple[Convert, Buffers]:
+def _collator(schema: GraphSchema, settings: LoadSettings) -> tuple[Convert, Buffers]:
     """What a batch is turned into, and where its arrays come from."""
-    check_choice("collate", collate, get_args(Collate))
-    if collate == "numpy":
-        if pin_memory:
-            raise SettingsError("pin_memory=True pins torch tensors; use it with collate='pyg'")
+    kept, is_pinned = settings.buffer_bytes, settings.pin_memory
+    pool = kept if isinstance(kept, BufferPool) else BufferPool(kept)
+    if settings.collate == "numpy":
         return _as_it_is, pool
     pyg = _import_pyg()
-    if pin_memory:
+    if is_pinned:
         pyg.check_can_pin()
-    buffers = pyg.PinnedBuffers() if pin_memory else pool
-    return partial(pyg.to_pyg, is_homogeneous=schema.is_homogeneous, is_pinned=pin_memory), buffers
+    convert = partial(pyg.to_pyg, is_homogeneous=schema.is_homogeneous, is_pinned=is_pinned)
+    return convert, pyg.PinnedBuffers() if is_pinned else pool
 
 
 def _import_pyg() -> ModuleType:

@@ -1,4 +1,4 @@
-"""At what time does each seed look at the graph?
+"""The times at which seeds look at the graph.
 
 The user says it, seed by seed, or the seeds are nodes that have a time of their own.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from hopstream.arrays import IntArray, to_array
 from hopstream.errors import SettingsError
 from hopstream.graph.checksums import hex_digest
-from hopstream.sample.options import Sampling
+from hopstream.sample.sampling import Sampling
 from hopstream.sample.seeds import Seeds
 from hopstream.store.contract import FetchRequest, Store
 
@@ -60,7 +60,7 @@ def read_seed_times(store: Store, sampling: Sampling, seeds: Seeds, input_time: 
     Raises:
         SettingsError: Times without temporal sampling or the other way round, or not one integer per seed.
     """
-    time_attr = sampling.time_attr
+    time_attr = sampling.settings.time_attr
     if time_attr is None:
         if input_time is not None:
             raise SettingsError("input_time needs time_attr=, the feature that holds times; give both")

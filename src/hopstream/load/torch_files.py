@@ -1,4 +1,4 @@
-"""How is a file of torch's read, without running what it says?
+"""Reads files of torch without running what they say.
 
 A ``.pt`` file is a pickle. It is read with ``weights_only=True``: numbers, text, containers and tensors, and, where
 they are wanted, numpy arrays and PyG's data objects.

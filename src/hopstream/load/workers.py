@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from hopstream.checks import Settings
 from hopstream.errors import StateError, StoreTimeout
-from hopstream.load.options import check_seconds, read_integer
+from hopstream.load.load_settings import ConsumerSettings
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -33,27 +32,6 @@ class Producer(Protocol[T_co]):
     def __call__(self, step: int) -> T_co:
         """Make one batch."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings(Settings):
-    """How batches are made ahead of the consumer.
-
-    Attributes:
-        num_threads: Worker threads; 0 makes each batch in the consumer's thread when it is asked for.
-        prefetch: Finished batches that may wait, beyond one per thread.
-        timeout_s: How long the consumer waits for a batch, and for threads to end, before it says what hangs.
-    """
-
-    num_threads: int = 1
-    prefetch: int = 2
-    timeout_s: float = 120.0
-
-    def __post_init__(self) -> None:
-        """Refuse negative numbers and waits without an end."""
-        for name in ("num_threads", "prefetch"):
-            read_integer(name, getattr(self, name), 0)
-        check_seconds("timeout_s", self.timeout_s)
 
 
 class Batches(Protocol[T_co]):
@@ -201,7 +179,7 @@ class ThreadedBatches(Generic[T]):
     """Batches that worker threads make ahead of the consumer."""
 
     def __init__(
-        self, producers: Sequence[Producer[T]], steps: range, settings: WorkerSettings, *, is_cold: bool = True,
+        self, producers: Sequence[Producer[T]], steps: range, settings: ConsumerSettings, *, is_cold: bool = True,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Start one thread per producer.

@@ -1,4 +1,4 @@
-"""Can a plan be run over a store, and from some seeds?"""
+"""Checks that a plan can be run over a store, and from some seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_plan(plan: SamplePlan, store: Store) -> None:
         _check_op(op, plan, store)
     for edge_type in (*plan.reverse_types.keys(), *plan.reverse_types.values()):
         store.schema.check_edge_type(edge_type)
-    if plan.is_temporal and store.time_attr is None:
+    if plan.settings.is_temporal and store.time_attr is None:
         raise SettingsError(
             "the plan is temporal, and the dataset was written without times; write the parts again with time_attr='…'"
         )
@@ -45,9 +45,9 @@ def _check_op(op: SampleOp, plan: SamplePlan, store: Store) -> None:
         direction=op.direction,
         ids=nothing,
         count=op.count,
-        is_replacing=plan.is_replacing,
+        is_replacing=plan.settings.replace,
         strategy=op.strategy,
-        trees=nothing if plan.is_disjoint else None,
+        trees=nothing if plan.settings.is_disjoint else None,
         labor=LaborSeeds(first=0) if op.strategy == "labor" else None,
     )
     check_strategy(store, request)
@@ -62,7 +62,10 @@ def check_seeds(plan: SamplePlan, seeds: SeedNodes) -> None:
     if not seeds.ids.keys() <= set(plan.seed_types):
         unknown = [t for t in seeds.ids if t not in plan.seed_types]
         raise SettingsError(f"seeds are of type {'|'.join(unknown)}; the plan's are {'|'.join(plan.seed_types)}")
-    for name, given, is_wanted in (("trees", seeds.trees, plan.is_disjoint), ("times", seeds.times, plan.is_temporal)):
+    for name, given, is_wanted in (
+        ("trees", seeds.trees, plan.settings.is_disjoint),
+        ("times", seeds.times, plan.settings.is_temporal),
+    ):
         if (given is not None) != is_wanted:
             kind = "disjoint" if name == "trees" else "temporal"
             raise SettingsError(

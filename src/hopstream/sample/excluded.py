@@ -1,4 +1,4 @@
-"""Which edges must a run not follow, because of the two nodes that they join?"""
+"""Pairs of nodes between which a run follows no edge."""
 
 from __future__ import annotations
 

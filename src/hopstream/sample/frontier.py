@@ -1,4 +1,4 @@
-"""Which slots does an op expand?"""
+"""The slots that an op expands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is an op sampled where all parts are mapped on this machine?"""
+"""Samples an op in one pass where all parts are mapped on this machine."""
 
 from __future__ import annotations
 

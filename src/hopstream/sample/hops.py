@@ -1,4 +1,4 @@
-"""How is a plan run, hop by hop, over a store?
+"""Runs a plan, hop by hop, over a store.
 
 Each level of a plan is one call of the store; its replies are relabelled in plan order, so the result does not depend
 on where the parts are or who answered first. Where all parts are mapped here, each op is one fused kernel instead.
@@ -58,7 +58,7 @@ class PlanRunner:
         self._directions = plan.directions
         self._requests = OpRequests(store, plan)
         self._fused = FusedSampler(store) if isinstance(store, LocalStore) and store.is_whole else None
-        new_map = TreeSlotMap if plan.is_disjoint else SlotMap
+        new_map = TreeSlotMap if plan.settings.is_disjoint else SlotMap
         self._slots = {node_type: new_map() for node_type in store.schema.nodes}
         self._edges = {edge_type: EdgeBuffer() for edge_type in store.schema.edges}
         self._mirror = Mirror(store, plan, self._requests)
@@ -92,17 +92,17 @@ class PlanRunner:
             self._count(num_nodes, num_edges)
         for _ in range(self._plan.num_hops - len(self._levels)):
             self._count(num_nodes, num_edges)
-        if self._plan.subgraph_type == "bidirectional":
+        if self._plan.settings.subgraph_type == "bidirectional":
             self._mirror.complete(self._slots, self._edges, seeds.times)
-        elif self._plan.subgraph_type == "induced":
+        elif self._plan.settings.subgraph_type == "induced":
             self._inducer.complete(self._slots, self._edges)
-        return self._subgraph(num_nodes, num_edges if self._plan.subgraph_type == "directional" else None)
+        return self._subgraph(num_nodes, num_edges if self._plan.settings.subgraph_type == "directional" else None)
 
     def _place_seeds(self, node_type: str, ids: IntArray) -> SlotRange:
         slot_map = self._slots[node_type]
         slot_map.assign(ids, np.empty(len(ids), np.int64))
         if slot_map.num_nodes != len(ids):
-            once = "once in each tree" if self._plan.is_disjoint else "once"
+            once = "once in each tree" if self._plan.settings.is_disjoint else "once"
             raise SettingsError(f"{len(ids)} seeds hold {slot_map.num_nodes} distinct nodes; give each node {once}")
         return 0, slot_map.num_nodes
 
@@ -182,7 +182,7 @@ class PlanRunner:
             edges=edges,
             num_sampled_nodes=num_nodes,
             num_sampled_edges=num_edges,
-            trees=_trees(self._slots) if self._plan.is_disjoint else None,
+            trees=_trees(self._slots) if self._plan.settings.is_disjoint else None,
         )
 
 

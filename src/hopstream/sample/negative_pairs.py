@@ -1,4 +1,4 @@
-"""Which pairs of nodes stand for links that are not there?
+"""Draws pairs of nodes that stand for links that are not there.
 
 Negatives are drawn by key over the whole graph, wherever its parts are. A draw is a pure function of the batch's seed,
 the negative's position in the batch and the turn; a candidate that is refused is followed by the next turn's.

@@ -1,4 +1,4 @@
-"""How many negatives does a batch of links get, and where do they come from?
+"""Settings of negatives: how many a batch of links gets, and how they are drawn.
 
 These are the settings that a user gives; ``sample/negative_pairs.py`` draws by them.
 """

@@ -19,7 +19,7 @@ class OpRequests:
         self._plan = plan
         self._salts = {op.name: op.rng_salt for op in plan.ops}
         self._labor_salts = {
-            op.name: derive_seed("labor", op.found_type) if plan.is_layer_dependent else op.rng_salt
+            op.name: derive_seed("labor", op.found_type) if plan.settings.layer_dependency else op.rng_salt
             for op in plan.ops
             if op.strategy == "labor"
         }
@@ -49,13 +49,13 @@ class OpRequests:
             direction=op.direction,
             ids=ids,
             count=op.count,
-            is_replacing=self._plan.is_replacing,
+            is_replacing=self._plan.settings.replace,
             rng_seed=self._seeds.rng_seed ^ self._salts[op.name],
             wants_edge_ids=self._plan.wants_edge_ids,
             strategy=op.strategy,
             trees=trees,
             times=None if trees is None else self._times(op.edge_type, trees),
-            is_inclusive=self._plan.is_inclusive,
+            is_inclusive=self._plan.settings.time_inclusive,
             excluded=self._excluded(op.edge_type, op.direction, ids) if self.excluded else None,
             labor=self._labor(op) if op.strategy == "labor" else None,
         )
@@ -80,7 +80,7 @@ class OpRequests:
             wants_edge_ids=self._plan.wants_edge_ids,
             trees=trees,
             times=None if trees is None else self._times(edge_type, trees),
-            is_inclusive=self._plan.is_inclusive,
+            is_inclusive=self._plan.settings.time_inclusive,
             excluded=self._excluded(edge_type, direction, ids) if self.excluded else None,
             candidates=candidates,
         )

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Literal, get_args
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 from hopstream.store.contract import MAX_COUNT, LaborSeeds, Store, Strategy
 
@@ -21,11 +22,10 @@ SEEDS = "seeds"
 """The input that stands for the seeds themselves."""
 
 NumNeighbors = Sequence[int] | Mapping[EdgeType, Sequence[int]] | Mapping[str, Sequence[int]]
-SubgraphType = Literal["directional", "bidirectional", "induced"]
-"""Which edges a subgraph has: those that were drawn; these and their reverses; or all between the nodes found."""
 Expanded = Literal["new", "reached"]
 """Which nodes an op expands: those that its inputs discovered, or all that their edges lead to."""
 MAX_HOPS = 64
+DEFAULTS = SamplingSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,31 +77,21 @@ class SamplePlan:
             links are seeds: the types of sources and of targets, be they one type twice.
         ops: The ops.
         num_hops: Length of the per-hop counts in the result; at least the depth of the DAG.
-        is_replacing: Draw with replacement.
+        settings: How neighbourhoods are sampled. Ops say how their neighbours are chosen, and the direction that they
+            follow; edge types that no op follows are read in the direction of the settings, where the store holds it.
+            Trees may have several seeds, such as a link's ends.
         wants_edge_ids: Also find the ids of the edges drawn.
-        is_disjoint: Seeds grow trees that share no nodes: every seed its own, or some, such as a link's ends, one.
-        is_temporal: Every tree has a time, and edges after it are not seen. Only with ``is_disjoint``.
-        is_inclusive: Edges at exactly a tree's time are seen.
-        subgraph_type: Which edges the result has.
         reverse_types: For bidirectional subgraphs, the edge type that holds an edge type's reverses, said once for the
             two; see ``reverse_of``.
-        is_layer_dependent: With ``labor``, a node has one variate in all hops instead of one per hop.
-        direction: The direction in which edge types are read that no op follows, where the store holds it.
         hidden_types: Edge types that no op follows and that an induced subgraph leaves out, besides label types.
     """
 
     seed_types: tuple[str, ...]
     ops: tuple[SampleOp, ...]
     num_hops: int
-    is_replacing: bool = False
+    settings: SamplingSettings = DEFAULTS
     wants_edge_ids: bool = False
-    is_disjoint: bool = False
-    is_temporal: bool = False
-    is_inclusive: bool = True
-    subgraph_type: SubgraphType = "directional"
     reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
-    is_layer_dependent: bool = False
-    direction: Direction = "in"
     hidden_types: frozenset[EdgeType] = frozenset()
 
     def __post_init__(self) -> None:
@@ -124,11 +114,6 @@ class SamplePlan:
                     f"reverse_types: {type_label(reverse)} cannot hold the reverses of {type_label(edge_type)}; "
                     f"they lead from {edge_type[2]!r} to {edge_type[0]!r}"
                 )
-        if self.subgraph_type not in get_args(SubgraphType):
-            wanted = "|".join(get_args(SubgraphType))
-            raise SettingsError(f"subgraph_type is {self.subgraph_type!r}; give {wanted}")
-        if self.is_temporal and not self.is_disjoint:
-            raise SettingsError("a temporal plan must be disjoint: seeds of different times cannot share a tree")
         if self.num_hops < len(self.levels()):
             raise SettingsError(f"the plan is {len(self.levels())} hops deep; num_hops is {self.num_hops}")
 
@@ -137,7 +122,7 @@ class SamplePlan:
             raise SettingsError(f"op {op.name!r}: strategy is {op.strategy!r}; give {'|'.join(get_args(Strategy))}")
         if op.expands not in get_args(Expanded):
             raise SettingsError(f"op {op.name!r}: expands is {op.expands!r}; give {'|'.join(get_args(Expanded))}")
-        if self.is_replacing and op.strategy not in ("uniform", "weighted"):
+        if self.settings.replace and op.strategy not in ("uniform", "weighted"):
             raise SettingsError(f"op {op.name!r}: strategy {op.strategy!r} never draws with replacement")
 
     def _check_inputs(self, op: SampleOp, found: Mapping[str, str]) -> None:
@@ -166,13 +151,14 @@ class SamplePlan:
         The plan follows these edge types. An induced subgraph also has all others, except label types
         (``GraphSchema.label_types``) and ``hidden_types``.
         """
-        others = store.schema.message_types if self.subgraph_type == "induced" else ()
+        others = store.schema.message_types if self.settings.subgraph_type == "induced" else ()
         direction = self.direction_over(store)
         return {**{t: direction for t in others if t not in self.hidden_types}, **self.directions}
 
     def direction_over(self, store: Store) -> Direction:
         """The direction in which edge types are read that no op follows."""
-        return self.direction if self.direction in store.directions else store.directions[0]
+        direction = self.settings.direction
+        return direction if direction in store.directions else store.directions[0]
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
         """The edge type that holds an edge type's reverses.
@@ -195,19 +181,6 @@ class SamplePlan:
                 levels.append([])
             levels[depth[op.name] - 1].append(op)
         return levels
-
-
-class PlanOptions(TypedDict, total=False):
-    """The fields of ``SamplePlan`` that do not follow from counts."""
-
-    is_replacing: bool
-    wants_edge_ids: bool
-    is_disjoint: bool
-    is_temporal: bool
-    is_inclusive: bool
-    subgraph_type: SubgraphType
-    reverse_types: Mapping[EdgeType, EdgeType]
-    is_layer_dependent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -236,10 +209,10 @@ def plan_from_num_neighbors(
     schema: GraphSchema,
     num_neighbors: NumNeighbors,
     seed_types: tuple[str, ...],
+    settings: SamplingSettings = DEFAULTS,
     *,
-    direction: Direction = "in",
     strategies: Mapping[EdgeType, Strategy] | None = None,
-    **options: Unpack[PlanOptions],
+    wants_edge_ids: bool = False,
 ) -> SamplePlan:
     """Write PyG's ``num_neighbors`` as a plan: in every hop, expand the nodes that the hop before discovered.
 
@@ -249,9 +222,9 @@ def plan_from_num_neighbors(
             ``"default"`` stands for the edge types that are not named. -1 means all, 0 does not follow the edge type.
             Label types (``GraphSchema.label_types``) are followed only where they are named.
         seed_types: Node types of the seeds.
-        direction: ``in`` follows edges backwards, as message passing needs it; ``out`` forwards.
+        settings: How neighbourhoods are sampled.
         strategies: How neighbours of an edge type are chosen; ``uniform`` where it is not named.
-        **options: Fields of ``SamplePlan``.
+        wants_edge_ids: As of ``SamplePlan``.
 
     Raises:
         UnknownNameError: A seed type or an edge type is not in the schema.
@@ -266,7 +239,9 @@ def plan_from_num_neighbors(
     for hop in range(num_hops):
         found: dict[str, tuple[str, ...]] = {}
         for edge_type, per_hop in counts.items():
-            expanded, neighbor = (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
+            expanded, neighbor = (
+                (edge_type[2], edge_type[0]) if settings.direction == "in" else (edge_type[0], edge_type[2])
+            )
             if per_hop[hop] == 0 or expanded not in frontier:
                 continue
             name = f"hop{hop + 1}/{type_label(edge_type)}"
@@ -275,14 +250,16 @@ def plan_from_num_neighbors(
                     name=name,
                     inputs=frontier[expanded],
                     edge_type=edge_type,
-                    direction=direction,
+                    direction=settings.direction,
                     count=per_hop[hop],
                     strategy=(strategies or {}).get(edge_type, "uniform"),
                 )
             )
             found[neighbor] = (*found.get(neighbor, ()), name)
         frontier = found
-    return SamplePlan(seed_types=seed_types, ops=tuple(ops), num_hops=num_hops, direction=direction, **options)
+    return SamplePlan(
+        seed_types=seed_types, ops=tuple(ops), num_hops=num_hops, settings=settings, wants_edge_ids=wants_edge_ids
+    )
 
 
 def counts_per_edge_type(schema: GraphSchema, num_neighbors: NumNeighbors) -> dict[EdgeType, list[int]]:

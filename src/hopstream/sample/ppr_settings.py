@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.checks import Settings, check_choice, is_number, read_flag, read_integer
+from hopstream.checks import Settings, check_choice, is_number, read_flag
 from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
 from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
@@ -86,9 +86,6 @@ class PPRSettings(Settings):
             raise SettingsError("edge_types is empty, so no edge would be followed; give one or more, or None for all")
         if self.typed_channel_ratios is not None:
             _check_ratios(self.typed_channel_ratios)
-
-    def _read_integer(self, name: str, low: int, high: int | None = None) -> None:
-        object.__setattr__(self, name, read_integer(name, getattr(self, name), low, high))
 
     def channels(self) -> list[tuple[EdgeType, ...]] | None:
         """The edge types of each channel, in the order given, or None where there are no channels."""

@@ -1,4 +1,4 @@
-"""Which nodes does a loader, or a walk, start from?
+"""The nodes that a loader, or a walk, starts from.
 
 Users name seeds as they do for PyG: a split, keys, a mask, or nothing for all nodes; with the node type in front where
 the graph has several. Whatever they gave becomes one ``Seeds`` record, checked once.

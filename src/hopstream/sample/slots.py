@@ -1,4 +1,4 @@
-"""Which memory does a running plan fill, batch after batch?"""
+"""The memory that a running plan fills, batch after batch."""
 
 from __future__ import annotations
 

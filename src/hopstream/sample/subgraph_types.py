@@ -45,7 +45,7 @@ class Mirror:
         """Find the reverse of each edge type that a plan follows."""
         self._store = store
         self._requests = requests
-        self._is_inclusive = plan.is_inclusive
+        self._is_inclusive = plan.settings.time_inclusive
         self._directions, self._direction = plan.directions, plan.direction_over(store)
         self._own: list[EdgeType] = []
         self._reversed_by: dict[EdgeType, list[EdgeType]] = {}

@@ -1,4 +1,4 @@
-"""Where does a walk go next, given where it came from?
+"""Steps of walks that depend on where a walk came from.
 
 Candidates are drawn without regard to where walks came from, and some rejected; see ``kernels/walks.py``. Every round
 draws as many as all before it, until a walk has a successor or until reading the edges of its two nodes costs no more

@@ -1,4 +1,4 @@
-"""Which walks are wanted, and can a dataset be walked that way?"""
+"""Settings of walks, and the check that a dataset can be walked that way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes do random walks come by?
+"""Draws random walks.
 
 All walks of a batch take a step together: one request of the store for a step without memory, a few for one with it.
 What a walk draws is a function of the seed, of its number, of the step, and of the key of the node where it stands.

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hopstream.arrays import Array
+from hopstream.checks import check_seconds
 from hopstream.errors import (
     ChannelLost,
     FormatError,
@@ -32,7 +33,6 @@ from hopstream.errors import (
 )
 from hopstream.load.batch import MiniBatch
 from hopstream.load.buffers import Buffers
-from hopstream.load.options import check_seconds
 from hopstream.load.service import BatchService, BatchSession, Recipe
 from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hopstream.checks import Settings
+from hopstream.checks import Settings, check_seconds, read_integer
 from hopstream.engine.machine import num_processors
-from hopstream.load.options import check_seconds, read_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

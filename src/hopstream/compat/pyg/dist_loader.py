@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
-from hopstream.checks import OfOneProcess
+from hopstream.checks import OfOneProcess, read_flag, read_integer
 from hopstream.compat.pyg.channels import take_from
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler
 from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc, member_of_thread
 from hopstream.errors import SettingsError, StateError
+from hopstream.load.arguments import refuse_unknown
 from hopstream.load.epochs import EpochIterator
-from hopstream.load.options import read_flag, read_integer, refuse_unknown
-from hopstream.load.setup import CommonOptions, SubgraphLoader
+from hopstream.load.load_settings import LoadSettings
+from hopstream.load.setup import SubgraphLoader
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
 
@@ -235,7 +236,7 @@ class DistLoader(OfOneProcess):
 def common_options(
     door: Callable[..., object], options: Mapping[str, Any], *, transform: Any, concurrency: int,
     filter_per_worker: bool | None, async_sampling: bool,
-) -> tuple[CommonOptions, Callable[[Any], Any] | None]:  # fmt: skip
+) -> tuple[dict[str, Any], Callable[[Any], Any] | None]:  # fmt: skip
     """PyG's options of a loader as ours.
 
     Args:
@@ -254,9 +255,9 @@ def common_options(
         TypeError: Nobody has it.
     """
     set_here = {"transform", "rank", "world_size", "verify", "store_settings"}
-    ours = {*CommonOptions.__annotations__, "batch_size"} - set_here
+    ours = {*LoadSettings.field_names()} - set_here
     pyg = {"num_workers", "prefetch_factor", "timeout", "generator", *WITHOUT_EFFECT}
-    refuse_unknown(door, options, ours | pyg, OTHER_OPTIONS)
+    refuse_unknown(door.__name__, options, ours | pyg, OTHER_OPTIONS)
     found: dict[str, Any] = {name: value for name, value in options.items() if name in ours}
     num_workers = read_integer("num_workers", options.get("num_workers", 0), 0)
     num_threads = max(1, num_workers) * concurrency if read_flag("async_sampling", async_sampling) else num_workers
@@ -274,7 +275,7 @@ def common_options(
         raise SettingsError(f"transform is {transform!r}; it must be a function that takes a batch, or None")
     if filter_per_worker:
         found["transform"], transform = transform, None
-    return CommonOptions(**found), transform  # type: ignore[typeddict-item]
+    return found, transform
 
 
 def _address(door: str, addr: str | None, port: int | str | None) -> tuple[str, int | str]:

@@ -12,7 +12,7 @@ from hopstream.compat.pyg.dist_loader import DistLoader, common_options
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler, check_device
 from hopstream.errors import SettingsError
 from hopstream.load.loader import NeighborLoader
-from hopstream.sample.options import TemporalStrategy
+from hopstream.sample.sampling_settings import TemporalStrategy
 from hopstream.schema import NODE, EdgeType
 from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings

@@ -26,7 +26,7 @@ from hopstream.compat.pyg.sampler import DatasetSampler
 from hopstream.dataset.in_memory import OwnPart
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.kernels.hashing import derive_seed
-from hopstream.sample.options import TemporalStrategy
+from hopstream.sample.sampling_settings import TemporalStrategy
 from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.edge_keys import EdgeIdsOfKeys

@@ -10,7 +10,7 @@ import torch
 from torch_geometric.sampler import SamplerOutput
 
 from hopstream.arrays import IntArray, to_array
-from hopstream.sample.options import TemporalStrategy
+from hopstream.sample.sampling_settings import TemporalStrategy
 from hopstream.schema import EdgeType, timed_edge_types
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
 

@@ -1,4 +1,4 @@
-"""How do PyG's loaders sample through Hopstream?
+"""A sampler of PyG's loaders that samples a dataset.
 
 ``DatasetSampler`` stands where PyG's ``NeighborSampler`` does: PyG's loaders hand it the seeds of a batch, and get a
 subgraph that is made as Hopstream's own loaders make it.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,23 +22,26 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler import NegativeSampling as PygNegativeSampling
 from torch_geometric.sampler import NumNeighbors as PygNumNeighbors
 
+from hopstream.checks import read_integer
 from hopstream.compat.pyg.outputs import Output, sampler_output
 from hopstream.compat.pyg.stores import SourceLike, process_store
 from hopstream.errors import SettingsError
+from hopstream.load.arguments import takes
 from hopstream.load.batch import BatchFacts, MiniBatch, SubgraphReader
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import read_link_inputs
 from hopstream.load.links import ExcludeLinks, check_link_times, check_num_trees, read_excluded
+from hopstream.load.load_settings import MAX_RNG_SEED, LoadSettings, OrderSettings
 from hopstream.load.nodes import NodeInputs, NodeMaker
-from hopstream.load.options import MAX_RNG_SEED, read_integer
 from hopstream.load.order import OneBatch
-from hopstream.load.setup import LoaderOptions, LoaderSetup, open_setup, split_options
+from hopstream.load.setup import LoaderSetup, open_setup
 from hopstream.load.times import read_seed_times
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.negative_pairs import NegativeSampler
 from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
-from hopstream.sample.options import Sampling, SamplingOptions
 from hopstream.sample.plan import SeedNodes, counts_per_edge_type
+from hopstream.sample.sampling import Sampling
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import read_seeds
 from hopstream.schema import EdgeType, GraphSchema, type_label
 from hopstream.store.contract import MAX_TREES
@@ -75,6 +78,35 @@ class BatchDraws:
     rng_seed: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SamplerArguments(SamplingSettings):
+    """Arguments of ``DatasetSampler``.
+
+    Attributes:
+        source: A dataset folder, a ``cluster.json``, addresses, an open store, or what ``open_stores`` gave. What
+            the sampler opens, it closes.
+        num_neighbors: As of ``NeighborLoader``, or PyG's ``NumNeighbors``. May be set later, as PyG's Lightning
+            modules do for evaluation.
+        rng_seed: None: what is drawn follows torch's generator (``torch.manual_seed``), in worker processes too.
+            A number: batch ``i`` after ``set_epoch(e)`` is drawn as batch ``i`` of epoch ``e`` by Hopstream's own
+            loaders with that ``rng_seed``.
+        exclude_links: As of ``LinkNeighborLoader``.
+        store_settings: Deadline, token and certificates, where servers are asked.
+    """
+
+    source: SourceLike = field(kw_only=False)
+    num_neighbors: Any = field(kw_only=False)
+    rng_seed: int | None = None
+    exclude_links: ExcludeLinks = False
+    store_settings: StoreSettings | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        if self.rng_seed is not None:
+            self._read_integer("rng_seed", 0, MAX_RNG_SEED)
+
+
 class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has no types
     """Samples a dataset, wherever its parts are, for PyG's ``NodeLoader``, ``LinkLoader`` and ``NeighborLoader``.
 
@@ -83,31 +115,9 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
     servers they have to be started with ``multiprocessing_context="spawn"``.
     """
 
-    def __init__(
-        self,
-        source: SourceLike,
-        num_neighbors: Any,
-        *,
-        rng_seed: int | None = None,
-        exclude_links: ExcludeLinks = False,
-        store_settings: StoreSettings | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> None:
+    @takes(SamplerArguments)
+    def __init__(self, arguments: SamplerArguments) -> None:
         """Open the source and check every setting against it.
-
-        Args:
-            source: A dataset folder, a ``cluster.json``, addresses, an open store, or what ``open_stores`` gave. What
-                the sampler opens, it closes.
-            num_neighbors: As of ``NeighborLoader``, or PyG's ``NumNeighbors``. May be set later, as PyG's Lightning
-                modules do for evaluation.
-            rng_seed: None: what is drawn follows torch's generator (``torch.manual_seed``), in worker processes too.
-                A number: batch ``i`` after ``set_epoch(e)`` is drawn as batch ``i`` of epoch ``e`` by Hopstream's own
-                loaders with that ``rng_seed``.
-            exclude_links: As of ``LinkNeighborLoader``.
-            store_settings: Deadline, token and certificates, where servers are asked.
-            **options: Options of sampling, as of ``NeighborLoader``: ``replace``, ``direction``, ``disjoint``,
-                ``time_attr``, ``temporal_strategy``, ``time_inclusive``, ``weight_attr``, ``sampling``,
-                ``layer_dependency``, ``batch_dependency``, ``subgraph_type``, ``reverse_types``.
 
         Raises:
             SettingsError: A setting that cannot be met; the message says which, and what can be done.
@@ -117,15 +127,15 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             StoreError: A server cannot be reached, or refused to answer.
         """
         super().__init__()
-        _, self._options = split_options(DatasetSampler, options)
-        self._rng_seed = None if rng_seed is None else read_integer("rng_seed", rng_seed, 0, MAX_RNG_SEED)
-        self._exclude_links = exclude_links
+        self._settings = SamplingSettings.within(arguments)
+        self._rng_seed = arguments.rng_seed
+        self._exclude_links = arguments.exclude_links
         self._epoch: int | None = None
         self._num_batches = 0
-        self._source, self._is_own = process_store(source, store_settings)
+        self._source, self._is_own = process_store(arguments.source, arguments.store_settings)
         try:
             self._begin()
-            self.num_neighbors = num_neighbors
+            self.num_neighbors = arguments.num_neighbors
             self._desk()
         except BaseException:
             self.close()
@@ -154,7 +164,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
     @property
     def disjoint(self) -> bool:
         """Every seed grows a tree of its own; always so with ``time_attr``."""
-        return self._desk().sampling.is_disjoint
+        return self._desk().sampling.settings.is_disjoint
 
     @property
     def is_hetero(self) -> bool:
@@ -164,7 +174,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
     @property
     def is_temporal(self) -> bool:
         """Every tree has a time, and edges after it are not seen."""
-        return self._desk().sampling.is_temporal
+        return self._desk().sampling.settings.is_temporal
 
     @property
     def edge_permutation(self) -> None:
@@ -225,7 +235,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         store = desk.setup.store
         node_type = _only_type(store.schema.nodes, "node") if index.input_type is None else index.input_type
         seeds = read_seeds(store, (node_type, index.node), "input_nodes")
-        if desk.sampling.is_disjoint and seeds.num_seeds > MAX_TREES:
+        if desk.sampling.settings.is_disjoint and seeds.num_seeds > MAX_TREES:
             raise SettingsError(f"a batch has {seeds.num_seeds} seeds; with a tree per seed {MAX_TREES} are possible")
         draws = draws or self.next_draws()
         order = _one_batch(seeds.num_seeds, draws)
@@ -262,7 +272,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         store, sampling = desk.setup.store, desk.sampling
         edge_type = _only_type(store.schema.edges, "edge") if index.input_type is None else tuple(index.input_type)
         links = read_link_inputs(store, (edge_type, (index.row, index.col)), index.label, index.time)
-        if index.time is not None and not sampling.is_temporal:
+        if index.time is not None and not sampling.settings.is_temporal:
             raise SettingsError("edge_label_time needs time_attr= of the sampler, the feature that holds times")
         check_link_times(store, sampling, links)
         negatives = _negatives(desk, links.edge_type, neg_sampling)
@@ -317,16 +327,17 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
                 seed_times.append(given.of(positions, ids[node_type]))
             trees[node_type] = positions + num_seeds
             num_seeds += seeds.num_seeds
-        if sampling.is_disjoint and num_seeds > MAX_TREES:
+        if sampling.settings.is_disjoint and num_seeds > MAX_TREES:
             raise SettingsError(f"a batch has {num_seeds} seeds; with a tree per seed {MAX_TREES} are possible")
         draws = draws or self.next_draws()
         order = _one_batch(num_seeds, draws)
         span = order.span(draws.number)
+        settings = sampling.settings
         subgraph = self._runner(desk, tuple(nodes)).run(
             SeedNodes(
-                ids=ids, rng_seed=order.batch_seed(draws.epoch, span), trees=trees if sampling.is_disjoint else None,
-                times=np.concatenate(seed_times) if sampling.is_temporal else None,
-                labor=sampling.labor_seeds(order.rng_seed, draws.epoch, span.index),
+                ids=ids, rng_seed=order.batch_seed(draws.epoch, span), trees=trees if settings.is_disjoint else None,
+                times=np.concatenate(seed_times) if settings.is_temporal else None,
+                labor=sampling.labor_seeds(order.settings.rng_seed, draws.epoch, span.index),
             )
         )  # fmt: skip
         facts = BatchFacts(
@@ -363,9 +374,9 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         store = self._source.store()
         desk: _Desk | None = getattr(self._local, "desk", None)
         if desk is None or desk.setup.store is not store:
-            sampling = Sampling.of(store, self._options)
-            columns = LoaderOptions(node_features=(), edge_features=(), collate="numpy")
-            setup = open_setup(store, sampling.direction, columns)
+            sampling = Sampling.of(store, self._settings)
+            loading = LoadSettings(node_features=(), edge_features=(), collate="numpy")
+            setup = open_setup(store, self._settings.direction, loading)
             desk = _Desk(setup=setup, sampling=sampling, reader=setup.reader(), runners={})
             self._local.desk = desk
         return desk
@@ -379,7 +390,8 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
 
 
 def _one_batch(num_seeds: int, draws: BatchDraws) -> OneBatch:
-    return OneBatch(num_seeds=num_seeds, batch_size=num_seeds, rng_seed=draws.rng_seed)
+    settings = OrderSettings(batch_size=max(1, num_seeds), rng_seed=draws.rng_seed)
+    return OneBatch(num_seeds=num_seeds, settings=settings)
 
 
 def _only_type(types: Mapping[T, Any], what: str) -> T:
@@ -396,7 +408,8 @@ def _negatives(desk: _Desk, edge_type: EdgeType, given: object) -> NegativeSampl
     how = read_negative_sampling(given)
     if how is None:
         return None
-    negatives = NegativeSampler(desk.setup.store, edge_type, desk.sampling.direction, how, desk.sampling.time_attr)
+    settings = desk.sampling.settings
+    negatives = NegativeSampler(desk.setup.store, edge_type, settings.direction, how, settings.time_attr)
     desk.negatives = (given, edge_type, negatives)
     return negatives
 

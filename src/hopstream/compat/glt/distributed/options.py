@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopstream.checks import read_integer
+from hopstream.checks import check_seconds, read_integer
 from hopstream.errors import SettingsError
-from hopstream.load.options import check_seconds
 
 MAX_WORKER_CONCURRENCY = 32
 """Batches in flight per worker, at most; more are taken for as many."""

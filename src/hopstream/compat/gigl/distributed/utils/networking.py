@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hopstream.arrays import write_text
-from hopstream.checks import read_integer
+from hopstream.checks import check_seconds, read_integer
 from hopstream.compat.gigl.env.distributed import (
     COMPUTE_CLUSTER_LOCAL_WORLD_SIZE_ENV_KEY,
     GRAPH_STORE_NUM_COMPUTE_NODES_ENV_KEY,
@@ -28,7 +28,6 @@ from hopstream.compat.gigl.env.distributed import (
     integer_of_environment,
 )
 from hopstream.errors import SettingsError, StateError, StoreTimeout, StoreUnavailable
-from hopstream.load.options import check_seconds
 from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Does every option of sampling reach the plan, and is what cannot be met refused by name?"""
+"""Every option of sampling reaches the plan, and what cannot be met is refused by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from torch_geometric.sampler.base import SubgraphType
 
 from hopstream.errors import SettingsError, UnknownNameError
-from hopstream.sample.options import Sampling, SamplingOptions, check_options, find_reverse_types
+from hopstream.sample.sampling import Sampling, find_reverse_types
+from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import EDGE, FeatureSchema, GraphSchema
 from hopstream.store.contract import LaborSeeds
 
@@ -33,7 +34,7 @@ class Written:
 
 
 def sampling(**options) -> Sampling:
-    return Sampling.of(Written(), SamplingOptions(**options))
+    return Sampling.of(Written(), SamplingSettings(**options))
 
 
 def strategies(num_neighbors=(2,), seed_types=FILMS, **options):
@@ -43,17 +44,17 @@ def strategies(num_neighbors=(2,), seed_types=FILMS, **options):
 
 def test_nothing_said_is_a_uniform_draw_along_incoming_edges():
     plan = sampling().plan([3, 2], FILMS, wants_edge_ids=True)
-    assert (plan.is_replacing, plan.is_disjoint, plan.is_temporal, plan.is_inclusive) == (False, False, False, True)
-    assert (plan.subgraph_type, dict(plan.reverse_types), plan.wants_edge_ids) == ("directional", {}, True)
+    assert plan.settings == SamplingSettings()
+    assert (plan.reverse_types, plan.wants_edge_ids) == ({}, True)
     assert {(op.strategy, op.direction) for op in plan.ops} == {("uniform", "in")}
     assert sampling().labor_seeds(0, 0, 0) is None
 
 
 def test_time_forces_trees():
-    plan = sampling(time_attr="time", time_inclusive=False).plan([3], FILMS, wants_edge_ids=False)
-    assert (plan.is_disjoint, plan.is_temporal, plan.is_inclusive) == (True, True, False)
-    assert sampling(disjoint=True).is_disjoint
-    assert not sampling(disjoint=True).is_temporal
+    settings = SamplingSettings(time_attr="time", time_inclusive=False)
+    assert Sampling.of(Written(), settings).plan([3], FILMS, wants_edge_ids=False).settings == settings
+    assert (settings.is_disjoint, settings.is_temporal) == (True, True)
+    assert (SamplingSettings(disjoint=True).is_disjoint, SamplingSettings(disjoint=True).is_temporal) == (True, False)
 
 
 def test_the_latest_are_taken_where_edges_have_times():
@@ -80,8 +81,6 @@ def test_weights_count_where_edges_have_them(drawing):
 
 def test_labor_is_for_all_edge_types():
     assert set(strategies([2, 2], sampling="labor").values()) == {"labor"}
-    plan = sampling(sampling="labor", layer_dependency=True).plan([1], FILMS, wants_edge_ids=False)
-    assert plan.is_layer_dependent
 
 
 def test_variates_of_labor_move_from_batch_to_batch():
@@ -130,10 +129,10 @@ def test_reverses_that_are_none_are_refused(given, error, message):
 
 def test_a_bidirectional_plan_knows_the_reverses():
     plan = sampling(subgraph_type="bidirectional").plan([1], FILMS, wants_edge_ids=False)
-    assert (plan.subgraph_type, plan.reverse_types[RATES]) == ("bidirectional", RATED_BY)
+    assert plan.reverse_types[RATES] == RATED_BY
     with pytest.raises(SettingsError, match=r"no edge type that is followed \(film__made_by__studio\) has a known rev"):
         sampling(subgraph_type="bidirectional").plan([1], ("studio",), wants_edge_ids=False)
-    assert sampling(subgraph_type=SubgraphType.induced).subgraph_type == "induced"
+    assert SamplingSettings(subgraph_type=SubgraphType.induced).subgraph_type == "induced"
 
 
 @pytest.mark.parametrize(
@@ -168,9 +167,7 @@ def test_a_bidirectional_plan_knows_the_reverses():
 )
 def test_options_that_make_no_sense_are_refused_by_name(options, message):
     with pytest.raises(SettingsError, match=message):
-        check_options(SamplingOptions(**options))
-    with pytest.raises(SettingsError, match=message):
-        sampling(**options)
+        SamplingSettings(**options)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +195,7 @@ def test_options_that_make_no_sense_are_refused_by_name(options, message):
 )  # fmt: skip
 def test_what_a_dataset_was_not_written_for_is_refused_with_the_remedy(written, options, error, message):
     with pytest.raises(error, match=message):
-        Sampling.of(written, SamplingOptions(**options))
+        Sampling.of(written, SamplingSettings(**options))
 
 
 def test_options_that_no_followed_edge_type_heeds_are_refused():
@@ -209,7 +206,7 @@ def test_options_that_no_followed_edge_type_heeds_are_refused():
 
 
 def test_facts_name_every_option_but_the_direction_which_all_loaders_name():
-    assert {*sampling().facts(), "direction"} == set(SamplingOptions.__annotations__)
+    assert {*sampling().facts(), "direction"} == set(SamplingSettings.field_names())
     changes = [
         {"replace": True}, {"disjoint": True}, {"time_attr": "time"}, {"weight_attr": "stars"}, {"sampling": "labor"},
         {"time_attr": "time", "temporal_strategy": "last"}, {"time_attr": "time", "time_inclusive": False},

@@ -1,0 +1,128 @@
+"""Settings of sampling, which loaders of nodes and of links share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hopstream.checks import Settings, check_choice
+from hopstream.errors import SettingsError
+from hopstream.schema import Direction, EdgeType
+
+SubgraphType = Literal["directional", "bidirectional", "induced"]
+TemporalStrategy = Literal["uniform", "last"]
+Drawing = Literal["uniform", "weighted", "top_k", "labor"]
+ReverseTypes = Mapping[EdgeType, EdgeType] | Mapping[str, str]
+MAX_BATCH_DEPENDENCY = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSettings(Settings):
+    """How neighbourhoods are sampled. Every field is checked when the record is made, as far as it can be by itself.
+
+    Attributes:
+        replace: Draw neighbours with replacement; with ``sampling`` ``uniform`` or ``weighted``.
+        direction: ``in`` follows edges backwards, as message passing needs it; ``out`` forwards.
+        disjoint: Every seed, repeated or not, grows a tree of its own: no node is shared between trees, and ``batch``
+            int64[num_nodes] says which seed a node belongs to.
+        time_attr: The feature that holds times, with which the dataset was written. An edge's time is its own, or that
+            of the neighbour it leads to, or the later of the two; an edge without either is never left out. Only edges
+            up to a seed's time are followed, and trees are disjoint. None: times do not matter.
+        temporal_strategy: ``uniform`` draws among the edges up to the seed's time, ``last`` takes the latest.
+        time_inclusive: Edges at exactly the seed's time are followed too.
+        weight_attr: The edge feature that holds weights, with which the dataset was written. Edge types without it are
+            drawn uniformly. None: weights do not matter.
+        sampling: How neighbours are chosen: ``uniform`` (the default), ``weighted`` (the default with ``weight_attr``:
+            by successive draws in proportion to weight), ``top_k`` (the largest weights), or ``labor``: as ``uniform``
+            for each node, but so that the nodes of a batch find the same neighbours where they can; parallel edges are
+            drawn together, and of too many of them any.
+        layer_dependency: With ``labor``: choose by the same order of nodes in all hops.
+        batch_dependency: With ``labor``: let that order change slowly, over so many batches; 1 means a new one per
+            batch.
+        subgraph_type: Edges of a batch: ``directional`` (those drawn), ``bidirectional`` (and the reverse of each), or
+            ``induced`` (all between the nodes found, of followed and of other edge types). Only the first has
+            ``num_sampled_edges``.
+        reverse_types: With ``bidirectional``: edge type to the one that holds its reverses. Not needed for
+            ``("a", "r", "b")`` with ``("b", "rev_r", "a")``, nor for an edge type between nodes of one type, which is
+            its own.
+
+    Raises:
+        SettingsError: A field is of the wrong kind, or two contradict each other.
+    """
+
+    replace: bool = False
+    direction: Direction = "in"
+    disjoint: bool = False
+    time_attr: str | None = None
+    temporal_strategy: TemporalStrategy = "uniform"
+    time_inclusive: bool = True
+    weight_attr: str | None = None
+    sampling: Drawing | None = None
+    layer_dependency: bool = False
+    batch_dependency: int = 1
+    subgraph_type: SubgraphType = "directional"
+    reverse_types: ReverseTypes | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field, and that no two contradict each other."""
+        super().__post_init__()
+        self._read_flags(SamplingSettings)
+        self._read_integer("batch_dependency", 1, MAX_BATCH_DEPENDENCY)
+        # PyG's ``SubgraphType`` is an enumeration whose values are these words.
+        self._keep("subgraph_type", getattr(self.subgraph_type, "value", self.subgraph_type))
+        check_choice("direction", self.direction, get_args(Direction))
+        check_choice("temporal_strategy", self.temporal_strategy, get_args(TemporalStrategy))
+        check_choice("subgraph_type", self.subgraph_type, get_args(SubgraphType))
+        if self.sampling is not None:
+            check_choice("sampling", self.sampling, get_args(Drawing))
+        for name, value in (("time_attr", self.time_attr), ("weight_attr", self.weight_attr)):
+            if value is not None and not isinstance(value, str):
+                raise SettingsError(f"{name} is {value!r}; it must be the name of a feature, or None")
+        if self.reverse_types is not None and not isinstance(self.reverse_types, Mapping):
+            raise SettingsError(
+                f"reverse_types is {self.reverse_types!r}; give edge type to reverse edge type, or None"
+            )
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        is_last = self.temporal_strategy == "last"
+        if self.time_attr is None and (is_last or not self.time_inclusive):
+            name = "temporal_strategy='last'" if is_last else "time_inclusive=False"
+            raise SettingsError(f"{name} needs time_attr=, the feature that holds times")
+        if self.weight_attr is None and self.sampling in ("weighted", "top_k"):
+            raise SettingsError(f"sampling={self.sampling!r} needs weight_attr=, the edge feature that holds weights")
+        if self.weight_attr is not None and self.sampling in ("uniform", "labor"):
+            raise SettingsError(
+                f"weight_attr={self.weight_attr!r} is not heeded by sampling={self.sampling!r}; use "
+                "sampling='weighted' or 'top_k', or leave weight_attr out"
+            )
+        if is_last and (self.weight_attr is not None or self.sampling == "labor"):
+            other = f"weight_attr={self.weight_attr!r}" if self.weight_attr is not None else "sampling='labor'"
+            raise SettingsError(
+                f"temporal_strategy='last' takes the latest neighbours and {other} chooses others; give one"
+            )
+        if self.replace and (is_last or self.sampling in ("top_k", "labor")):
+            name = "temporal_strategy='last'" if is_last else f"sampling={self.sampling!r}"
+            raise SettingsError(f"{name} takes each neighbour once; leave replace=True out")
+        for name, is_given in (
+            ("layer_dependency", self.layer_dependency),
+            ("batch_dependency", self.batch_dependency != 1),
+        ):
+            if is_given and self.sampling != "labor":
+                raise SettingsError(f"{name} is an option of sampling='labor'; leave it out")
+
+    @property
+    def drawing(self) -> Drawing:
+        """How neighbours are chosen in edge types that have what it needs."""
+        return self.sampling or ("uniform" if self.weight_attr is None else "weighted")
+
+    @property
+    def is_temporal(self) -> bool:
+        """Every tree has a time, and edges after it are not seen."""
+        return self.time_attr is not None
+
+    @property
+    def is_disjoint(self) -> bool:
+        """Every seed grows a tree of its own; always so with ``time_attr``."""
+        return self.disjoint or self.is_temporal
