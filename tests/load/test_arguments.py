@@ -117,7 +117,8 @@ INTEGERS = {
     "batch_dependency": 1,
 }  # fmt: skip
 FLAGS = (
-    "shuffle", "drop_last", "pin_memory", "edge_keys", "replace", "disjoint", "time_inclusive", "layer_dependency"
+    "shuffle", "drop_last", "pin_memory", "edge_keys", "replace", "disjoint", "time_inclusive", "layer_dependency",
+    "expand_reached",
 )  # fmt: skip
 
 
