@@ -134,13 +134,6 @@ def test_batch_seeds_are_all_different():
     assert len(set(seeds)) == len(seeds) == 2 * 3 * 16
 
 
-def test_an_epoch_is_cut_short_on_every_rank():
-    orders = [order_of(40, 4, rank=rank, world_size=2, max_steps=3) for rank in (0, 1)]
-    assert [order.num_steps for order in orders] == [3, 3]
-    assert [order.span(2).index for order in orders] == [4, 5]
-    assert order_of(10, 4, max_steps=9).num_steps == 3
-
-
 def test_unshuffled_seeds_keep_their_order():
     order = order_of(10, 4)
     assert [order.positions(5, order.span(step)).tolist() for step in range(3)] == [

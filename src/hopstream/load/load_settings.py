@@ -58,7 +58,6 @@ class OrderSettings(Settings):
         batch_size: Seeds per batch and rank.
         shuffle: Visit the seeds in a new order each epoch.
         drop_last: Leave out batches that would be smaller than ``batch_size``.
-        max_steps: Batches of one epoch on one rank at most; None: as many as the seeds make.
         rank: This process among those that share each epoch; needed where they are several.
         world_size: How many they are.
         remainder: How ranks come to the same number of steps: ``spread`` (every seed once; the last batches are
@@ -73,7 +72,6 @@ class OrderSettings(Settings):
     batch_size: int = 1
     shuffle: bool = False
     drop_last: bool = False
-    max_steps: int | None = None
     rank: int | None = None
     world_size: int = 1
     remainder: Remainder = "spread"
@@ -85,8 +83,6 @@ class OrderSettings(Settings):
         self._read_flags(OrderSettings)
         self._read_integer("batch_size", 1)
         self._read_integer("rng_seed", 0, MAX_RNG_SEED)
-        if self.max_steps is not None:
-            self._read_integer("max_steps", 1)
         rank, world_size = read_rank(self.rank, self.world_size)
         self._keep("rank", rank)
         self._keep("world_size", world_size)

@@ -89,9 +89,9 @@ class SeedOrder:
     def num_steps(self) -> int:
         """Batches that this rank takes in one epoch."""
         settings = self.settings
-        own = settings.own_rank if settings.remainder == "uneven" else 0
-        num_steps = max(0, -(-(self.num_batches - own) // settings.world_size))
-        return num_steps if settings.max_steps is None else min(num_steps, settings.max_steps)
+        if settings.remainder == "uneven":
+            return max(0, -(-(self.num_batches - settings.own_rank) // settings.world_size))
+        return -(-self.num_batches // settings.world_size)
 
     def span(self, step: int) -> BatchSpan:
         """The part of the order that this rank's batch number ``step`` holds; ``step`` is in ``[0, num_steps)``."""
