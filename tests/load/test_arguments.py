@@ -117,8 +117,7 @@ INTEGERS = {
     "batch_dependency": 1,
 }  # fmt: skip
 FLAGS = (
-    "shuffle", "drop_last", "pin_memory", "edge_keys", "replace", "disjoint", "time_inclusive", "layer_dependency",
-    "expand_reached",
+    "shuffle", "drop_last", "pin_memory", "edge_keys", "replace", "disjoint", "time_inclusive", "layer_dependency"
 )  # fmt: skip
 
 

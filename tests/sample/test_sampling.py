@@ -79,12 +79,6 @@ def test_weights_count_where_edges_have_them(drawing):
     assert found == {RATES: drawing or "weighted", RATED_BY: "uniform", KNOWS: "uniform"}
 
 
-def test_nodes_that_are_reached_again_are_expanded_where_that_is_asked_for():
-    for is_reached, expands in ((False, "new"), (True, "reached")):
-        plan = sampling(expand_reached=is_reached).plan([3, 2], FILMS, wants_edge_ids=False)
-        assert {op.expands for op in plan.ops} == {expands}
-
-
 def test_labor_is_for_all_edge_types():
     assert set(strategies([2, 2], sampling="labor").values()) == {"labor"}
 
@@ -214,8 +208,7 @@ def test_options_that_no_followed_edge_type_heeds_are_refused():
 def test_facts_name_every_option_but_the_direction_which_all_loaders_name():
     assert {*sampling().facts(), "direction"} == set(SamplingSettings.field_names())
     changes = [
-        {"replace": True}, {"disjoint": True}, {"expand_reached": True},
-        {"time_attr": "time"}, {"weight_attr": "stars"}, {"sampling": "labor"},
+        {"replace": True}, {"disjoint": True}, {"time_attr": "time"}, {"weight_attr": "stars"}, {"sampling": "labor"},
         {"time_attr": "time", "temporal_strategy": "last"}, {"time_attr": "time", "time_inclusive": False},
         {"sampling": "labor", "layer_dependency": True}, {"sampling": "labor", "batch_dependency": 2},
         {"subgraph_type": "induced"}, {"subgraph_type": "bidirectional"},

@@ -253,7 +253,6 @@ def plan_from_num_neighbors(
                     direction=settings.direction,
                     count=per_hop[hop],
                     strategy=(strategies or {}).get(edge_type, "uniform"),
-                    expands="reached" if settings.expand_reached else "new",
                 )
             )
             found[neighbor] = (*found.get(neighbor, ()), name)

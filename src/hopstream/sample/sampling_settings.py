@@ -26,8 +26,6 @@ class SamplingSettings(Settings):
         direction: ``in`` follows edges backwards, as message passing needs it; ``out`` forwards.
         disjoint: Every seed, repeated or not, grows a tree of its own: no node is shared between trees, and ``batch``
             int64[num_nodes] says which seed a node belongs to.
-        expand_reached: Every hop expands all nodes that its edges lead to, also those that a hop before found; without
-            it only those that are new.
         time_attr: The feature that holds times, with which the dataset was written. An edge's time is its own, or that
             of the neighbour it leads to, or the later of the two; an edge without either is never left out. Only edges
             up to a seed's time are followed, and trees are disjoint. None: times do not matter.
@@ -56,7 +54,6 @@ class SamplingSettings(Settings):
     replace: bool = False
     direction: Direction = "in"
     disjoint: bool = False
-    expand_reached: bool = False
     time_attr: str | None = None
     temporal_strategy: TemporalStrategy = "uniform"
     time_inclusive: bool = True
