@@ -16,16 +16,17 @@ from hopstream.checks import check_seconds, read_flag, read_integer
 from hopstream.compat.pyg.sampler import DatasetSampler, SamplerArguments
 from hopstream.errors import SettingsError
 from hopstream.load.ablp import ABLPArguments, ABLPLoader
-from hopstream.load.arguments import PYG_OPTIONS
 from hopstream.load.example_dataset import ExampleDataset
 from hopstream.load.examples import ExampleArguments, ExampleLoader
 from hopstream.load.layerwise import InferenceArguments, infer_layerwise
 from hopstream.load.links import LinkArguments, LinkNeighborLoader
 from hopstream.load.load_settings import ConsumerSettings, LoadSettings, OrderSettings, read_rank
 from hopstream.load.loader import NeighborArguments, NeighborLoader
+from hopstream.load.loader_arguments import PYG_OPTIONS
 from hopstream.load.ppr import PPRArguments, PPRLoader
 from hopstream.load.random_nodes import RandomNodeArguments, RandomNodeLoader
 from hopstream.sample.sampling_settings import SamplingSettings
+from hopstream.sample.walks import WalkArguments, random_walks, walk_batches
 from hopstream.store.settings import StoreSettings
 from tests.load.graphs import local_store, make_plain_graph
 
@@ -40,7 +41,10 @@ DOORS = {
     DatasetSampler: (SamplerArguments, {"num_neighbors": [2]}),
     ExampleLoader: (ExampleArguments, {}),
     ExampleDataset: (ExampleArguments, {}),
+    random_walks: (WalkArguments, {"start": [0], "length": 2}),
+    walk_batches: (WalkArguments, {"start": [0], "length": 2}),
 }
+WALKS = {random_walks, walk_batches}
 REFUSED = {
     RandomNodeLoader: {"shuffle", "drop_last", "remainder"},
     infer_layerwise: {"shuffle", "drop_last", "remainder", "edge_keys", "transform"},
@@ -71,7 +75,7 @@ def test_arguments_are_the_fields_of_a_record_with_their_defaults_and_what_they_
 @pytest.mark.parametrize("door", DOORS, ids=name_of)
 def test_what_a_record_refuses_is_refused_before_anything_is_opened(door):
     _, options = DOORS[door]
-    wrong = {"disjoint": 2} if door is DatasetSampler else {"num_threads": -1}
+    wrong = {"rng_seed": -1}
     with pytest.raises(SettingsError, match=rf"^{next(iter(wrong))} is .*; it must be "):
         door(NOWHERE, **options, **wrong)
 
@@ -81,6 +85,8 @@ def test_options_that_are_not_there_are_refused_by_name(door):
     _, options = DOORS[door]
     with pytest.raises(TypeError, match=f"^{door.__name__} got an unexpected keyword argument 'seed_nodes'"):
         door(NOWHERE, **options, seed_nodes=1)
+    if door in WALKS:
+        return
     with pytest.raises(SettingsError, match=f"^num_workers= is no option of {door.__name__}: it is called num_threads"):
         door(NOWHERE, **options, num_workers=1)
     with pytest.raises(SettingsError, match=f"^data= is no option of {door.__name__}: it is called source= here"):

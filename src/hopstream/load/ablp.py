@@ -15,7 +15,6 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
-from hopstream.load.arguments import PYG_OPTIONS, takes
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.given_labels import (
     GivenLabelReader,
@@ -35,6 +34,7 @@ from hopstream.load.labels import (
     read_labels,
 )
 from hopstream.load.load_settings import GraphSource, LoadSettings
+from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.ppr import HOW, attributes_of, check_edge_attr, plan_facts, without_edges

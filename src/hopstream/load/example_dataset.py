@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from hopstream.checks import read_integer
-from hopstream.load.arguments import takes
 from hopstream.load.examples import ExampleArguments, OpenExamples, open_examples
+from hopstream.load.loader_arguments import takes
 
 MAX_PLACE = (1 << 63) - 1
 

@@ -13,10 +13,10 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.checks import Settings, check_choice, known_names
 from hopstream.errors import FormatError, MissingDependencyError, UnknownNameError
-from hopstream.load.arguments import takes
 from hopstream.load.epochs import EpochLoader
 from hopstream.load.example_reader import ExampleReader, Files, chosen_spec, example_paths, schema_of
 from hopstream.load.load_settings import ConsumerSettings, OrderSettings
+from hopstream.load.loader_arguments import takes
 from hopstream.load.order import ExampleOrder
 from hopstream.load.place import Facts
 from hopstream.tfgnn.graph_schema import AUXILIARY

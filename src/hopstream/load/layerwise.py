@@ -16,13 +16,14 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from hopstream.arguments import called_with
 from hopstream.arrays import Array, write_array
 from hopstream.checks import check_seconds
 from hopstream.errors import SettingsError, StoreTimeout
-from hopstream.load.arguments import PYG_OPTIONS, called_with
 from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, PartWriter, begin_embeddings
 from hopstream.load.layer_batches import Layer, LayerLoader, RowSpan
 from hopstream.load.load_settings import GraphSource, LoadSettings
+from hopstream.load.loader_arguments import PYG_OPTIONS
 from hopstream.sample.plan import SampleOp
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import Direction, EdgeType

@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 from hopstream.arrays import Array
 from hopstream.checks import did_you_mean
 from hopstream.errors import SettingsError, UnknownNameError
-from hopstream.load.arguments import PYG_OPTIONS, takes
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
 from hopstream.load.load_settings import LoadSettings, SampledGraph
+from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.place import Facts
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner

@@ -13,8 +13,8 @@ from typing import ClassVar
 from numpy.typing import ArrayLike
 
 from hopstream.errors import SettingsError
-from hopstream.load.arguments import takes
 from hopstream.load.load_settings import LoadSettings, SampledGraph
+from hopstream.load.loader_arguments import takes
 from hopstream.load.nodes import NodeInputs, NodeMaker
 from hopstream.load.place import Facts
 from hopstream.load.setup import LoaderSetup, SubgraphLoader

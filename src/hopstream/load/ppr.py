@@ -14,9 +14,9 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from hopstream.errors import SettingsError
-from hopstream.load.arguments import PYG_OPTIONS, takes
 from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
 from hopstream.load.load_settings import GraphSource, LoadSettings
+from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.setup import LoaderSetup, SubgraphLoader

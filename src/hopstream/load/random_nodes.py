@@ -12,9 +12,9 @@ from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.permute import permute_range
-from hopstream.load.arguments import PYG_OPTIONS, takes
 from hopstream.load.load_settings import LoadSettings
 from hopstream.load.loader import SampledNodes
+from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.nodes import NodeInputs, NodeMaker
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.place import Facts

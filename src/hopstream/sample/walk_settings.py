@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
-from hopstream.checks import Settings, is_number, read_integer
+from hopstream.checks import Settings, is_number
 from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
 from hopstream.schema import Direction, EdgeType, type_label
@@ -21,24 +20,26 @@ Step = tuple[EdgeType, Direction]
 Metapath = Sequence[EdgeType | Step]
 
 
-class WalkOptions(TypedDict, total=False):
-    """The fields of ``WalkSettings`` as keyword arguments."""
-
-    length: int | None
-    metapath: Metapath | None
-    direction: Direction
-    num_walks: int
-    p: float
-    q: float
-    restart_probability: float
-    weight_attr: str | None
-    rng_seed: int
-    batch_size: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkSettings(Settings):
-    """How to walk; see ``random_walks`` for the meaning of each field."""
+    """How to walk.
+
+    Attributes:
+        length: Steps of a walk; None means once along the metapath.
+        metapath: Edge types to follow, one per step, or (edge type, direction) for a step in a direction of its own;
+            walks longer than it go along it again. None: the graph's only edge type, in every step.
+        direction: ``out`` walks along the edges, ``in`` against them; the dataset must hold it.
+        num_walks: Walks from each start.
+        p: With 1/p, how readily a walk goes back to the node that it came from (node2vec's return parameter).
+        q: With 1/q, how readily it goes to nodes to which no edge leads from where it came from (node2vec's in-out
+            parameter).
+        restart_probability: With this chance, a step leads back to the start instead.
+        weight_attr: Draw edges in proportion to this feature, with which the dataset was written; edge types without it
+            uniformly.
+        rng_seed: Of all walks.
+        batch_size: Walks that are taken at a time. It decides over memory and over the number of requests, not over the
+            walks.
+    """
 
     length: int | None = None
     metapath: Metapath | None = None
@@ -59,7 +60,7 @@ class WalkSettings(Settings):
         if self.length is not None:
             bounds["length"] = (1, MAX_STEPS)
         for name, (low, high) in bounds.items():
-            object.__setattr__(self, name, read_integer(name, getattr(self, name), low, high))
+            self._read_integer(name, low, high)
         if self.direction not in ("in", "out"):
             raise SettingsError(f"direction is {self.direction!r}; give 'out' to follow edges forwards, or 'in'")
         for name in ("p", "q"):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Unpack, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from hopstream.arguments import called_with
 from hopstream.arrays import Array, IntArray
 from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
@@ -19,8 +21,8 @@ from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.walks import NO_NODE, hash_fractions
 from hopstream.sample.seeds import SeedsLike, read_seeds
 from hopstream.sample.walk_memory import WalkMemory
-from hopstream.sample.walk_settings import Metapath, Step, WalkOptions, WalkSettings
-from hopstream.schema import Direction, type_label
+from hopstream.sample.walk_settings import Step, WalkSettings
+from hopstream.schema import type_label
 from hopstream.store import Source, open_store
 from hopstream.store.contract import KEY, MAX_TREES, FetchRequest, SampleReply, SampleRequest, Store, Strategy
 
@@ -31,43 +33,25 @@ MAX_KEYS_ASKED = 1 << 22
 """Keys of nodes that are asked for at a time."""
 
 
-def random_walks(  # noqa: PLR0913 - what other libraries' walks are told, each by its name
-    source: Source,
-    start: SeedsLike,
-    *,
-    length: int | None = None,
-    metapath: Metapath | None = None,
-    direction: Direction = "out",
-    num_walks: int = 1,
-    p: float = 1.0,
-    q: float = 1.0,
-    restart_probability: float = 0.0,
-    weight_attr: str | None = None,
-    rng_seed: int = 0,
-    batch_size: int = 1 << 16,
-    store_settings: StoreSettings | None = None,
-) -> IntArray:
-    """Walk at random from some nodes.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WalkArguments(WalkSettings):
+    """Arguments of ``random_walks`` and ``walk_batches``.
 
-    Args:
+    Attributes:
         source: A dataset folder, a ``cluster.json``, an address such as ``grpc://host:7001``, or an open store.
         start: integer[num_starts] keys, a bool[num_nodes] mask, a split, or None for all nodes, as loaders take seeds;
             with or without the node type in front, which is that from which the first step goes.
-        length: Steps of a walk; None means once along the metapath.
-        metapath: Edge types to follow, one per step, or (edge type, direction) for a step in a direction of its own;
-            walks longer than it go along it again. None: the graph's only edge type, in every step.
-        direction: ``out`` walks along the edges, ``in`` against them; the dataset must hold it.
-        num_walks: Walks from each start.
-        p: With 1/p, how readily a walk goes back to the node that it came from (node2vec's return parameter).
-        q: With 1/q, how readily it goes to nodes to which no edge leads from where it came from (node2vec's in-out
-            parameter).
-        restart_probability: With this chance, a step leads back to the start instead.
-        weight_attr: Draw edges in proportion to this feature, with which the dataset was written; edge types without it
-            uniformly.
-        rng_seed: Of all walks.
-        batch_size: Walks that are taken at a time. It decides over memory and over the number of requests, not over the
-            walks.
         store_settings: Deadline, token and certificates, where servers are asked.
+    """
+
+    source: Source = field(kw_only=False)
+    start: SeedsLike = field(kw_only=False)
+    store_settings: StoreSettings | None = None
+
+
+@called_with(WalkArguments)
+def random_walks(arguments: WalkArguments) -> IntArray:
+    """Walk at random from some nodes.
 
     Returns:
         int64[num_starts * num_walks, length + 1]: keys, the start first; rows ``i * num_walks`` and on are the walks of
@@ -79,15 +63,12 @@ def random_walks(  # noqa: PLR0913 - what other libraries' walks are told, each 
         UnknownNameError: The graph has no such edge type or split.
         IdRangeError: A start outside 0..n-1 of its type.
     """
-    settings = WalkSettings(
-        length=length, metapath=metapath, direction=direction, num_walks=num_walks, p=p, q=q,
-        restart_probability=restart_probability, weight_attr=weight_attr, rng_seed=rng_seed, batch_size=batch_size,
-    )  # fmt: skip
-    store = open_store(source, store_settings)
+    source = arguments.source
+    store = open_store(source, arguments.store_settings)
     try:
-        walker = Walker(store, settings)
-        starts = walker.read_start(start)
-        walks = np.empty((len(starts) * settings.num_walks, len(walker.steps) + 1), np.int64)
+        walker = Walker(store, arguments)
+        starts = walker.read_start(arguments.start)
+        walks = np.empty((len(starts) * arguments.num_walks, len(walker.steps) + 1), np.int64)
         done = 0
         for batch in walker.batches(starts):
             walks[done : done + len(batch)] = batch
@@ -98,33 +79,22 @@ def random_walks(  # noqa: PLR0913 - what other libraries' walks are told, each 
             store.close()
 
 
-def walk_batches(
-    source: Source,
-    start: SeedsLike,
-    *,
-    store_settings: StoreSettings | None = None,
-    **options: Unpack[WalkOptions],
-) -> Iterator[IntArray]:
+@called_with(WalkArguments)
+def walk_batches(arguments: WalkArguments) -> Iterator[IntArray]:
     """The walks of ``random_walks``, ``batch_size`` rows at a time, so that all of them need not fit into memory.
 
     What the iterator opened it closes at its end, or when it is closed or forgotten.
 
-    Args:
-        source: As there.
-        start: As there.
-        store_settings: As there.
-        **options: The other arguments of ``random_walks``.
-
     Raises:
-        SettingsError: As there.
+        SettingsError: As of ``random_walks``.
         UnknownNameError: As there.
         IdRangeError: As there.
     """
-    settings = WalkSettings(**options)
-    store = open_store(source, store_settings)
+    source = arguments.source
+    store = open_store(source, arguments.store_settings)
     try:
-        walker = Walker(store, settings)
-        batches = walker.batches(walker.read_start(start))
+        walker = Walker(store, arguments)
+        batches = walker.batches(walker.read_start(arguments.start))
     except BaseException:
         if store is not source:
             store.close()

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from hopstream.arguments import refuse_unknown
 from hopstream.checks import OfOneProcess, read_flag, read_integer
 from hopstream.compat.pyg.channels import take_from
 from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.dist_neighbor_sampler import DistNeighborSampler
 from hopstream.compat.pyg.rpc import RpcMember, current_member, global_barrier, init_rpc, member_of_thread
 from hopstream.errors import SettingsError, StateError
-from hopstream.load.arguments import refuse_unknown
 from hopstream.load.epochs import EpochIterator
 from hopstream.load.load_settings import LoadSettings
 from hopstream.load.setup import SubgraphLoader

@@ -26,12 +26,12 @@ from hopstream.checks import read_integer
 from hopstream.compat.pyg.outputs import Output, sampler_output
 from hopstream.compat.pyg.stores import SourceLike, process_store
 from hopstream.errors import SettingsError
-from hopstream.load.arguments import takes
 from hopstream.load.batch import BatchFacts, MiniBatch, SubgraphReader
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import read_link_inputs
 from hopstream.load.links import ExcludeLinks, check_link_times, check_num_trees, read_excluded
 from hopstream.load.load_settings import MAX_RNG_SEED, LoadSettings, OrderSettings
+from hopstream.load.loader_arguments import takes
 from hopstream.load.nodes import NodeInputs, NodeMaker
 from hopstream.load.order import OneBatch
 from hopstream.load.setup import LoaderSetup, open_setup

@@ -1,0 +1,94 @@
+"""Functions whose arguments are the fields of a record.
+
+The record says each option once: name, type, default, what it means and its check. From it a function gets its
+signature, for type checkers as well as at run time, and its documentation.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
+
+from hopstream.checks import did_you_mean
+from hopstream.errors import SettingsError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+FIELD = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+
+def called_with(
+    record: Callable[P, R], other: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[[R], T]], Callable[P, T]]:
+    """Let a function that takes a record be called with the fields of the record.
+
+    Args:
+        record: The dataclass of the arguments.
+        other: Names that are refused, options of other functions among them, and what to do instead.
+    """
+    arguments = Arguments(record, other)
+
+    def decorate(function: Callable[[R], T]) -> Callable[P, T]:
+        @wraps(function)
+        def called(*args: P.args, **options: P.kwargs) -> T:
+            return function(arguments.record(**arguments.bind(function.__name__, args, options)))
+
+        arguments.describe(called, [])
+        return called
+
+    return decorate
+
+
+class Arguments:
+    """Reads the arguments of a call into a record."""
+
+    def __init__(self, record: Callable[..., Any], other: Mapping[str, str]) -> None:
+        """Read into ``record``, a dataclass; names of ``other`` are refused with what to do instead."""
+        self.record = record
+        self._other = other
+        signature = inspect.signature(record)
+        known = [parameter for name, parameter in signature.parameters.items() if name not in other]
+        self._signature = signature.replace(parameters=known, return_annotation=inspect.Signature.empty)
+
+    def bind(self, door: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that were given, by name; ``refuse_unknown`` says what is raised."""
+        refuse_unknown(door, options, self._signature.parameters, self._other)
+        return dict(self._signature.bind(*args, **options).arguments)
+
+    def describe(self, function: Any, first: list[inspect.Parameter]) -> None:
+        """Give a function the record's signature and the documentation of its fields."""
+        function.__signature__ = self._signature.replace(parameters=[*first, *self._signature.parameters.values()])
+        described: dict[str, str] = {}
+        for one in reversed(inspect.getmro(self.record)):  # type: ignore[arg-type]  # a dataclass
+            _, _, fields = inspect.cleandoc(one.__dict__.get("__doc__") or "").partition("\nAttributes:\n")
+            described.update(FIELD.findall(fields.partition("\n\n")[0]))
+        args = [f"    {name}: {described[name]}" for name in self._signature.parameters if name in described]
+        head, raises, rest = inspect.cleandoc(function.__doc__ or "").partition("\nRaises:")
+        function.__doc__ = "\n".join([head.rstrip(), "", "Args:", *args, raises + rest])
+
+
+def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str], other: Mapping[str, str]) -> None:
+    """Refuse options that a class or function does not have.
+
+    Args:
+        door: Name of the class or function.
+        given: The options.
+        known: Those that it has.
+        other: Names that are refused, options of other loaders among them, and what to do instead.
+
+    Raises:
+        SettingsError: It is one of ``other``; the message says what stands for it here.
+        TypeError: Nobody has it; the message says which one may be meant.
+    """
+    known = set(known)
+    for name in given:
+        if name in known:
+            continue
+        if name in other:
+            raise SettingsError(f"{name}= is no option of {door}: {other[name]}")
+        raise TypeError(f"{door} got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
