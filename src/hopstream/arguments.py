@@ -56,9 +56,17 @@ class Arguments:
         self._signature = signature.replace(parameters=known, return_annotation=inspect.Signature.empty)
 
     def bind(self, door: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that were given, by name; ``refuse_unknown`` says what is raised."""
+        """The arguments that were given to ``door``, by name.
+
+        Raises:
+            SettingsError: As of ``refuse_unknown``.
+            TypeError: As there; an argument is missing or given twice, or there are too many.
+        """
         refuse_unknown(door, options, self._signature.parameters, self._other)
-        return dict(self._signature.bind(*args, **options).arguments)
+        try:
+            return dict(self._signature.bind(*args, **options).arguments)
+        except TypeError as error:
+            raise TypeError(f"{door}: {error}") from None
 
     def describe(self, function: Any, first: list[inspect.Parameter]) -> None:
         """Give a function the record's signature and the documentation of its fields."""

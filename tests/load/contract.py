@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from hopstream.errors import StateError
 from hopstream.load.batch import MiniBatch
 from hopstream.load.examples import GraphBatch
+from hopstream.load.load_settings import OrderSettings
 from tests.load.graphs import flat
 
 DEADLINE_S = 20.0
@@ -66,6 +67,18 @@ class LoaderContract:
             other.load_state_dict(state)
             assert other.epoch == 1
             assert self.epochs(other, 2) == [epochs[1][num_before:], epochs[2]]
+
+    def test_a_state_in_which_any_fact_differs_is_refused(self, new_loader):
+        options = {"batch_size": 3, "rng_seed": 3, "world_size": 2}
+        with new_loader(**options, rank=0) as loader:
+            state = loader.state_dict()
+            facts = state["loader"]
+            assert {*OrderSettings.field_names()} - {"rank"} <= facts.keys()
+            assert facts.items() >= options.items()
+            for name in facts:
+                with pytest.raises(StateError, match=f"state is of a (loader (over|with {name} )|other)"):
+                    loader.load_state_dict({**state, "loader": {**facts, name: "other"}})
+            loader.load_state_dict(state)
 
     def test_a_state_saved_at_the_last_batch_leaves_nothing_of_its_epoch(self, new_loader):
         with new_loader() as one, new_loader() as other, new_loader() as third:

@@ -363,25 +363,13 @@ def test_a_direction_that_is_not_held(tmp_path):
 
 SEPARATE = {"num_neighbors": {VIEWED_BY: [3, 2], "default": [0, 0]}}
 """Followed whatever holds the labels."""
-LABOR = {"sampling": "labor"}
 
 
 @pytest.mark.parametrize(
     ("before", "after", "name"),
     [
-        ({}, {"rng_seed": 1}, "rng_seed"),
-        ({}, {"batch_size": 17}, "batch_size"),
-        ({}, {"shuffle": False}, "shuffle"),
-        ({}, {"drop_last": True}, "drop_last"),
-        ({}, {"rank": 0, "world_size": 2}, "world_size"),
         ({}, {"direction": "out"}, "direction"),
         ({}, {"replace": True}, "replace"),
-        ({}, {"weight_attr": "weight"}, "weight_attr"),
-        ({"weight_attr": "weight"}, {"weight_attr": "weight", "sampling": "top_k"}, "sampling"),
-        ({}, LABOR, "sampling"),
-        (LABOR, {**LABOR, "layer_dependency": True}, "layer_dependency"),
-        (LABOR, {**LABOR, "batch_dependency": 2}, "batch_dependency"),
-        ({}, {"subgraph_type": "induced"}, "subgraph_type"),
         ({"reverse_types": {VIEWS: VIEWED_BY}}, {"reverse_types": {BUYS: VIEWED_BY}}, "num_neighbors"),
         (
             {"subgraph_type": "bidirectional", "reverse_types": {VIEWS: VIEWED_BY}},

@@ -70,8 +70,8 @@ class TestExampleLoader(LoaderContract):
         files = write(tmp_path, graphs, is_compressed=kind == "gzip")
 
         def new(**settings):
-            settings = {"shuffle": True, "window": 7, "collate": "numpy", "num_threads": num_threads, **settings}
-            return ExampleLoader(files, 4, **settings)
+            more = {"shuffle": True, "window": 7, "collate": "numpy", "num_threads": num_threads, **settings}
+            return ExampleLoader(files, **{"batch_size": 4, **more})
 
         return new
 

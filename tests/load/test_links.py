@@ -536,7 +536,6 @@ class TestTimedLinkLoader(LoaderContract):
         ({"neg_sampling": None}, "neg_sampling"),
         ({"exclude_links": True}, "exclude_links"),
         ({"disjoint": True}, "disjoint"),
-        ({"rng_seed": 1}, "rng_seed"),
     ],
 )
 def test_a_state_of_other_links_is_refused(small, change, name):

@@ -132,12 +132,7 @@ def test_what_one_rank_saved_all_ranks_may_load(plain_stores):
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"batch_size": 5}, "batch_size"),
         ({"shuffle": False}, "shuffle"),
-        ({"rng_seed": 1}, "rng_seed"),
-        ({"world_size": 2, "rank": 0}, "world_size"),
-        ({"remainder": "drop"}, "remainder"),
-        ({"drop_last": True}, "drop_last"),
         ({"num_neighbors": [3, 3]}, "num_neighbors"),
         ({"replace": True}, "replace"),
         ({"seeds": "train"}, "over other seeds="),

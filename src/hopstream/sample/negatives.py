@@ -48,12 +48,12 @@ class NegativeSampling(Settings):
         """Bring settings into one form and refuse those that cannot be met."""
         mode = getattr(self.mode, "value", self.mode)  # PyG's is an enum
         check_choice("negative sampling: mode", mode, get_args(NegativeMode))
-        object.__setattr__(self, "mode", mode)
-        object.__setattr__(self, "amount", _checked_amount(self.amount, is_triplet=mode == "triplet"))
+        self._keep("mode", mode)
+        self._keep("amount", _checked_amount(self.amount, is_triplet=mode == "triplet"))
         for name in ("strict", "in_batch"):
-            object.__setattr__(self, name, read_flag(f"negative sampling: {name}", getattr(self, name)))
+            self._keep(name, read_flag(f"negative sampling: {name}", getattr(self, name)))
         for name in ("src_weight", "dst_weight"):
-            object.__setattr__(self, name, _checked_weights(name, getattr(self, name)))
+            self._keep(name, _checked_weights(name, getattr(self, name)))
         if self.in_batch and (self.src_weight is not None or self.dst_weight is not None):
             raise SettingsError("negative sampling: in_batch takes destinations of the batch; leave the weights out")
         if self.src_weight is not None and mode == "triplet":
@@ -92,7 +92,7 @@ def read_negative_sampling(neg_sampling: object, neg_sampling_ratio: object = No
         return neg_sampling
     if isinstance(neg_sampling, str):
         return NegativeSampling(neg_sampling)  # type: ignore[arg-type]  # checked by the record
-    names = ("mode", "amount", "src_weight", "dst_weight", "strict", "in_batch")
+    names = NegativeSampling.field_names()
     if isinstance(neg_sampling, Mapping):
         unknown = [name for name in neg_sampling if name not in names]
         if unknown:

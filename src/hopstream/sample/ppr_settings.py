@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.checks import Settings, check_choice, is_number, read_flag
+from hopstream.checks import Settings, check_choice, is_number
 from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
 from hopstream.schema import Direction, EdgeType, GraphSchema, is_edge_type, type_label
@@ -22,6 +22,8 @@ PPR = "ppr"
 Channel = EdgeType | tuple[EdgeType, ...]
 RATIO_TOLERANCE = 1e-6
 MAX_NODES_TOUCHED = (1 << 31) - 1
+NO_FACTS = frozenset({"typed_channel_ratios", "direction", "edge_types", "max_rounds", "max_nodes_touched"})
+"""Fields that are limits, or that facts have in another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class PPRSettings(Settings):
             if not is_number(value) or not 0 < value < high:
                 wanted = "between 0 and 1" if high == 1.0 else "above 0"
                 raise SettingsError(f"{name} is {value!r}; it must be a number {wanted}, ends excluded")
-            object.__setattr__(self, name, float(value))
+            self._keep(name, float(value))
         self._read_integer("max_ppr_nodes", 1, MAX_NODES_TOUCHED)
         self._read_integer("num_neighbors_per_hop", -1, MAX_COUNT)
         if self.num_neighbors_per_hop == 0:
@@ -77,8 +79,7 @@ class PPRSettings(Settings):
             self._read_integer("max_fetch_iterations", 1)
         self._read_integer("max_rounds", 1)
         self._read_integer("max_nodes_touched", 1, MAX_NODES_TOUCHED)
-        for name in ("enable_residual_topup", "include_sampled_edges", "limit_per_type"):
-            read_flag(name, getattr(self, name))
+        self._read_flags(PPRSettings)
         check_choice("direction", self.direction, get_args(Direction))
         if isinstance(self.edge_types, str) or not isinstance(self.edge_types, Sequence | None):
             raise SettingsError(f"edge_types is {self.edge_types!r}; give a list of edge types, or None for all")
@@ -97,16 +98,11 @@ class PPRSettings(Settings):
         """What decides over neighbourhoods beside direction and edge types, as a JSON value."""
         channels = self.channels()
         ratios = list((self.typed_channel_ratios or {}).values())
-        return {
-            "alpha": self.alpha, "eps": self.eps, "max_ppr_nodes": self.max_ppr_nodes,
-            "enable_residual_topup": self.enable_residual_topup, "num_neighbors_per_hop": self.num_neighbors_per_hop,
-            "max_fetch_iterations": self.max_fetch_iterations, "limit_per_type": self.limit_per_type,
-            "include_sampled_edges": self.include_sampled_edges,
-            "channels": channels and [
-                [[type_label(t) for t in channel], float(ratio)]
-                for channel, ratio in zip(channels, ratios, strict=True)
-            ],
-        }  # fmt: skip
+        shares = channels and [
+            [[type_label(t) for t in channel], float(ratio)] for channel, ratio in zip(channels, ratios, strict=True)
+        ]
+        plain = {name: getattr(self, name) for name in self.field_names() if name not in NO_FACTS}
+        return {**plain, "channels": shares}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
