@@ -110,9 +110,9 @@ def test_options_of_pyg_are_refused_with_what_stands_for_them(name, remedy):
 
 
 def test_arguments_are_bound_as_python_does():
-    with pytest.raises(TypeError, match="^NeighborLoader: missing a required argument: 'num_neighbors'"):
+    with pytest.raises(TypeError, match=r"^NeighborLoader: missing a required argument: 'num_neighbors'"):
         NeighborLoader(NOWHERE)
-    with pytest.raises(TypeError, match="^NeighborLoader: too many positional arguments"):
+    with pytest.raises(TypeError, match=r"^NeighborLoader: too many positional arguments"):
         NeighborLoader(NOWHERE, [2], None, 4, True)
     with pytest.raises(TypeError, match="LoadSettings got an unexpected keyword argument 'batchsize'; did you mean"):
         LoadSettings(batchsize=4)
