@@ -98,7 +98,7 @@ class PPRSettings(Settings):
         """What decides over neighbourhoods beside direction and edge types, as a JSON value."""
         channels = self.channels()
         ratios = list((self.typed_channel_ratios or {}).values())
-        shares = channels and [
+        shares: Any = channels and [
             [[type_label(t) for t in channel], float(ratio)] for channel, ratio in zip(channels, ratios, strict=True)
         ]
         plain = {name: getattr(self, name) for name in self.field_names() if name not in NO_FACTS}
