@@ -14,9 +14,10 @@ from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
 from hopstream.compat.glt.distributed import dist_client
+from hopstream.compat.glt.distributed.dist_client import Session
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
-from hopstream.compat.glt.distributed.session import Session
-from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.compat.glt.distributed.dist_server import StorageServer
+from hopstream.compat.glt.distributed.roster import Meeting
 from tests.ports import free_port
 
 WAIT_S = 60.0

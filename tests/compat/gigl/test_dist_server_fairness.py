@@ -22,7 +22,7 @@ from hopstream.compat.gigl.distributed.graph_store import shared_dist_sampling_p
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.messages import InitSamplingBackendRequest, RegisterBackendRequest
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
-from hopstream.compat.glt.distributed import storage
+from hopstream.compat.glt.distributed import dist_server as dist_server_of_parts
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
@@ -221,7 +221,7 @@ def test_loaders_of_unequal_inputs_and_a_parked_one(tmp_path: Path, monkeypatch,
     monkeypatch.setattr(service, "Scheduler", world.new_scheduler)
     monkeypatch.setattr(service._BatchJob, "__call__", call)
     limits = SamplingLimits(threads=1, lease_s=1e9, slow_s=1e9)
-    monkeypatch.setattr(storage, "SamplingLimits", lambda: limits)
+    monkeypatch.setattr(dist_server_of_parts, "SamplingLimits", lambda: limits)
     dataset = connect(write_ring(tmp_path / "ring", 1), 1)
     loaders = [
         DistNeighborLoader(dataset, [2], {0: torch.full((NUM_BATCHES_OF[number],), number)}, prefetch_size=CAPACITY)

@@ -41,10 +41,11 @@ from hopstream.compat.gigl.distributed.graph_store.storage_utils import build_st
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
 from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
 from hopstream.compat.glt.distributed import dist_client, dist_server, roster
+from hopstream.compat.glt.distributed.dist_client import Session
 from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, set_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
-from hopstream.compat.glt.distributed.session import Session
-from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.compat.glt.distributed.dist_server import StorageServer
+from hopstream.compat.glt.distributed.roster import Meeting
 from hopstream.compat.glt.sampler import NodeSamplerInput
 from hopstream.errors import (
     AccessDenied,
@@ -182,39 +183,41 @@ def test_who_finds_no_server_0_is_told_where_it_should_be(folder: Path, role: st
         start(folder, 1, meeting) if role == "server" else Session(meeting, 0, 1)
 
 
+def told(kept: roster.Roster, step: str, role: str, rank: int, **more: Any) -> dict[str, Any]:
+    """The answer of a roster to a member that is called as its rank, or as ``name``."""
+    header = {"op": "roster", "role": role, "rank": rank, "name": f"{rank}", "step": step, **more}
+    return decode_frame(next(kept._answer(decode_frame(encode_frame(header))))).header
+
+
 def test_servers_that_disagree_are_refused() -> None:
-    kept = roster.Roster(2)
-    kept._join(1, "grpc://a:1", 2)
-    with pytest.raises(SettingsError, match="two servers say that they are server 1"):
-        kept._join(1, "grpc://b:1", 2)
-    for rank, num_servers in ((0, 3), (2, 2)):
-        with pytest.raises(SettingsError, match="joined a session of 2 servers"):
-            kept._join(rank, "grpc://b:1", num_servers)
-
-
-def test_a_client_that_ends_while_it_leaves_does_not_tell_servers() -> None:
     kept = roster.Roster(1)
+    join = partial(told, kept, "join", "server")
+    assert join(0, location="grpc://a:1", num_servers=1)["locations"] == ["grpc://a:1"]
+    with pytest.raises(SettingsError, match=r"two servers say that they are server 0: grpc://a:1 and grpc://b:1"):
+        join(0, name="other", location="grpc://b:1", num_servers=1)
+    for rank, num_servers in ((0, 3), (1, 1)):
+        with pytest.raises(SettingsError, match="joined a session of 1 servers"):
+            join(rank, name="other", location="grpc://b:1", num_servers=num_servers)
+    assert join(0, location="grpc://a:1", num_servers=1)["locations"] == ["grpc://a:1"]
 
-    def leave(rank: int) -> dict[str, Any]:
-        who = {"op": "roster", "role": "client", "rank": rank, "name": f"{rank}"}
-        header = {**who, "step": "leave", "num_clients": 2}
-        return decode_frame(next(kept._answer(decode_frame(encode_frame(header))))).header
 
-    kept._seen["client", 0] = kept._seen["client", 1] = time.monotonic()
-    assert leave(0)["missing"] == [1]
-    kept._seen["client", 0] -= roster.GONE_S + 1.0  # client 0 says nothing any more
-    assert leave(1) | {"locations": []} == {"locations": [], "missing": [], "tells": True} | {
-        "is_abandoned": False, "clients": []
-    }  # fmt: skip
+def test_a_client_that_ends_while_it_leaves_does_not_tell_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "TURN_S", 0.05)
+    kept = roster.Roster(1, 2)
+    for rank in range(2):
+        told(kept, "join", "client", rank)
+    assert told(kept, "leave", "client", 0, num_clients=2)["missing"] == [1]
+    kept._named["0"].seen_at -= roster.GONE_S + 1.0  # client 0 says nothing any more
+    answer = told(kept, "leave", "client", 1, num_clients=2)
+    assert (answer["missing"], answer["tells"], answer["is_abandoned"]) == ([], True, False)
 
 
 @pytest.mark.parametrize(
     "wrong", [{"role": "owner"}, {"rank": -1}, {"rank": "0"}, {"rank": 1 << 40}, {"num_clients": 10**12}, {"name": 1}]
 )
 def test_a_roster_refuses_what_no_member_says(wrong: dict[str, Any]) -> None:
-    header = {"op": "roster", "role": "client", "rank": 0, "name": "a", "step": "leave", "num_clients": 1} | wrong
     with pytest.raises(FormatError, match=f"header field '{next(iter(wrong))}'"):
-        next(roster.Roster(1)._answer(decode_frame(encode_frame(header))))
+        told(roster.Roster(1), "leave", **({"role": "client", "rank": 0, "num_clients": 1} | wrong))
 
 
 def test_a_server_can_be_asked_before_it_knows_the_others(folder: Path) -> None:

@@ -33,7 +33,8 @@ from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
 from hopstream.compat.glt.distributed import dist_client
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
-from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.compat.glt.distributed.dist_server import StorageServer
+from hopstream.compat.glt.distributed.roster import Meeting
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
 from hopstream.compat.glt.sampler import RemoteNodePathSamplerInput, RemoteNodeSplitSamplerInput
 from hopstream.compat.glt.typing import Split

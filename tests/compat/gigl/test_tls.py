@@ -28,7 +28,7 @@ from hopstream.compat.gigl.distributed.utils.networking import write_readiness_s
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
 from hopstream.compat.glt.distributed import dist_server
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
-from hopstream.compat.glt.distributed.storage import Meeting
+from hopstream.compat.glt.distributed.roster import Meeting
 from hopstream.errors import AccessDenied, SettingsError, StoreUnavailable
 from hopstream.store.security import ClientSecurity, Location, ServerSecurity
 from hopstream.store.settings import StoreSettings

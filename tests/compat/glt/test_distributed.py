@@ -21,7 +21,8 @@ from torch_geometric.data import Data, HeteroData
 
 import hopstream.compat.glt as glt
 from hopstream.compat.glt.distributed import dist_client, dist_context, glt_dataset
-from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
+from hopstream.compat.glt.distributed.dist_server import StorageServer
+from hopstream.compat.glt.distributed.roster import Meeting
 from hopstream.compat.glt.partition import write_partitions
 from hopstream.compat.glt.sampler import (
     RemoteNodePathSamplerInput,

@@ -12,6 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from hopstream.compat.glt.distributed import dist_client
 from hopstream.compat.glt.distributed.batches import BatchForm, features_wanted
+from hopstream.compat.glt.distributed.dist_client import Session
 from hopstream.compat.glt.distributed.dist_context import get_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.glt_batches import GLTFacts, LinkForm, NodeForm, SubgraphForm
@@ -23,7 +24,6 @@ from hopstream.compat.glt.distributed.options import (
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
 )
-from hopstream.compat.glt.distributed.session import Session
 from hopstream.compat.glt.sampler import (
     NodeSamplerInput,
     RemoteNodePathSamplerInput,

@@ -9,22 +9,29 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from hopstream.arrays import IntArray
+from hopstream.compat.glt.distributed.calls import OPERATION, answering
 from hopstream.compat.glt.distributed.dist_client import has_session
 from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, get_context, set_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
 from hopstream.compat.glt.distributed.graph_facts import to_torch
-from hopstream.compat.glt.distributed.storage import Meeting, StorageServer
-from hopstream.errors import SettingsError
+from hopstream.compat.glt.distributed.roster import Meeting, Member, Roster
+from hopstream.errors import SettingsError, StoreError, StoreTimeout
 from hopstream.schema import EdgeType
+from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
+from hopstream.store.contract import Store
+from hopstream.store.rendezvous import location_towards
 from hopstream.store.security import ServerSecurity
-from hopstream.store.settings import StoreSettings
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import ServerLimits, StoreSettings
+from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 
 LOG = logging.getLogger(__name__)
@@ -37,8 +44,111 @@ METHODS = (
 """Methods that clients may call."""
 LEAVE_S = 180.0
 """How long a server that ends waits for the others."""
+GRACE_S = 10.0
+"""How long answers under way may take when a server ends."""
 _SERVER: DistServer | None = None
 _STORAGE: StorageServer | None = None
+
+
+class StorageServer:
+    """One server of a session, from when it has joined until it is closed."""
+
+    def __init__(
+        self,
+        dataset: DistDataset,
+        methods: Mapping[str, Callable[..., Any]],
+        meeting: Meeting,
+        num_clients: int = 0,
+        limits: SamplingLimits | None = None,
+    ) -> None:
+        """Serve a dataset's parts, and wait until all servers of the session do.
+
+        Args:
+            dataset: The parts; ``num_partitions`` servers are waited for, of which this is ``partition_idx``.
+            methods: What clients may call by name.
+            meeting: Where the session meets.
+            num_clients: How many clients there will be; 0 where they come and go, and may all be away.
+            limits: How much is sampled at once for loaders; None for ``SamplingLimits()``.
+
+        Raises:
+            StoreTimeout: Some servers did not come in time.
+            StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
+            AccessDenied: Others could reach the server, and TLS or a token is missing.
+        """
+        self._dataset, self._meeting = dataset, meeting
+        self._locations: list[str] = []
+        limits = limits or SamplingLimits()
+        self._service = SamplingService(self._open_graph, limits)
+        self._joined = threading.Event()
+        dataset.attach(self._open_graph)
+        roster = Roster(dataset.num_partitions, num_clients).operations if dataset.partition_idx == 0 else {}
+        try:
+            self._server = StoreServer(
+                dataset.store,
+                str(meeting.location if dataset.partition_idx == 0 else location_towards(meeting.location)),
+                security=meeting.security,
+                path=dataset.folder,
+                limits=ServerLimits(max_request_bytes=limits.max_request_bytes),
+                operations={**self._service.operations, OPERATION: answering(methods), **roster},
+            )
+        except BaseException:
+            self._service.close()
+            raise
+        self._member = Member(meeting.channel(), "server", dataset.partition_idx)
+        try:
+            self._locations = self._member.join(
+                meeting.timeout_s, location=self._server.location, num_servers=dataset.num_partitions
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._joined.set()
+        self._member.stay_present()
+
+    @property
+    def locations(self) -> list[str]:
+        """Where the servers listen, in the order of ranks."""
+        return list(self._locations)
+
+    @property
+    def clients(self) -> frozenset[str]:
+        """Names of the clients that are present."""
+        return self._member.clients
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nobody will tell this server to end; None as long as somebody may."""
+        return self._member.trouble
+
+    def leave(self, timeout_s: float) -> None:
+        """Wait until all servers leave, or are gone.
+
+        Raises:
+            StoreTimeout: Some did not leave in time.
+        """
+        self._member.leave(timeout_s)
+
+    def close(self) -> list[dict[str, object]]:
+        """End sampling and serving; returns what is known of channels that clients left."""
+        left: list[dict[str, object]] = []
+        try:
+            left = self._service.close()
+        except StoreError:
+            LOG.exception("sampling did not end in time")
+        self._member.close()
+        self._server.close(GRACE_S)
+        self._dataset.close()
+        return left
+
+    def _open_graph(self) -> Store:
+        if not self._joined.wait(self._meeting.timeout_s):  # a client may be here before this server knows the others
+            raise StoreTimeout(f"the other servers were not there in {self._meeting.timeout_s:g} s")
+        entries = tuple(ServerEntry(location=location) for location in self._locations)
+        own = ServerEntry(
+            location=self._server.location, parts=self._dataset.parts, path=self._dataset.folder.resolve()
+        )
+        settings = replace(self._meeting.settings or StoreSettings(), timeout_s=self._meeting.timeout_s)
+        return open_cluster(Cluster(dataset_id=None, servers=entries), settings, own=own)
 
 
 class DistServer:

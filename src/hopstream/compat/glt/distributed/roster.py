@@ -1,7 +1,7 @@
-"""Finds the servers of one session: server 0 listens at an address that all know, the others and clients ask there.
+"""Introduces the servers and clients of one session to each other, at the address of server 0, which all know.
 
-A server joins with its own address and waits until all have. A client asks for the addresses. Both say again and again
-that they are present, so that those who leave wait for nobody that has ended, and servers hear which clients are left.
+A server joins with its own address and waits until all have. A client asks for the addresses. Both say every
+``PRESENT_S`` that they are there, so that nobody waits for one that has ended, and servers hear which clients are left.
 
 A client that leaves waits for all clients of the session, as GLT's do, also for those that have not come yet. When the
 deadline of a waiting client has passed, clients that have not come count as gone, for all that wait. A client that was
@@ -11,21 +11,23 @@ present and then says nothing for ``GONE_S`` counts as gone.
 from __future__ import annotations
 
 import logging
-import math
 import reprlib
 import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hopstream.errors import FormatError, HopstreamError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.answer import Operation
 from hopstream.store.channel import Channel
-from hopstream.store.rendezvous_server import MAX_RANKS
+from hopstream.store.security import Location, ServerSecurity
+from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Bytes, Frame, encode_frame
 
 LOG = logging.getLogger(__name__)
+MAX_RANKS = 1 << 20
 TURN_S = 1.0
 """How long one call waits before it is made again."""
 SLACK_S = 5.0
@@ -39,6 +41,58 @@ ABANDONED_S = 60.0
 """How long all clients may say nothing until the servers end."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the servers and clients of one session meet.
+
+    Attributes:
+        master_addr: A host name or IP address of the machine of server 0.
+        master_port: The port at which server 0 listens.
+        timeout_s: How long to wait for others, and for answers.
+        security: What servers show and ask for; needed where ``master_addr`` is not loopback.
+        settings: What this process shows to servers, and trusts.
+    """
+
+    master_addr: str
+    master_port: int
+    timeout_s: float = 180.0
+    security: ServerSecurity | None = None
+    settings: StoreSettings | None = None
+
+    @property
+    def location(self) -> Location:
+        """Where server 0 listens.
+
+        A server has TLS where it shows a certificate. A client uses TLS where it has roots or a certificate, or a token
+        that must not go to another machine in the clear.
+        """
+        own = (self.settings or StoreSettings()).security
+        plain = Location(self.master_addr, self.master_port)
+        shows_certificate = self.security is not None and self.security.certificate is not None
+        hides_token = own.token is not None and not (plain.is_loopback or own.is_insecure)
+        has_tls = shows_certificate or own.roots is not None or own.certificate is not None or hides_token
+        return replace(plain, has_tls=has_tls)
+
+    def channel(self, location: Location | None = None) -> Channel:
+        """A connection to server 0, or to another one."""
+        return Channel(location or self.location, self.settings or StoreSettings())
+
+
+@dataclass(slots=True)
+class _Known:
+    """What server 0 knows of a member: its rank among its role, where it listens, when it was heard, if it has left."""
+
+    role: str
+    rank: int
+    location: str = ""
+    seen_at: float = 0.0
+    has_left: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        return self.seen_at <= time.monotonic() - GONE_S
+
+
 class Roster:
     """What server 0 knows of the servers and clients of its session. Safe to use from many threads."""
 
@@ -47,104 +101,104 @@ class Roster:
         self._num_servers, self._num_clients = num_servers, num_clients
         self._is_over = self._is_late = False
         self._changed = threading.Condition()
-        self._locations: dict[int, str] = {}
-        self._seen: dict[tuple[str, int], float] = {}
-        self._names: dict[int, str] = {}
-        self._clients: dict[str, float] = {}
-        self._left: dict[str, set[int]] = {"server": set(), "client": set()}
+        self._named: dict[str, _Known] = {}
+        self._ranked: dict[str, dict[int, _Known]] = {"server": {}, "client": {}}
+        """The member of each rank that was heard last."""
         self.operations: Mapping[str, Operation] = {"roster": self._answer}
         """Operations by name, for ``StoreServer``."""
 
     def _answer(self, frame: Frame) -> Iterator[Bytes]:
         ends = time.monotonic() + TURN_S
-        role, rank, step = frame.text("role"), _number(frame, "rank"), frame.text("step")
-        if role not in self._left:
+        role, step = frame.text("role"), frame.text("step")
+        if role not in self._ranked:
             raise FormatError(f"header field 'role' is {role[:50]!r}; it must be server or client")
         with self._changed:
-            if step == "join":
-                if self._is_over:  # who comes is of the next session, whose server 0 listens here soon
-                    raise StoreUnavailable("the session has ended; wait for the next one, or start servers again")
-                if role == "server":
-                    self._join(rank, frame.text("location"), _number(frame, "num_servers"))
-                else:
-                    self._take_rank(rank, frame.text("name"))
-            if step != "present" or (role, rank) in self._seen:
-                self._seen[role, rank] = time.monotonic()
-                if role == "client":
-                    self._clients[frame.text("name")] = time.monotonic()
-            if step == "leave":
-                self._left[role].add(rank)
-                self._is_over |= role == "server"
+            rank = self._hear(role, step, frame)
             self._changed.notify_all()
             if step == "join":
-                self._changed.wait_for(lambda: len(self._locations) == self._num_servers, ends - time.monotonic())
+                self._changed.wait_for(lambda: not self._unjoined(), ends - time.monotonic())
             elif step == "leave":
-                self._changed.wait_for(lambda: not self._missing(role, frame), ends - time.monotonic())
+                self._changed.wait_for(lambda: not self._staying(role, frame), ends - time.monotonic())
                 self._is_late |= frame.header.get("is_last_turn") is True
-            missing = self._missing(role, frame) if step == "leave" else self._unjoined()
+            missing = self._staying(role, frame) if step == "leave" else self._unjoined()
             tells = step == "leave" and role == "client" and not missing and rank == self._teller(frame)
             self._is_over |= tells
             told = {
-                "locations": [self._locations[r] for r in sorted(self._locations)], "missing": missing,
-                "tells": tells, "is_abandoned": self._is_abandoned(),
+                "locations": [known.location for _, known in sorted(self._ranked["server"].items())],
+                "missing": missing, "tells": tells, "is_abandoned": self._is_abandoned(),
                 "clients": self._present() if role == "server" else [],
             }  # fmt: skip
         yield encode_frame(told)
 
-    def _join(self, rank: int, location: str, num_servers: int) -> None:
-        if num_servers != self._num_servers or not 0 <= rank < self._num_servers:
+    def _hear(self, role: str, step: str, frame: Frame) -> int:
+        """Note what a member says; its rank."""
+        name, rank = frame.text("name"), _number(frame, "rank")
+        known = self._named.get(name, _Known(role, rank))
+        if step == "join":
+            self._check_new(known, frame)
+        if step != "present" or name in self._named:
+            known.seen_at = time.monotonic()
+            self._named[name] = self._ranked[role][rank] = known
+        if step == "leave":
+            known.has_left = True
+            self._is_over |= role == "server"
+        return rank
+
+    def _check_new(self, known: _Known, frame: Frame) -> None:
+        """Refuse a member whose rank another one has.
+
+        A client asks again until its deadline, as the other one may have been killed.
+        """
+        if self._is_over:  # who comes is of the next session, whose server 0 listens here soon
+            raise StoreUnavailable("the session has ended; wait for the next one, or start servers again")
+        rank, other = known.rank, self._ranked[known.role].get(known.rank, known)
+        if known.role == "client":
+            if self._num_clients and other is not known and not (other.has_left or other.is_gone):
+                raise StoreUnavailable(
+                    f"another client is client {rank}; give each a rank of its own. One that was killed counts as gone "
+                    f"after {GONE_S:g} s"
+                )
+            return
+        known.location, num_servers = frame.text("location"), _number(frame, "num_servers")
+        if num_servers != self._num_servers or rank >= num_servers:
             raise SettingsError(
                 f"server {rank} of {num_servers} joined a session of {self._num_servers} servers; start all servers "
                 "with the same num_servers, and ranks from 0"
             )
-        if self._locations.setdefault(rank, location) != location:
+        if other.location != known.location:
             raise SettingsError(
-                f"two servers say that they are server {rank}: {self._locations[rank]} and {location}; give each a "
+                f"two servers say that they are server {rank}: {other.location} and {known.location}; give each a "
                 "rank of its own"
             )
 
-    def _take_rank(self, rank: int, name: str) -> None:
-        """Give a client its rank, unless another one that is there has it: then it asks again until its deadline."""
-        other = self._names.get(rank, name)
-        is_there = rank not in self._left["client"] and other in self._present()
-        if other != name and self._num_clients and is_there:
-            raise StoreUnavailable(
-                f"another client is client {rank}; give each a rank of its own. One that was killed counts as gone "
-                f"after {GONE_S:g} s"
-            )
-        self._names[rank] = name
-
     def _unjoined(self) -> list[int]:
-        return [rank for rank in range(self._num_servers) if rank not in self._locations]
+        return [rank for rank in range(self._num_servers) if rank not in self._ranked["server"]]
 
-    def _teller(self, frame: Frame) -> int:
-        """The client that tells the servers to end: the first of those that are there in the end."""
-        gone_before = time.monotonic() - GONE_S
-        there = [rank for rank in self._left["client"] if self._seen["client", rank] > gone_before]
-        return min(there, default=0) if _number(frame, "num_clients") else 0
-
-    def _present(self) -> list[str]:
-        """Names of the clients that are present."""
-        gone_before = time.monotonic() - GONE_S
-        self._clients = {name: at for name, at in self._clients.items() if at > gone_before}
-        return list(self._clients)
-
-    def _is_abandoned(self) -> bool:
-        seen = [at for (role, _), at in self._seen.items() if role == "client"]
-        return bool(self._num_clients and seen) and max(seen) < time.monotonic() - ABANDONED_S
-
-    def _missing(self, role: str, frame: Frame) -> list[int]:
-        """Who has not left yet, without those that are gone."""
+    def _staying(self, role: str, frame: Frame) -> list[int]:
+        """Who has not left yet, without those that are gone; who never came counts as gone after the first deadline."""
         if self._is_over and role == "client":
             return []
-        wanted = range(self._num_servers) if role == "server" else range(_number(frame, "num_clients"))
-        gone_before = time.monotonic() - GONE_S
-        unseen_at = -math.inf if self._is_late else math.inf
+        ranked = self._ranked[role]
+        wanted = range(self._num_servers if role == "server" else _number(frame, "num_clients"))
         return [
             rank
             for rank in wanted
-            if rank not in self._left[role] and self._seen.get((role, rank), unseen_at) > gone_before
+            if (not self._is_late if rank not in ranked else not (ranked[rank].has_left or ranked[rank].is_gone))
         ]
+
+    def _teller(self, frame: Frame) -> int:
+        """The client that tells the servers to end: the first of those that are there in the end."""
+        there = [rank for rank, known in self._ranked["client"].items() if known.has_left and not known.is_gone]
+        return min(there, default=0) if _number(frame, "num_clients") else 0
+
+    def _present(self) -> list[str]:
+        """Names of the clients that are present; what else was known by name is forgotten."""
+        self._named = {name: known for name, known in self._named.items() if not known.is_gone}
+        return [name for name, known in self._named.items() if known.role == "client"]
+
+    def _is_abandoned(self) -> bool:
+        seen = [known.seen_at for known in self._ranked["client"].values()]
+        return bool(self._num_clients and seen) and max(seen) < time.monotonic() - ABANDONED_S
 
 
 def _number(frame: Frame, name: str) -> int:

@@ -8,12 +8,11 @@ import torch
 
 from hopstream.compat.gigl.distributed.utils.networking import wait_for_readiness_signal
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
+from hopstream.compat.glt.distributed.dist_client import Session, check_no_session, set_session
 from hopstream.compat.glt.distributed.dist_client import async_request_server as async_request_server
-from hopstream.compat.glt.distributed.dist_client import check_no_session, set_session
 from hopstream.compat.glt.distributed.dist_client import request_server as request_server
 from hopstream.compat.glt.distributed.dist_client import session as session
-from hopstream.compat.glt.distributed.session import Session
-from hopstream.compat.glt.distributed.storage import Meeting
+from hopstream.compat.glt.distributed.roster import Meeting
 from hopstream.errors import SettingsError
 from hopstream.store.settings import StoreSettings
 
