@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hopstream.compat.glt.names import find_name
 
 _TYPES = (
@@ -24,7 +26,7 @@ _REFUSED = {
 __all__ = sorted(_MODULE_OF)
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Load a public name when it is first used.
 
     Raises:

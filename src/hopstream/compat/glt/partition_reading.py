@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hopstream.checks import known_names
+from hopstream.compat.glt.distributed.graph_facts import EDGE_FEATURE, LABEL, NODE_FEATURE, WEIGHT
 from hopstream.compat.glt.partition_books import table_of
 from hopstream.compat.glt.partition_files import (
     FeaturePartitionData,
@@ -28,8 +29,6 @@ from hopstream.load.torch_files import read_torch_file
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 from hopstream.uris import local_path
 
-NODE_FEATURE, EDGE_FEATURE, WEIGHT, LABEL = "x", "edge_attr", "weight", "y"
-"""What features are called that have no name in GLT's files."""
 LABELS, SPLITS = "node_label", "node_split"
 """Files, or folders with a file per type, that Hopstream writes beside GLT's."""
 

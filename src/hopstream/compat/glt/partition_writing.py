@@ -14,8 +14,9 @@ from torch import Tensor
 from hopstream.arrays import Column, RaggedArray
 from hopstream.assign.run import OwnersSource
 from hopstream.checks import known_names, known_words
+from hopstream.compat.glt.distributed.graph_facts import EDGE_FEATURE, LABEL, NODE_FEATURE, WEIGHT
 from hopstream.compat.glt.partition_files import META
-from hopstream.compat.glt.partition_reading import EDGE_FEATURE, LABEL, LABELS, NODE_FEATURE, SPLITS, WEIGHT
+from hopstream.compat.glt.partition_reading import LABELS, SPLITS
 from hopstream.compat.glt.pickled import write_tensor, write_value
 from hopstream.compat.pyg.partition_writing import CutGraph, check_layout, cut_of, file_name
 from hopstream.dataset.layout import Dataset, open_dataset

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hopstream.compat.glt.names import find_name
 
 _HERE = __name__
@@ -29,7 +31,7 @@ _REFUSED = {
 __all__ = sorted(_MODULE_OF)
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Load a public name from its module when it is first used.
 
     Raises:

@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hopstream.compat.glt.names import find_name
-
-if TYPE_CHECKING:
-    from hopstream.compat.glt.distributed.dist_client import async_request_server as async_request_server
-    from hopstream.compat.glt.distributed.dist_client import init_client as init_client
-    from hopstream.compat.glt.distributed.dist_client import request_server as request_server
-    from hopstream.compat.glt.distributed.dist_client import shutdown_client as shutdown_client
-    from hopstream.compat.glt.distributed.dist_context import DistContext as DistContext
-    from hopstream.compat.glt.distributed.dist_context import DistRole as DistRole
-    from hopstream.compat.glt.distributed.dist_context import get_context as get_context
-    from hopstream.compat.glt.distributed.dist_context import init_worker_group as init_worker_group
-    from hopstream.compat.glt.distributed.dist_link_neighbor_loader import (
-        DistLinkNeighborLoader as DistLinkNeighborLoader,
-    )
-    from hopstream.compat.glt.distributed.dist_loader import DistLoader as DistLoader
-    from hopstream.compat.glt.distributed.dist_neighbor_loader import DistNeighborLoader as DistNeighborLoader
-    from hopstream.compat.glt.distributed.dist_server import DistServer as DistServer
-    from hopstream.compat.glt.distributed.dist_server import get_server as get_server
-    from hopstream.compat.glt.distributed.dist_server import init_server as init_server
-    from hopstream.compat.glt.distributed.dist_server import wait_and_shutdown_server as wait_and_shutdown_server
-    from hopstream.compat.glt.distributed.dist_subgraph_loader import DistSubGraphLoader as DistSubGraphLoader
-    from hopstream.compat.glt.distributed.glt_dataset import DistDataset as DistDataset
-    from hopstream.compat.glt.distributed.options import AllDistSamplingWorkerOptions as AllDistSamplingWorkerOptions
-    from hopstream.compat.glt.distributed.options import (
-        CollocatedDistSamplingWorkerOptions as CollocatedDistSamplingWorkerOptions,
-    )
-    from hopstream.compat.glt.distributed.options import MpDistSamplingWorkerOptions as MpDistSamplingWorkerOptions
-    from hopstream.compat.glt.distributed.options import (
-        RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions,
-    )
 
 _NAMES_OF = {
     "dist_client": ("async_request_server", "init_client", "request_server", "shutdown_client"),
@@ -68,7 +39,7 @@ _REFUSED = {
 __all__ = sorted(_MODULE_OF)
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Load a public name when it is first used.
 
     Raises:

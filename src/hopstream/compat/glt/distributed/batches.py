@@ -130,6 +130,50 @@ class BatchForm:
         return data
 
 
+class NodeForm(BatchForm):
+    """Renames the attributes of batches around nodes: as ``BatchForm``, with ids of edges of all types."""
+
+    __slots__ = ()
+
+    def _set_edges(self, made: Any, given: Any, edge_type: EdgeType | None, *, is_ppr: bool = False) -> None:
+        super()._set_edges(made, given, edge_type, is_ppr=is_ppr)
+        if self.has_edges and "e_id" in given:
+            made["edge"] = given["e_id"]
+
+
+class SubgraphForm(NodeForm):
+    """Renames the attributes of induced subgraphs; ``mapping`` are the places of the seeds among ``node``."""
+
+    __slots__ = ()
+
+    def _set_seeds(self, made: Any, given: Any, nodes: Any) -> None:
+        super()._set_seeds(made, given, nodes)
+        if "batch_size" in given:
+            made["mapping"] = torch.arange(int(given["batch_size"]))
+
+
+class LinkForm(NodeForm):
+    """Renames the attributes of batches around links.
+
+    ``edge_label_index`` has the ends of links in the order of ``edge_index``: destinations come first where edges were
+    followed forwards, and in graphs without types always. There are no labels of nodes.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
+        """A batch with the other names; it shares the tensors."""
+        made = super().__call__(data)
+        for store in made.stores:
+            for name in ("batch", LABEL):
+                store.pop(name, None)
+            if "edge_label_index" in store and (isinstance(made, Data) or self.edge_dir == "out"):
+                store["edge_label_index"] = store["edge_label_index"].flip(0)
+        if isinstance(made, Data):
+            made["batch_size"] = 0
+        return made
+
+
 def message_of(data: Data | HeteroData) -> dict[str, torch.Tensor]:
     """A batch as a flat dict of tensors, which a channel carries: names of attributes, with types in front.
 

@@ -11,12 +11,11 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from hopstream.compat.glt.distributed import dist_client
-from hopstream.compat.glt.distributed.batches import BatchForm, features_wanted
+from hopstream.compat.glt.distributed.batches import BatchForm, LinkForm, NodeForm, SubgraphForm, features_wanted
 from hopstream.compat.glt.distributed.dist_client import Session
 from hopstream.compat.glt.distributed.dist_context import get_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
-from hopstream.compat.glt.distributed.glt_batches import GLTFacts, LinkForm, NodeForm, SubgraphForm
-from hopstream.compat.glt.distributed.graph_facts import to_torch
+from hopstream.compat.glt.distributed.graph_facts import GLTFacts, to_torch
 from hopstream.compat.glt.distributed.loading import Fanout, make_loader
 from hopstream.compat.glt.distributed.options import (
     AllDistSamplingWorkerOptions,

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from hopstream.compat.glt.distributed import dist_dataset
-from hopstream.compat.glt.distributed.glt_batches import GLTFacts
-from hopstream.compat.glt.distributed.graph_facts import edge_direction, to_torch
+from hopstream.compat.glt.distributed.graph_facts import WEIGHT, GLTFacts, edge_direction, to_torch
 from hopstream.compat.glt.partition_files import META, read_meta
-from hopstream.compat.glt.partition_reading import WEIGHT, read_partitions
+from hopstream.compat.glt.partition_reading import read_partitions
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError
 from hopstream.preparation.write import write_parts

@@ -19,7 +19,7 @@ from hopstream.arrays import Array
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 
-NODE_FEATURE, EDGE_FEATURE, LABEL = "x", "edge_attr", "y"
+NODE_FEATURE, EDGE_FEATURE, LABEL, WEIGHT = "x", "edge_attr", "y", "weight"
 DEFAULT_NODE_TYPE = "default_homogeneous_node_type"
 DEFAULT_EDGE_TYPE: EdgeType = (DEFAULT_NODE_TYPE, "to", DEFAULT_NODE_TYPE)
 POSITIVE, NEGATIVE = "_gigl_positive", "_gigl_negative"
@@ -143,6 +143,36 @@ class GraphFacts:
     def has_labels(self, node_type: str) -> bool:
         """Whether nodes of a type have labels."""
         return LABEL in self.schema.nodes[node_type]
+
+
+@dataclass(frozen=True)
+class GLTFacts(GraphFacts):
+    """The types of a graph by their own names: one that has types has them, however few.
+
+    Attributes:
+        with_features: Batches have features.
+        with_edge_features: Batches have features of edges.
+    """
+
+    with_features: bool = True
+    with_edge_features: bool = True
+    least_count: ClassVar[int] = -1
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the graph has types."""
+        return "homogeneous" if self.schema.is_homogeneous else "typed"
+
+    def node_columns(self, node_type: str) -> tuple[str, ...]:
+        """The columns of a node type that are its feature tensor."""
+        return tensor_columns(self.schema.nodes[node_type], NODE_FEATURE) if self.with_features else ()
+
+    def edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
+        """The columns of an edge type that are its feature tensor; weights are none."""
+        if not (self.with_features and self.with_edge_features):
+            return ()
+        names = tensor_columns(self.schema.edges[edge_type], EDGE_FEATURE)
+        return tuple(name for name in names if name != WEIGHT)
 
 
 def tensor_columns(features: Mapping[str, FeatureSchema], name: str) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hopstream.compat.glt.names import find_name
 
 _HERE = __name__
@@ -17,6 +19,6 @@ _MODULE_OF = {
 __all__ = sorted(_MODULE_OF)
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """Load a public name from its module when it is first used."""
     return find_name(_HERE, name, _MODULE_OF, {})
