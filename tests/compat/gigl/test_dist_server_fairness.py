@@ -115,7 +115,9 @@ class FakeWorld:
 def test_a_parked_consumer_and_unequal_inputs(tmp_path: Path, monkeypatch, num_backends: int) -> None:
     world = FakeWorld(num_backends)
     monkeypatch.setattr(producer, "Scheduler", partial(Scheduler, clock=world.time))
-    monkeypatch.setattr(producer.SharedDistSamplingBackend, "_new_loader", lambda _, given: FakeInput(world, given))
+    monkeypatch.setattr(
+        producer.SharedDistSamplingBackend, "_new_loader", lambda _, given: (FakeInput(world, given), None)
+    )
     monkeypatch.setattr(producer, "_Job", lambda loader, form: loader)
     monkeypatch.setattr(dist_server, "FETCH_POLL_S", 0.001)
     server = DistServer(DistDataset(write_ring(tmp_path / "ring", 1)))

@@ -13,6 +13,7 @@ from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import Re
 from hopstream.compat.gigl.distributed.sampler_options import (
     PPRSamplerOptions,
     SamplerOptions,
+    ppr_settings_of,
     resolve_sampler_options,
 )
 from hopstream.compat.gigl.distributed.utils import get_available_device
@@ -23,7 +24,6 @@ from hopstream.compat.glt.sampler import SamplingConfig, SamplingType
 from hopstream.errors import SettingsError
 from hopstream.load.setup import SubgraphLoader
 from hopstream.schema import EdgeType
-from hopstream.stream.client import RemoteGraph
 
 NumNeighbors = list[int] | dict[EdgeType, list[int]]
 DEFAULT_PREFETCH = 4
@@ -34,7 +34,7 @@ _NUMBERS: Counter[str] = Counter()
 class BaseDistLoader(BatchLoader):
     """One rank's batches, made by the storage servers. Iterating anew begins the next epoch."""
 
-    input_data: Any
+    input_data: Any = None
 
     def __init__(  # noqa: PLR0913 - what the two loaders have in common
         self,
@@ -84,26 +84,19 @@ class BaseDistLoader(BatchLoader):
         self.to_device = pin_memory_device or get_available_device(dataset.local_rank)
         self._is_blocking = not non_blocking_transfers
         self._session = session()
-        self._graph = self._session.graph
 
-    def _open(self, make: Callable[[RemoteGraph, GraphFacts, dict[str, Any]], SubgraphLoader]) -> None:
-        """Make the loader below, where there are seeds."""
-        if not len(self.input_data):
+    def _open(self, make: Callable[..., SubgraphLoader], input_data: Any, **options: Any) -> None:
+        """Make the loader below, where there are seeds, as ``make_loader`` does."""
+        self.input_data = input_data
+        if not len(input_data):
             return
-        num_servers = session().num_servers
-        consuming = {"num_threads": num_servers, "prefetch": self.worker_options.prefetch_size * num_servers}
-        self._loader = make(self._graph, GraphFacts(self._graph.fetch_schema()), consuming)
-
-    def _how(self, facts: GraphFacts) -> dict[str, Any]:
-        """What ``make_loader`` takes beside the configuration."""
-        options = self._options
-        ppr = None
-        if isinstance(options, PPRSamplerOptions):
-            ppr = options.ppr_settings(self.edge_dir, facts.message_types)
-        return {
-            "ppr": ppr,
-            "weight_attr": self._graph.fetch_weight_attr() if self.with_weight else None,
-        }
+        graph, num_servers = session().graph, session().num_servers
+        facts = GraphFacts(graph.fetch_schema())
+        self._loader = make(
+            graph, facts, self.sampling_config, input_data, ppr=ppr_settings_of(self._options, self.edge_dir, facts),
+            weight_attr=graph.fetch_weight_attr() if self.with_weight else None, num_threads=num_servers,
+            prefetch=self.worker_options.prefetch_size * num_servers, **options,
+        )  # fmt: skip
 
 
 def check_servers(given: Mapping[int, Any], what: str) -> None:

@@ -22,11 +22,8 @@ from hopstream.compat.gigl.types.graph import (
 )
 from hopstream.compat.gigl.utils.data_splitters import PADDING_NODE
 from hopstream.compat.gigl.utils.sampling import ABLPInputNodes
-from hopstream.compat.glt.distributed.graph_facts import GraphFacts
 from hopstream.errors import SettingsError
-from hopstream.load.setup import SubgraphLoader
 from hopstream.schema import type_label
-from hopstream.stream.client import RemoteGraph
 
 
 class DistABLPLoader(BaseDistLoader):
@@ -127,15 +124,10 @@ class DistABLPLoader(BaseDistLoader):
             )
         check_servers(cast(Any, input_nodes), "a dict of server to ABLPInputNodes")
         given = list(cast(Mapping[int, ABLPInputNodes], input_nodes).values())
-        self.input_data: Any = _joined(given, _supervision_of(given))
-
-        def make(graph: RemoteGraph, facts: GraphFacts, consuming: dict[str, Any]) -> SubgraphLoader:
-            return make_ablp_loader(
-                graph, facts, self.sampling_config, self.input_data, as_index=use_label_edge_index_output,
-                exclude_labels=exclude_labels, reverse_types=reverse_types, **self._how(facts), **consuming,
-            )  # fmt: skip
-
-        self._open(make)
+        self._open(
+            make_ablp_loader, _joined(given, _supervision_of(given)), as_index=use_label_edge_index_output,
+            exclude_labels=exclude_labels, reverse_types=reverse_types,
+        )  # fmt: skip
 
 
 def _supervision_of(given: Sequence[ABLPInputNodes]) -> tuple[EdgeType, ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import torch
 
@@ -93,10 +91,4 @@ class DistNeighborLoader(BaseDistLoader):
             raise SettingsError(
                 f"input_nodes names type {node_type!r}; the dataset is homogeneous: give the mapping alone"
             )
-        self.input_data: Any = NodeSamplerInput(joined(list(by_server.values())), node_type)  # type: ignore[union-attr]
-        self._open(partial(self._make, self.input_data))
-
-    def _make(self, given: NodeSamplerInput, graph: Any, facts: Any, consuming: dict[str, Any]) -> Any:
-        if given.input_type is None and facts.kind == "labeled":
-            given = NodeSamplerInput(given.node, facts.shown_node(next(iter(facts.schema.nodes))))
-        return make_loader(graph, facts, self.sampling_config, given, **self._how(facts), **consuming)
+        self._open(make_loader, NodeSamplerInput(joined(list(by_server.values())), node_type))  # type: ignore[union-attr]

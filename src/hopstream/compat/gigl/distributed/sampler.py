@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType
@@ -37,9 +38,11 @@ class ABLPNodeSamplerInput(NodeSamplerInput):
     negative_label_by_edge_types: Mapping[EdgeType, Tensor]
 
     def __post_init__(self) -> None:
-        """Check that labels have a row for each anchor."""
+        """Make labels tensors, and check that they have a row for each anchor."""
         super().__post_init__()
-        for labels in (self.positive_label_by_edge_types, self.negative_label_by_edge_types):
+        for name in ("positive_label_by_edge_types", "negative_label_by_edge_types"):
+            labels = {edge_type: torch.as_tensor(rows) for edge_type, rows in getattr(self, name).items()}
+            setattr(self, name, labels)
             for edge_type, rows in labels.items():
                 if rows.dim() != 2 or len(rows) != len(self):
                     raise SchemaError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hopstream.compat.glt.distributed.graph_facts import GraphFacts
 from hopstream.errors import SettingsError
 from hopstream.sample.ppr_settings import Channel, PPRSettings
 from hopstream.schema import Direction, EdgeType
@@ -99,3 +100,8 @@ def resolve_sampler_options(num_neighbors: FanOut, sampler_options: SamplerOptio
             "same, or leave sampler_options out"
         )
     return sampler_options
+
+
+def ppr_settings_of(options: SamplerOptions, edge_dir: Direction, facts: GraphFacts) -> PPRSettings | None:
+    """How PageRank walks along the edges that are followed; None where neighbours are drawn hop by hop."""
+    return options.ppr_settings(edge_dir, facts.message_types) if isinstance(options, PPRSamplerOptions) else None

@@ -17,8 +17,9 @@ from hopstream.compat.glt.distributed.graph_facts import (
     tensor_info,
     torch_dtype,
 )
+from hopstream.compat.glt.sampler import SamplingConfig
 from hopstream.sample.ppr_settings import PPR
-from hopstream.schema import Direction, EdgeType
+from hopstream.schema import EdgeType
 
 KEPT = frozenset({"ppr_edge_index", "ppr_edge_attr", "y_positive", "y_negative", "edge_label_index", "edge_label",
                   "src_index", "dst_pos_index", "dst_neg_index"})  # fmt: skip
@@ -31,19 +32,18 @@ class BatchForm:
 
     ``n_id`` becomes ``node``, ``e_id`` ``edge``; ``batch`` are the ids of the seeds; columns become ``x``,
     ``edge_attr`` and ``y``. Edges lead from neighbours to seeds: with ``edge_dir="out"`` they are turned round, and
-    their types named so. Edge types that hold labels are left out. A batch with types has all ``num_sampled_nodes`` and
-    ``num_sampled_edges`` in dictionaries by type, too.
+    their types named so. Edge types that hold labels are left out. Edges have ids where they have features, or where
+    ``facts`` have ids of all. A batch with types has all ``num_sampled_nodes`` and ``num_sampled_edges`` in
+    dictionaries by type, too.
 
     Attributes:
         facts: The graph.
-        edge_dir: The direction that was followed.
-        has_edges: Bring ids of edges where they have features.
+        config: How it was sampled, and what batches have of nodes and edges.
         is_ppr: Edges are those from seeds to their neighbourhoods.
     """
 
     facts: GraphFacts
-    edge_dir: Direction
-    has_edges: bool = True
+    config: SamplingConfig
     is_ppr: bool = False
 
     def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
@@ -79,26 +79,28 @@ class BatchForm:
         return typed
 
     def _shown(self, edge_type: EdgeType) -> EdgeType:
-        return edge_type if self.edge_dir == "in" or edge_type[1] == PPR else reversed_type(edge_type)
+        return edge_type if self.config.edge_dir == "in" or edge_type[1] == PPR else reversed_type(edge_type)
 
     def _set_nodes(self, made: Any, given: Any, node_type: str) -> None:
         made["node"] = given["n_id"]
         schema = self.facts.schema.nodes[node_type]
-        self._set_tensor(made, "x", given, schema, self.facts.node_columns(node_type), len(given["n_id"]))
+        names = self.facts.node_columns(node_type) if self.config.collect_features else ()
+        self._set_tensor(made, "x", given, schema, names, len(given["n_id"]))
         if LABEL in schema and LABEL in given and "batch_size" in given:
             made[LABEL] = given[LABEL]
         made["num_sampled_nodes"] = torch.tensor(given["num_sampled_nodes"])
 
     def _set_edges(self, made: Any, given: Any, edge_type: EdgeType | None, *, is_ppr: bool = False) -> None:
         edge_index = given["edge_index"]
-        made["edge_index"] = edge_index if self.edge_dir == "in" or is_ppr else edge_index.flip(0)
+        made["edge_index"] = edge_index if self.config.edge_dir == "in" or is_ppr else edge_index.flip(0)
         if edge_type is None:
             if "edge_attr" in given:
                 made["edge_attr"] = given["edge_attr"]
         else:
-            names = self.facts.edge_columns(edge_type)
-            self._set_tensor(made, "edge_attr", given, self.facts.schema.edges[edge_type], names, edge_index.size(1))
-            if names and self.has_edges and "e_id" in given:
+            schema, columns = self.facts.schema.edges[edge_type], self.facts.edge_columns(edge_type)
+            names = columns if self.config.collect_features and self.config.with_edge else ()
+            self._set_tensor(made, "edge_attr", given, schema, names, edge_index.size(1))
+            if self.config.with_edge and "e_id" in given and (columns or self.facts.has_all_edge_ids):
                 made["edge"] = given["e_id"]
         if "num_sampled_edges" in given:
             made["num_sampled_edges"] = torch.tensor(given["num_sampled_edges"])
@@ -130,18 +132,7 @@ class BatchForm:
         return data
 
 
-class NodeForm(BatchForm):
-    """Renames the attributes of batches around nodes: as ``BatchForm``, with ids of edges of all types."""
-
-    __slots__ = ()
-
-    def _set_edges(self, made: Any, given: Any, edge_type: EdgeType | None, *, is_ppr: bool = False) -> None:
-        super()._set_edges(made, given, edge_type, is_ppr=is_ppr)
-        if self.has_edges and "e_id" in given:
-            made["edge"] = given["e_id"]
-
-
-class SubgraphForm(NodeForm):
+class SubgraphForm(BatchForm):
     """Renames the attributes of induced subgraphs; ``mapping`` are the places of the seeds among ``node``."""
 
     __slots__ = ()
@@ -152,7 +143,7 @@ class SubgraphForm(NodeForm):
             made["mapping"] = torch.arange(int(given["batch_size"]))
 
 
-class LinkForm(NodeForm):
+class LinkForm(BatchForm):
     """Renames the attributes of batches around links.
 
     ``edge_label_index`` has the ends of links in the order of ``edge_index``: destinations come first where edges were
@@ -167,7 +158,7 @@ class LinkForm(NodeForm):
         for store in made.stores:
             for name in ("batch", LABEL):
                 store.pop(name, None)
-            if "edge_label_index" in store and (isinstance(made, Data) or self.edge_dir == "out"):
+            if "edge_label_index" in store and (isinstance(made, Data) or self.config.edge_dir == "out"):
                 store["edge_label_index"] = store["edge_label_index"].flip(0)
         if isinstance(made, Data):
             made["batch_size"] = 0
@@ -199,10 +190,15 @@ def _text(given: str | EdgeType) -> str:
     return given if isinstance(given, str) else "__".join(given)
 
 
-def features_wanted(facts: GraphFacts) -> tuple[dict[str, list[str]], dict[EdgeType, list[str]]]:
-    """The columns that batches need, by node type and by edge type."""
-    nodes = {
-        node_type: [*facts.node_columns(node_type), *([LABEL] if facts.has_labels(node_type) else [])]
-        for node_type in facts.schema.nodes
-    }
-    return nodes, {edge_type: list(facts.edge_columns(edge_type)) for edge_type in facts.schema.edges}
+def features_wanted(
+    facts: GraphFacts, config: SamplingConfig
+) -> tuple[dict[str, list[str]], dict[EdgeType, list[str]]]:
+    """The columns that batches need, by node type and by edge type; labels of nodes always."""
+    nodes: dict[str, list[str]] = {node_type: [] for node_type in facts.schema.nodes}
+    edges: dict[EdgeType, list[str]] = {edge_type: [] for edge_type in facts.schema.edges}
+    for node_type, names in nodes.items():
+        names += facts.node_columns(node_type) if config.collect_features else ()
+        names += [LABEL] if facts.has_labels(node_type) else []
+    for edge_type, names in edges.items():
+        names += facts.edge_columns(edge_type) if config.collect_features and config.with_edge else ()
+    return nodes, edges

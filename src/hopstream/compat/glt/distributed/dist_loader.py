@@ -11,7 +11,6 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from hopstream.compat.glt.distributed import dist_client
-from hopstream.compat.glt.distributed.batches import BatchForm, LinkForm, NodeForm, SubgraphForm, features_wanted
 from hopstream.compat.glt.distributed.dist_client import Session
 from hopstream.compat.glt.distributed.dist_context import get_context
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
@@ -29,7 +28,6 @@ from hopstream.compat.glt.sampler import (
     RemoteSamplerInput,
     SamplerInput,
     SamplingConfig,
-    SamplingType,
 )
 from hopstream.compat.glt.typing import InputEdges, InputNodes, Split
 from hopstream.errors import SettingsError
@@ -38,10 +36,6 @@ from hopstream.load.torch_files import read_torch_file
 from hopstream.schema import EdgeType
 from hopstream.store.contract import Store
 from hopstream.stream.client import RemoteGraph
-
-FORMS: dict[SamplingType, type[BatchForm]] = {
-    SamplingType.NODE: NodeForm, SamplingType.LINK: LinkForm, SamplingType.SUBGRAPH: SubgraphForm
-}  # fmt: skip
 
 
 class BatchLoader:
@@ -152,14 +146,10 @@ class DistLoader(BatchLoader):
 
     def _make(self) -> SubgraphLoader:
         config, source = self.sampling_config, self._source
-        facts = GLTFacts(source.facts.schema, config.collect_features, config.with_edge)
-        nodes, edges = features_wanted(facts)
-        form = FORMS[config.sampling_type](facts=facts, edge_dir=config.edge_dir, has_edges=config.with_edge)
-        config = replace(config, num_neighbors=completed(facts, config.num_neighbors))
+        config = replace(config, num_neighbors=completed(source.facts, config.num_neighbors))
         return make_loader(
-            source.graph, facts, config, self.input_data,
+            source.graph, source.facts, config, self.input_data, edge_keys=config.with_edge,
             weight_attr=source.weight_attr() if config.with_weight else None,
-            transform=form, node_features=nodes, edge_features=edges, edge_keys=config.with_edge,
             timeout_s=float(self.worker_options.rpc_timeout), **source.consuming(),
         )  # fmt: skip
 

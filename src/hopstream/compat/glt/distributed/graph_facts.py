@@ -41,6 +41,8 @@ class GraphFacts:
     schema: GraphSchema
     least_count: ClassVar[int] = 0
     """The least number of neighbours that may be asked for; -1 means all."""
+    has_all_edge_ids: ClassVar[bool] = False
+    """Batches that are to have ids of edges have those of edges without features, too."""
 
     @property
     def kind(self) -> Kind:
@@ -83,17 +85,15 @@ class GraphFacts:
         """The dataset's name of a node type.
 
         Raises:
-            SettingsError: A type was given for a homogeneous graph, or none for another one.
+            SettingsError: A type was given for a homogeneous graph, or none for one with several.
             UnknownNameError: The graph has no such type.
         """
-        if self.kind == "homogeneous":
-            if given is not None:
-                raise SettingsError(f"node_type is {given!r}; the dataset is homogeneous: leave node_type out")
-            return next(iter(self.schema.nodes))
-        if given is None:
+        if given is None and self.kind == "typed":
             raise SettingsError(f"node_type is missing; the dataset has the types {', '.join(self.schema.nodes)}")
-        if self.kind == "labeled" and given == DEFAULT_NODE_TYPE:
+        if given is None or (self.kind == "labeled" and given == DEFAULT_NODE_TYPE):
             return next(iter(self.schema.nodes))
+        if self.kind == "homogeneous":
+            raise SettingsError(f"node_type is {given!r}; the dataset is homogeneous: leave node_type out")
         self.schema.check_node_type(given)
         return given
 
@@ -101,16 +101,16 @@ class GraphFacts:
         """The dataset's name of an edge type.
 
         Raises:
-            SettingsError: A type was given for a homogeneous graph, or none for another one.
+            SettingsError: A type was given for a homogeneous graph, or none for one with several.
             UnknownNameError: The graph has no such type.
         """
-        if self.kind == "homogeneous":
-            if given is not None:
-                raise SettingsError(f"edge_type is {given!r}; the dataset is homogeneous: leave edge_type out")
-            return next(iter(self.schema.edges))
-        if given is None:
+        if given is None and self.kind == "typed":
             names = ", ".join(map(type_label, self.schema.edges))
             raise SettingsError(f"edge_type is missing; the dataset has the types {names}")
+        if given is None:
+            return next(iter(self.message_types or self.schema.edges))
+        if self.kind == "homogeneous":
+            raise SettingsError(f"edge_type is {given!r}; the dataset is homogeneous: leave edge_type out")
         wanted = cast(EdgeType, tuple(given))
         for edge_type in self.schema.edges:
             if wanted in (edge_type, self.shown_edge(edge_type)):
@@ -145,32 +145,20 @@ class GraphFacts:
         return LABEL in self.schema.nodes[node_type]
 
 
-@dataclass(frozen=True)
 class GLTFacts(GraphFacts):
-    """The types of a graph by their own names: one that has types has them, however few.
+    """The types of a graph by their own names: one that has types has them, however few."""
 
-    Attributes:
-        with_features: Batches have features.
-        with_edge_features: Batches have features of edges.
-    """
-
-    with_features: bool = True
-    with_edge_features: bool = True
+    __slots__ = ()
     least_count: ClassVar[int] = -1
+    has_all_edge_ids: ClassVar[bool] = True
 
     @property
     def kind(self) -> Kind:
         """Whether the graph has types."""
         return "homogeneous" if self.schema.is_homogeneous else "typed"
 
-    def node_columns(self, node_type: str) -> tuple[str, ...]:
-        """The columns of a node type that are its feature tensor."""
-        return tensor_columns(self.schema.nodes[node_type], NODE_FEATURE) if self.with_features else ()
-
     def edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
         """The columns of an edge type that are its feature tensor; weights are none."""
-        if not (self.with_features and self.with_edge_features):
-            return ()
         names = tensor_columns(self.schema.edges[edge_type], EDGE_FEATURE)
         return tuple(name for name in names if name != WEIGHT)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hopstream.compat.glt.distributed.batches import BatchForm, features_wanted
-from hopstream.compat.glt.distributed.graph_facts import GraphFacts
+from hopstream.compat.glt.distributed.batches import BatchForm, LinkForm, SubgraphForm, features_wanted
+from hopstream.compat.glt.distributed.graph_facts import GLTFacts, GraphFacts
 from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.errors import SettingsError
 from hopstream.load.ablp import ABLPLoader
@@ -20,6 +20,8 @@ from hopstream.schema import EdgeType, type_label
 from hopstream.store.contract import Store
 
 Fanout = Sequence[int] | Mapping[EdgeType, Sequence[int]] | None
+FORMS = {SamplingType.LINK: LinkForm, SamplingType.SUBGRAPH: SubgraphForm}
+"""Forms of GLT's batches that differ from those around nodes, which are GiGL's as well."""
 
 
 def fanout_of(facts: GraphFacts, num_neighbors: Fanout) -> dict[EdgeType, list[int]]:
@@ -57,7 +59,8 @@ def fanout_of(facts: GraphFacts, num_neighbors: Fanout) -> dict[EdgeType, list[i
 
 def form_of(facts: GraphFacts, config: SamplingConfig, ppr: PPRSettings | None) -> BatchForm:
     """What renames the attributes of a loader's batches."""
-    return BatchForm(facts=facts, edge_dir=config.edge_dir, has_edges=config.with_edge, is_ppr=ppr is not None)
+    form = FORMS.get(config.sampling_type, BatchForm) if isinstance(facts, GLTFacts) else BatchForm
+    return form(facts=facts, config=config, is_ppr=ppr is not None)
 
 
 def make_loader(  # noqa: PLR0913 - what to sample, from where, and how batches are consumed
@@ -89,9 +92,7 @@ def make_loader(  # noqa: PLR0913 - what to sample, from where, and how batches 
         SettingsError: A setting that cannot be met.
         IdRangeError: A seed that is no node.
     """
-    nodes, edges = features_wanted(facts)
-    if not config.collect_features:
-        nodes, edges = {t: [] for t in nodes}, {t: [] for t in edges}
+    nodes, edges = features_wanted(facts, config)
     common: dict[str, Any] = {
         "batch_size": config.batch_size, "shuffle": config.shuffle, "drop_last": config.drop_last,
         "node_features": nodes, "edge_features": edges, "transform": form_of(facts, config, ppr),

@@ -37,8 +37,8 @@ from hopstream.compat.gigl.distributed.graph_store.messages import (
     FetchNodesRequest,
     InitSamplingBackendRequest,
     RegisterBackendRequest,
+    outgoing,
 )
-from hopstream.compat.gigl.distributed.graph_store.records import outgoing
 from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
 from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import (
     QueueChannel,
@@ -302,10 +302,7 @@ class DistServer(ServerOfParts):
         if request.server_slice is not None:
             _check_type("server_slice", request.server_slice, ServerSlice)
         facts = self.dataset.facts
-        if facts.kind == "labeled" and request.node_type is None:
-            name = next(iter(facts.schema.nodes))
-        else:
-            name = facts.node_type(request.node_type)
+        name = facts.node_type(request.node_type)
         if request.split is None:
             keys = self.dataset.own_keys(name)
         else:

@@ -1,20 +1,34 @@
-"""Records of what compute processes ask of servers."""
+"""Records that travel between compute processes and servers, and how they are made of their fields."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from hopstream.arrays import IntArray
 from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
 from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
-from hopstream.compat.gigl.distributed.sampler_options import SamplerOptions
+from hopstream.compat.gigl.distributed.sampler_options import (
+    KHopNeighborSamplerOptions,
+    PPRSamplerOptions,
+    SamplerOptions,
+)
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
+from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
+from hopstream.compat.glt.partition_books import GLTPartitionBook, PartitionBook, RangePartitionBook
 from hopstream.compat.glt.sampler import (
     EdgeSamplerInput,
     NodeSamplerInput,
     RemoteNodeSplitSamplerInput,
     SamplingConfig,
+    SamplingType,
 )
+from hopstream.stream.recipes import RECORDS
 
 
 @dataclass(frozen=True)
@@ -85,3 +99,49 @@ class FetchABLPInputRequest:
     node_type: NodeType
     supervision_edge_type: EdgeType
     server_slice: ServerSlice | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentBook:
+    """A partition book on its way.
+
+    Attributes:
+        numbers: int64[n], where the range of each partition ends, or the partition of each id.
+        partition_idx: The partition of whoever has a book of ranges; None for a table.
+    """
+
+    numbers: IntArray
+    partition_idx: int | None = None
+
+
+def outgoing(answer: Any) -> Any:
+    """An answer as it travels: partition books are no records of their own."""
+    if isinstance(answer, RangePartitionBook):
+        return SentBook(answer.partition_bounds.numpy(), answer.partition_idx)
+    return SentBook(answer.as_subclass(Tensor).numpy()) if isinstance(answer, GLTPartitionBook) else answer
+
+
+def _received_book(numbers: IntArray, partition_idx: int | None) -> PartitionBook:
+    if partition_idx is None:
+        return GLTPartitionBook(numbers)
+    return RangePartitionBook(list(pairwise([0, *numbers.tolist()])), partition_idx)
+
+
+def _feature_info(dim: int, dtype: str) -> FeatureInfo:
+    found = getattr(torch, dtype)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{dtype!r} is no dtype of torch")
+    return FeatureInfo(dim, found)
+
+
+def _config(sampling_type: int, **fields: Any) -> SamplingConfig:
+    return SamplingConfig(SamplingType(sampling_type), **fields)
+
+
+_AS_THEY_ARE = (
+    ABLPNodeSamplerInput, EdgeSamplerInput, FetchABLPInputRequest, FetchNodesRequest, InitSamplingBackendRequest,
+    KHopNeighborSamplerOptions, NodeSamplerInput, PPRSamplerOptions, RegisterBackendRequest,
+    RemoteDistSamplingWorkerOptions, RemoteNodeSplitSamplerInput, ServerSlice,
+)  # fmt: skip
+RECORDS.update({one.__name__: one for one in _AS_THEY_ARE})
+RECORDS.update(FeatureInfo=_feature_info, SamplingConfig=_config, SentBook=_received_book)

@@ -72,7 +72,6 @@ class RemoteDistDataset:
             ValueError: ``rank`` without ``world_size`` or the other way, a rank outside, no such split, or a type that
                 is missing or too much.
         """
-        node_type = self._node_type(node_type)
         return self._of_servers(
             rank, world_size, torch.empty(0, dtype=torch.int64),
             lambda server, part: request_server(
@@ -141,14 +140,11 @@ class RemoteDistDataset:
 
     def fetch_node_partition_book(self, node_type: NodeType | None = None) -> PartitionBook | None:
         """The partition of every node of a type."""
-        book: PartitionBook | None = request_server(0, DistServer.get_node_partition_book, self._node_type(node_type))
+        book: PartitionBook | None = request_server(0, DistServer.get_node_partition_book, node_type)
         return book
 
     def fetch_edge_partition_book(self, edge_type: EdgeType | None = None) -> PartitionBook | None:
         """The partition of every edge of a type; None where the dataset keeps no keys of edges."""
-        types = self.fetch_edge_types()
-        if edge_type is None and types is not None and DEFAULT_HOMOGENEOUS_EDGE_TYPE in types:
-            edge_type = DEFAULT_HOMOGENEOUS_EDGE_TYPE
         book: PartitionBook | None = request_server(0, DistServer.get_edge_partition_book, edge_type)
         return book
 
@@ -177,11 +173,6 @@ class RemoteDistDataset:
         ports: list[Any] = [get_free_ports(num_ports) if torch.distributed.get_rank() == 0 else None]
         torch.distributed.broadcast_object_list(ports)
         return list(ports[0])
-
-    def _node_type(self, given: NodeType | None) -> NodeType | None:
-        types = self.fetch_node_types()
-        has_default = types is not None and DEFAULT_HOMOGENEOUS_NODE_TYPE in types
-        return DEFAULT_HOMOGENEOUS_NODE_TYPE if given is None and has_default else given
 
     def _of_servers(
         self, rank: int | None, world_size: int | None, empty: T, ask: Callable[[int, ServerSlice | None], T]

@@ -24,7 +24,7 @@ import torch
 
 from hopstream.compat.gigl.distributed.ablp_batches import label_form, make_ablp_loader
 from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
-from hopstream.compat.gigl.distributed.sampler_options import PPRSamplerOptions, SamplerOptions
+from hopstream.compat.gigl.distributed.sampler_options import SamplerOptions, ppr_settings_of
 from hopstream.compat.glt.distributed.batches import message_of
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.loading import form_of, make_loader
@@ -34,7 +34,6 @@ from hopstream.compat.glt.sampler import SamplerInput, SamplingConfig
 from hopstream.errors import ChannelLost, StoreTimeout
 from hopstream.load.epochs import Maker
 from hopstream.load.setup import SubgraphLoader
-from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.store.wire import Bytes
 from hopstream.stream.channel import Share
 from hopstream.stream.scheduler import Scheduler
@@ -264,6 +263,7 @@ class SharedDistSamplingBackend:
         self.data, self.worker_options = data, worker_options
         self.num_workers = worker_options.num_workers
         self._config, self.sampler_options = sampling_config, sampler_options
+        self._ppr = ppr_settings_of(sampler_options, sampling_config.edge_dir, data.facts)
         self._lock = threading.RLock()
         self._channels: dict[int, _Registered] = {}
         self._scheduler: Scheduler | None = None
@@ -311,10 +311,8 @@ class SharedDistSamplingBackend:
             RuntimeError: ``init_backend`` was not called.
             ValueError: The number is taken, or the configuration is another one.
         """
-        with self._lock:
-            self._running()
-            self._check_new(channel_id, sampling_config, channel)
-        loader = self._new_loader(sampler_input) if len(sampler_input) else None
+        self._running()
+        loader, form = self._new_loader(sampler_input) if len(sampler_input) else (None, None)
         command = RegisterInputCmd(channel_id, worker_key, sampler_input, sampling_config, channel)
         with self._lock:
             scheduler = self._running()
@@ -326,7 +324,7 @@ class SharedDistSamplingBackend:
             scheduler.add(
                 channel_id, 0, worker_key, Share(first=0, stride=1, num_steps=num_batches),
                 credit=credit, loader=type(loader).__name__, payer=worker_key,
-                new_job=lambda: _Job(cast(SubgraphLoader, loader), self._form_of(sampler_input)),
+                new_job=lambda: _Job(cast(Any, loader), cast(Any, form)),
             )  # fmt: skip
             self._channels[channel_id] = _Registered(command, loader)
 
@@ -458,22 +456,15 @@ class SharedDistSamplingBackend:
                 raise RuntimeError("the backend is not running; call init_backend first")
             return self._scheduler
 
-    def _new_loader(self, given: SamplerInput) -> SubgraphLoader:
-        graph = self.data.graph()
-        options: dict[str, Any] = {"weight_attr": graph.weight_attr, "ppr": self._ppr(), "num_threads": 0}
+    def _new_loader(self, given: SamplerInput) -> tuple[SubgraphLoader, Callable[[Any], Any]]:
+        """What makes batches of an input, and what renames their attributes."""
+        graph, facts = self.data.graph(), self.data.facts
+        make: Callable[..., SubgraphLoader] = make_loader
+        form: Callable[[Any], Any] = form_of(facts, self._config, self._ppr)
         if isinstance(given, ABLPNodeSamplerInput):
-            return make_ablp_loader(graph, self.data.facts, self._config, given, **options)
-        return make_loader(graph, self.data.facts, self._config, given, **options)
-
-    def _form_of(self, given: SamplerInput) -> Callable[[Any], Any]:
-        if isinstance(given, ABLPNodeSamplerInput):
-            return label_form(self.data.facts, self._config, given, self._ppr(), as_index=True)
-        return form_of(self.data.facts, self._config, self._ppr())
-
-    def _ppr(self) -> PPRSettings | None:
-        if not isinstance(self.sampler_options, PPRSamplerOptions):
-            return None
-        return self.sampler_options.ppr_settings(self._config.edge_dir, self.data.facts.message_types)
+            make, form = make_ablp_loader, label_form(facts, self._config, given, self._ppr, as_index=True)
+        options = {"weight_attr": graph.weight_attr, "ppr": self._ppr, "num_threads": 0}
+        return make(graph, facts, self._config, given, **options), form
 
     def _pump(self, scheduler: Scheduler, known: _Registered, state: ActiveEpochState) -> None:
         """Send the batches of an epoch to the channel, in order; the life of a thread.
