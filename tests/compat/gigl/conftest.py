@@ -13,7 +13,7 @@ import pytest
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
 from hopstream.compat.gigl.env.distributed import GraphStoreInfo
-from hopstream.compat.glt.distributed import dist_client
+from hopstream.compat.glt.distributed import dist_client, roster
 from hopstream.compat.glt.distributed.dist_client import Session
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.dist_server import StorageServer
@@ -62,6 +62,12 @@ def serving(folder: Path, num_servers: int, edge_dir: str = "in") -> Iterator[Se
             stack.callback(one.close)
             stack.callback(server.shutdown)
         yield Served(servers, storage, meeting)
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members ask server 0 again soon, so that deadlines end waits when they pass."""
+    monkeypatch.setattr(roster, "TURN_S", 0.1)
 
 
 Connect = Callable[[Path, int], RemoteDistDataset]

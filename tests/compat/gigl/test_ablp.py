@@ -149,17 +149,25 @@ def test_batches_are_equal_on_any_number_of_servers(connect: Connect, shop: Path
                 del lists["None.y_positive"], lists["None.y_negative"]
         loader.shutdown()
     assert found[0] == found[1] == found[2] and found[0][0] != found[0][1]
-    rows = {
-        BUYS: ([rows_of(POSITIVES)[v] for v in TRAIN], [rows_of(NEGATIVES)[v] for v in TRAIN]),
-        LIKES: [rows_of(FRIENDS)[v] for v in TRAIN],
-    }
+    rows = {BUYS: tuple(given_rows(given, BUYS, kind) for kind in range(2)), LIKES: given_rows(given, LIKES, 0)}
     neighbors = {t: [3, 2] for t in EDGES}
     with hopstream.ABLPLoader(
         shop, {**neighbors, "default": [0, 0]}, ("user", TRAIN), supervision=[BUYS, LIKES], labels=rows, batch_size=6,
         shuffle=True, rng_seed=5,
     ) as ours:  # fmt: skip
-        wanted = [sorted(batch["user"].n_id.tolist()) for batch in ours]
-    assert [sorted(data["user.node"]) for data in found[0][0]] == wanted
+        for batch, data in zip(ours, found[0][0], strict=True):
+            assert all(batch[t].n_id.tolist() == data[f"{t}.node"] for t in ("user", "item"))
+            assert all(batch[t].edge_index.tolist() == data[f"{t}.edge_index"] for t in EDGES)
+            assert {t: batch[t].y_positive.tolist() for t in (BUYS, LIKES)} == data["y"][0]
+
+
+def given_rows(given: dict[int, ABLPInputNodes], edge_type: tuple[str, str, str], kind: int) -> list[list[int]]:
+    """The positives (0) or negatives (1) of every anchor of the split, as they are given."""
+    found: dict[int, list[int]] = {}
+    for nodes in given.values():
+        for anchor, row in zip(nodes.anchor_nodes.tolist(), nodes.labels[edge_type][kind].tolist(), strict=True):  # type: ignore[union-attr]
+            found[anchor] = [label for label in row if label >= 0]
+    return [found[anchor] for anchor in TRAIN.tolist()]
 
 
 def test_ranks_of_uneven_shares_have_every_anchor_once(connect: Connect, shop: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +23,10 @@ from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.errors import StoreTimeout
+from tests.compat.gigl.channels import CONFIG
 from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_ring
 
 WAIT_S = 60.0
-CONFIG = SamplingConfig(SamplingType.NODE, [2, 2], 4, False, False, True, True, False, False, "in", 7)
 
 
 @pytest.fixture(scope="module")
@@ -133,24 +135,16 @@ def test_a_channel_that_is_given_up_in_the_middle_leaves_no_thread(backend: Shar
         backend.describe_channel(1)
 
 
-def test_a_batch_that_fails_comes_as_a_message(backend: SharedDistSamplingBackend, monkeypatch) -> None:
+@pytest.mark.parametrize(("maker", "error"), [(lambda _: None, "NoneType"), (lambda _: [][1], "IndexError")])
+def test_what_fails_is_told_in_every_message(
+    backend: SharedDistSamplingBackend, monkeypatch, maker: Callable[[Any], Any], error: str
+) -> None:
     channel = QueueChannel(20)
     backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
-    monkeypatch.setattr(backend._channels[1].loader, "maker", lambda: None)
+    monkeypatch.setattr(type(backend._channels[1].loader), "maker", maker)
     backend.start_new_epoch_sampling(1, 0)
     for message in read_epoch(backend, channel, 2):
-        assert "NoneType" in bytes(message[SAMPLING_ERROR].tolist()).decode()
-
-
-def test_a_loader_that_cannot_begin_is_told_in_every_message(backend: SharedDistSamplingBackend, monkeypatch) -> None:
-    channel = QueueChannel(20)
-    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
-    loader = backend._channels[1].loader
-    assert loader is not None
-    monkeypatch.setattr(type(loader), "maker", lambda _: [][1])
-    backend.start_new_epoch_sampling(1, 0)
-    for message in read_epoch(backend, channel, 2):
-        assert "IndexError" in bytes(message[SAMPLING_ERROR].tolist()).decode()
+        assert error in bytes(message[SAMPLING_ERROR].tolist()).decode()
 
 
 def test_a_channel_that_takes_no_message_is_told(backend: SharedDistSamplingBackend, monkeypatch) -> None:
@@ -261,29 +255,6 @@ def test_pagerank(dataset: DistDataset) -> None:
         assert message["edge_index"].shape[1] == 4 * len(message["batch"]) == len(message["edge_attr"])
         assert (message["x"][:, 0] == message["node"]).all()
     backend.shutdown()
-
-
-def test_many_threads_use_one_backend(backend: SharedDistSamplingBackend) -> None:
-    errors: list[BaseException] = []
-
-    def use(number: int) -> None:
-        try:
-            for turn in range(5):
-                channel, name = QueueChannel(2), 100 * number + turn
-                backend.register_input(name, f"{name}", NodeSamplerInput(torch.arange(12)), CONFIG, channel)
-                backend.start_new_epoch_sampling(name, 0)
-                found = read_epoch(backend, channel, 3)
-                assert torch.cat([m["batch"] for m in found]).tolist() == list(range(12))
-                backend.unregister_input(name)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert not errors and not any(thread.is_alive() for thread in threads)
 
 
 def test_a_channel_must_be_able_to_send(backend: SharedDistSamplingBackend) -> None:

@@ -31,7 +31,7 @@ from hopstream.compat.glt.distributed.calls import CALLER
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitionBook
-from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
+from hopstream.compat.glt.sampler import NodeSamplerInput
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import StoreTimeout
@@ -40,11 +40,10 @@ from hopstream.preparation.append.run import append
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE
 from hopstream.store.local import LocalStore
-from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_range_ring, write_ring
+from tests.compat.gigl.channels import CONFIG, OPTIONS, init, read_epoch, register, seeds_of
+from tests.compat.gigl.ring import NUM_NODES, write_range_ring, write_ring
 
 WAIT_S = 60.0
-CONFIG = SamplingConfig(SamplingType.NODE, [2, 2], 4, False, False, True, True, False, False, "in", 7)
-OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=2)
 BUYS, LIKED, DISLIKED = ("user", "buys", "item"), ("user", "buys_gigl_positive", "item"), (
     "user", "buys_gigl_negative", "item",
 )  # fmt: skip
@@ -282,85 +281,6 @@ def test_anchors_and_labels(typed: DistServer) -> None:
         typed.get_ablp_input(FetchABLPInputRequest("train", "item", BUYS))
 
 
-def init(server: DistServer, key: str = "loader_0") -> int:
-    return server.init_sampling_backend(
-        InitSamplingBackendRequest(key, OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
-    )
-
-
-def register(server: DistServer, backend: int, nodes: Any, key: str = "rank_0") -> int:
-    given = NodeSamplerInput(torch.as_tensor(nodes, dtype=torch.int64))
-    return server.register_sampling_input(RegisterBackendRequest(backend, key, given, CONFIG, 4, "1MB"))
-
-
-def read_epoch(server: DistServer, channel: int) -> list[dict[str, torch.Tensor]]:
-    found = []
-    while True:
-        message, is_done = server.fetch_one_sampled_message(channel)
-        if is_done:
-            assert message is None
-            return found
-        assert message is not None
-        found.append(message)
-
-
-def test_epochs_of_one_channel(server: DistServer) -> None:
-    channel = register(server, init(server), range(NUM_NODES))
-    assert server.fetch_one_sampled_message(channel) == (None, True)  # no epoch was started
-    for epoch in (0, 1, 5):
-        server.start_new_epoch_sampling(channel, epoch)
-        server.start_new_epoch_sampling(channel, epoch)
-        server.start_new_epoch_sampling(channel, epoch - 1)
-        found = read_epoch(server, channel)
-        assert sorted(torch.cat([m["batch"] for m in found]).tolist()) == list(range(NUM_NODES))
-        for message in found:
-            check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
-        assert server.fetch_one_sampled_message(channel) == (None, True)
-    server.destroy_sampling_input(channel)
-    assert server.left == [] and not server._backends
-
-
-def test_backends_are_shared_by_key_and_end_with_their_last_channel(server: DistServer) -> None:
-    backend = init(server)
-    assert init(server) == backend and init(server, "loader_1") != backend
-    channels = [register(server, backend, range(rank, NUM_NODES, 3), f"rank_{rank}") for rank in range(3)]
-    empty = register(server, backend, [], "rank_3")
-    for channel in (*channels, empty):
-        server.start_new_epoch_sampling(channel, 0)
-    found = torch.cat([m["batch"] for channel in channels for m in read_epoch(server, channel)])
-    assert sorted(found.tolist()) == list(range(NUM_NODES)) and read_epoch(server, empty) == []
-    for channel in channels:
-        server.destroy_sampling_input(channel)
-        assert backend in server._backends
-    server.destroy_sampling_input(empty)
-    assert backend not in server._backends
-    with pytest.raises(KeyError, match=f"no backend {backend}"):
-        register(server, backend, [1])
-    assert init(server) != backend
-
-
-def test_what_is_unknown_or_gone(server: DistServer) -> None:
-    with pytest.raises(RuntimeError, match="there is no channel 99"):
-        server.start_new_epoch_sampling(99, 0)
-    assert server.fetch_one_sampled_message(99) == (None, True)
-    server.destroy_sampling_input(99)
-    channel = register(server, init(server), [1, 2])
-    server.destroy_sampling_input(channel)
-    server.destroy_sampling_input(channel)
-    server.start_new_epoch_sampling(channel, 0)
-    assert server.fetch_one_sampled_message(channel) == (None, True)
-
-
-def test_a_registration_that_fails_leaves_nothing(server: DistServer) -> None:
-    backend = init(server)
-    with pytest.raises(IndexError):
-        register(server, backend, [NUM_NODES])
-    other = SamplingConfig(SamplingType.NODE, [2, 2], 8, False, False, True, True, False, False, "in", 7)
-    with pytest.raises(ValueError, match="its backend samples with"):
-        server.register_sampling_input(RegisterBackendRequest(backend, "a", NodeSamplerInput([1]), other, 4, "1MB"))
-    assert server.left == [] and server._backends[backend].active_channels == set()
-
-
 def test_a_fetch_of_an_epoch_that_was_left_takes_nothing_of_the_next(server: DistServer, monkeypatch) -> None:
     channel = register(server, init(server), range(NUM_NODES))
     server.start_new_epoch_sampling(channel, 0)
@@ -382,8 +302,7 @@ def test_a_fetch_of_an_epoch_that_was_left_takes_nothing_of_the_next(server: Dis
     started.set()
     thread.join(WAIT_S)
     assert answers == [(None, True)]
-    found = read_epoch(server, channel)
-    assert sorted(torch.cat([m["batch"] for m in found]).tolist()) == list(range(NUM_NODES))
+    assert seeds_of(read_epoch(server, channel)) == list(range(NUM_NODES))
 
 
 def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> None:
@@ -453,8 +372,7 @@ def test_channels_of_clients_that_are_gone_are_given_up(server: DistServer, capl
         with pytest.raises(RuntimeError, match=f"channel {gone} was given up"):
             use(gone)
     server.destroy_sampling_input(gone)
-    found = [seed for message in read_epoch(server, idle) for seed in message["batch"].tolist()]
-    assert found == list(range(1, NUM_NODES, 4))
+    assert seeds_of(read_epoch(server, idle)) == list(range(1, NUM_NODES, 4))
     pass_a_lease(server)
     server.start_new_epoch_sampling(busy, 1)
     server.give_up_abandoned(())

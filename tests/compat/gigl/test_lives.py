@@ -35,7 +35,6 @@ from hopstream.compat.gigl.distributed.graph_store.dist_server import (
 from hopstream.compat.gigl.distributed.graph_store.messages import (
     FetchNodesRequest,
     InitSamplingBackendRequest,
-    RegisterBackendRequest,
 )
 from hopstream.compat.gigl.distributed.graph_store.storage_utils import build_storage_dataset
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions
@@ -46,7 +45,6 @@ from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole,
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.dist_server import StorageServer
 from hopstream.compat.glt.distributed.roster import Meeting
-from hopstream.compat.glt.sampler import NodeSamplerInput
 from hopstream.errors import (
     AccessDenied,
     FormatError,
@@ -58,9 +56,9 @@ from hopstream.errors import (
 )
 from hopstream.store.wire import Frame, decode_frame, encode_frame
 from hopstream.stream.settings import SamplingLimits
+from tests.compat.gigl.channels import CONFIG, OPTIONS, init, register, registration
 from tests.compat.gigl.conftest import WAIT_S, cluster, serving
 from tests.compat.gigl.ring import write_ring
-from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, init, register
 from tests.ports import free_port
 
 SOON_S = 0.4
@@ -78,7 +76,6 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in names:
             monkeypatch.setattr(module, name, SOON_S)
     monkeypatch.setattr(roster, "PRESENT_S", 0.05)
-    monkeypatch.setattr(roster, "TURN_S", 0.2)
 
 
 def meeting_at(port: int, timeout_s: float = WAIT_S) -> Meeting:
@@ -201,8 +198,7 @@ def test_servers_that_disagree_are_refused() -> None:
     assert join(0, location="grpc://a:1", num_servers=1)["locations"] == ["grpc://a:1"]
 
 
-def test_a_client_that_ends_while_it_leaves_does_not_tell_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "TURN_S", 0.05)
+def test_a_client_that_ends_while_it_leaves_does_not_tell_servers() -> None:
     kept = roster.Roster(1, 2)
     for rank in range(2):
         told(kept, "join", "client", rank)
@@ -318,7 +314,7 @@ def test_a_client_that_is_killed_loses_its_channels_and_no_other_one_does(folder
         channels = []
         for rank, session in enumerate((killed, idle)):
             backend = session.request(0, "init_sampling_backend", request)
-            given = RegisterBackendRequest(backend, f"rank_{rank}", NodeSamplerInput(range(8)), CONFIG, 1, "1MB")
+            given = registration(backend, range(8), f"rank_{rank}")
             channels.append(session.request(0, "register_sampling_input", given))
             session.request(0, "start_new_epoch_sampling", channels[-1], 0)
         assert channels == server.left

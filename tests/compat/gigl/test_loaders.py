@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch_geometric.data import Data, HeteroData
 import hopstream
 from hopstream.compat.gigl.distributed.dist_ablp_neighborloader import DistABLPLoader
 from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
+from hopstream.compat.gigl.distributed.graph_store import dist_server
 from hopstream.compat.gigl.distributed.graph_store.compute import (
     async_request_server,
     init_compute_process,
@@ -42,8 +44,9 @@ from hopstream.errors import StoreTimeout
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from hopstream.stream.scheduler import Scheduler
+from tests.compat.gigl.channels import CONFIG, Asked, init, read_epoch, register, registration, seeds_of
 from tests.compat.gigl.conftest import WAIT_S, Connect, cluster
-from tests.compat.gigl.ring import NUM_NODES, SPLITS, check_batch, check_ring_batch, write_range_ring, write_ring
+from tests.compat.gigl.ring import NUM_NODES, SPLITS, check_ring_batch, write_range_ring, write_ring
 from tests.ports import free_port
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
@@ -121,47 +124,27 @@ def test_batches_are_equal_on_any_number_of_servers(connect: Connect, rings: dic
         assert found[0] == found[1] == found[2] and found[0][0] != found[0][1]
         seeds = "train" if node_type is None else (node_type, "train")
         with hopstream.NeighborLoader(folder, [3, 2], seeds, 6, shuffle=True, rng_seed=5) as ours:
-            wanted = [b.n_id if node_type is None else b[node_type].n_id for b in ours]
-        key = "None.node" if node_type is None else "paper.node"
-        assert [data[key] for data in found[0][0]] == [ids.tolist() for ids in wanted]
+            for data, theirs in zip(map(as_lists, ours), found[0][0], strict=True):
+                own = {name.replace("n_id", "node").replace("e_id", "edge"): one for name, one in data.items()}
+                same = [n for n in own if n in theirs and n.rpartition(".")[2] not in ("y", "num_sampled_edges")]
+                assert {n: own[n] for n in same} == {n: theirs[n] for n in same}
+                assert {n.rpartition(".")[2] for n in same} >= {"node", "edge_index", "x", "batch_size"}
 
 
-def test_batches_with_labels_are_equal_on_any_number_of_servers(connect: Connect, tmp_path: Path) -> None:
-    folder, found = write_ring(tmp_path / "labeled", 4, kind="labeled"), []
-    for num_servers in (1, 2, 4):
-        dataset = connect(folder, num_servers)
-        loader = DistABLPLoader(
-            dataset, [2, 1], dataset.fetch_ablp_input("train"), batch_size=6, shuffle=True, rng_seed=5,
-            use_label_edge_index_output=True,
-        )  # fmt: skip
-        batches = [data for _ in range(2) for data in loader]
-        assert sorted(seed for data in batches for seed in check_batch(data)) == sorted(2 * list(SPLITS["train"]))
-        found.append([as_lists(data) for data in batches])
-        loader.shutdown()
-    assert found[0] == found[1] == found[2]
-
-
-def test_ranks_of_uneven_shares_have_every_node_once(connect: Connect, typed: Path) -> None:
-    for num_servers in (2, 4):
-        dataset = connect(typed, num_servers)
-        for world_size in (1, 2, 3):
-            seen = []
-            for rank in range(world_size):
-                ids = dataset.fetch_node_ids(rank, world_size, "train", "paper")
-                assert sorted(ids) == list(range(num_servers))
-                loader = DistNeighborLoader(dataset, [2], ("paper", ids), batch_size=4)
-                seen += [node for data in loader for node in data["paper"].batch.tolist()]
-                loader.shutdown()
-            assert sorted(seen) == list(range(20))
-
-
-def test_every_id_is_the_input_of_one_rank(connect: Connect, typed: Path) -> None:
+def test_every_node_is_the_input_of_one_rank(connect: Connect, typed: Path) -> None:
     dataset = connect(typed, 2)
     for split, wanted in ((None, range(30)), ("train", range(20)), ("val", range(20, 25))):
         for world_size in (1, 3, 40):  # a rank may have none
             found = [dataset.fetch_node_ids(rank, world_size, split, "paper") for rank in range(world_size)]
+            assert all(sorted(of_rank) == [0, 1] for of_rank in found)
             ids = torch.cat([of_server for of_rank in found for of_server in of_rank.values()])
             assert ids.dtype == torch.int64 and sorted(ids.tolist()) == list(wanted)
+    seen: list[int] = []
+    for rank in range(3):
+        loader = DistNeighborLoader(dataset, [2], ("paper", dataset.fetch_node_ids(rank, 3, "train", "paper")))
+        seen += [node for data in loader for node in data["paper"].batch.tolist()]
+        loader.shutdown()
+    assert sorted(seen) == list(range(20))
 
 
 def test_a_typed_batch(connect: Connect, typed: Path) -> None:
@@ -322,33 +305,6 @@ def test_a_smaller_last_batch_is_left_out(connect: Connect, rings: dict[str, Pat
         loader.shutdown()
 
 
-def test_servers_are_asked_by_name(connect: Connect, rings: dict[str, Path]) -> None:
-    connect(rings["hash"], 2)
-    assert request_server(1, DistServer.get_dataset_meta) == (2, 1, None, None)
-    assert request_server(1, "get_edge_dir") == "in"
-    futures = [async_request_server(s, DistServer.get_node_ids, FetchNodesRequest(split="train")) for s in range(2)]
-    assert sorted(torch.cat([future.wait() for future in futures]).tolist()) == list(range(0, 40, 2))
-    for func in (len, "shutdown", lambda server: 1, dict.get):
-        with pytest.raises(ValueError, match="is no method of DistServer"):
-            request_server(0, func)
-    with pytest.raises(ValueError, match=r"'shutdown' is no .* that clients may call; these are exit, .*fetch_one_"):
-        async_request_server(1, DistServer.shutdown).wait()
-    with pytest.raises(ValueError, match="server_rank is 2"):
-        request_server(2, "get_edge_dir")
-    with pytest.raises(KeyError, match="there is no backend 5"):
-        request_server(0, DistServer.register_sampling_input, _registration(5))
-    with pytest.raises(RuntimeError, match="there is no channel 9"):
-        request_server(0, DistServer.start_new_epoch_sampling, 9, 0)
-    with pytest.raises(ValueError, match="layout is 'csc'"):
-        request_server(0, DistServer.get_edge_index, None, "csc")
-
-
-def _registration(backend: int, **other: Any) -> Any:
-    from tests.compat.gigl.test_dist_server import CONFIG, NodeSamplerInput, RegisterBackendRequest
-
-    return RegisterBackendRequest(backend, "a", NodeSamplerInput([1, 2]), replace(CONFIG, **other), 4, "1MB")
-
-
 SOON_S = 5.0
 """Errors come within this; calls of the tests' sessions may take ``WAIT_S``."""
 
@@ -362,29 +318,38 @@ def refused_soon(error: type[Exception], message: str) -> Iterator[None]:
     assert time.monotonic() - started < SOON_S
 
 
-def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Path]) -> None:
-    from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest
+def test_servers_are_asked_by_name(connect: Connect, rings: dict[str, Path]) -> None:
+    connect(rings["hash"], 2)
+    assert request_server(1, DistServer.get_dataset_meta) == (2, 1, None, None)
+    assert request_server(1, "get_edge_dir") == "in"
+    futures = [async_request_server(s, DistServer.get_node_ids, FetchNodesRequest(split="train")) for s in range(2)]
+    assert sorted(torch.cat([future.wait() for future in futures]).tolist()) == list(range(0, 40, 2))
+    for func in (len, "shutdown", lambda server: 1, dict.get):
+        with pytest.raises(ValueError, match="is no method of DistServer"):
+            request_server(0, func)
+    with pytest.raises(ValueError, match=r"'shutdown' is no .* that clients may call; these are exit, .*fetch_one_"):
+        async_request_server(1, DistServer.shutdown).wait()
 
+
+def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Path]) -> None:
     dataset = connect(rings["hash"], 2)
+    server = Asked(0)
     with refused_soon(KeyError, "there is no backend 5; call init_sampling_backend"):
-        request_server(0, DistServer.register_sampling_input, _registration(5))
-    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
-    backend = request_server(0, DistServer.init_sampling_backend, request)
+        register(server, 5, [1, 2])
+    backend = init(server)
     with refused_soon(ValueError, "its backend samples with"):
-        request_server(0, DistServer.register_sampling_input, _registration(backend, batch_size=9))
+        register(server, backend, [1, 2], config=replace(CONFIG, batch_size=9))
     with refused_soon(ValueError, "choose another backend_key"):
-        request_server(0, DistServer.init_sampling_backend, replace(request, sampler_options=PPRSamplerOptions()))
-    channel = request_server(0, DistServer.register_sampling_input, _registration(backend))
+        init(server, sampler=PPRSamplerOptions())
+    channel = register(server, backend, [1, 2])
     with refused_soon(RuntimeError, "there is no channel"):
-        request_server(0, DistServer.start_new_epoch_sampling, channel + 1, 0)
-    request_server(0, DistServer.start_new_epoch_sampling, channel, 0)
-    started, messages = time.monotonic(), []
-    while (message := request_server(0, DistServer.fetch_one_sampled_message, channel)[0]) is not None:
-        messages.append(message["batch"].tolist())
-    assert messages == [[1, 2]]
-    assert request_server(0, DistServer.fetch_one_sampled_message, channel) == (None, True)  # after the end
-    request_server(0, DistServer.destroy_sampling_input, channel)
-    assert request_server(0, DistServer.fetch_one_sampled_message, channel) == (None, True)
+        server.start_new_epoch_sampling(channel + 1, 0)
+    server.start_new_epoch_sampling(channel, 0)
+    started = time.monotonic()
+    assert seeds_of(read_epoch(server, channel)) == [1, 2]
+    assert server.fetch_one_sampled_message(channel) == (None, True)  # after the end
+    server.destroy_sampling_input(channel)
+    assert server.fetch_one_sampled_message(channel) == (None, True)
     assert time.monotonic() - started < SOON_S
     with refused_soon(ValueError, "compute_rank is 3"):
         dataset.fetch_node_ids(3, 3)
@@ -392,10 +357,9 @@ def test_errors_come_within_their_deadline(connect: Connect, rings: dict[str, Pa
         request_server(2, DistServer.get_edge_dir)
     with refused_soon(ValueError, "split is 'later'; 'node' has the splits: "):
         dataset.fetch_node_ids(split="later")  # type: ignore[arg-type]
-    with refused_soon(ValueError, "is homogeneous"):
-        dataset.fetch_node_ids(node_type="paper")
-    with refused_soon(ValueError, "is homogeneous"):
-        request_server(1, DistServer.get_node_feature, "paper", torch.arange(3))
+    for method, rest in (("get_edge_index", ["csc"]), ("get_node_feature", [torch.arange(3)])):
+        with refused_soon(ValueError, "is homogeneous|layout is 'csc'"):
+            request_server(1, method, "paper", *rest)
     with refused_soon(ValueError, "is homogeneous"):
         DistNeighborLoader(dataset, [2], ("paper", dataset.fetch_node_ids()))
     with refused_soon(ValueError, "this process has a session already; call shutdown_compute_process first"):
@@ -418,7 +382,7 @@ def test_wrong_arguments_of_methods_are_told(connect: Connect, rings: dict[str, 
     with pytest.raises(ValueError, match="epoch is 'x'; it must be an integer"):
         request_server(0, "start_new_epoch_sampling", 1, "x")
     with pytest.raises(ValueError, match=r"sampler_input is 'x'; give NodeSamplerInput"):
-        request_server(0, "register_sampling_input", replace(_registration(5), sampler_input="x"))
+        request_server(0, "register_sampling_input", replace(registration(5, [1]), sampler_input="x"))
     with pytest.raises(ValueError, match=r"server_slice is 'x'; give ServerSlice"):
         request_server(0, "get_node_ids", FetchNodesRequest(server_slice="x"))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"get_edge_index\(\) missing 1 required positional argument: 'layout'"):
@@ -428,35 +392,30 @@ def test_wrong_arguments_of_methods_are_told(connect: Connect, rings: dict[str, 
 
 
 def test_a_split_is_the_input_of_a_channel(connect: Connect, rings: dict[str, Path]) -> None:
-    from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest, RegisterBackendRequest
-
     connect(rings["hash"], 2)
-    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), CONFIG)
     seen: list[int] = []
-    for server in range(2):
-        backend = request_server(server, DistServer.init_sampling_backend, request)
-        given = RegisterBackendRequest(backend, "a", RemoteNodeSplitSamplerInput(Split.valid, None), CONFIG, 4, "1MB")
-        channel = request_server(server, DistServer.register_sampling_input, given)
-        request_server(server, DistServer.start_new_epoch_sampling, channel, 0)
-        while (message := request_server(server, DistServer.fetch_one_sampled_message, channel)[0]) is not None:
-            seen += message["batch"].tolist()
-        request_server(server, DistServer.destroy_sampling_input, channel)
+    for server in (Asked(0), Asked(1)):
+        given = replace(registration(init(server), [1]), sampler_input=RemoteNodeSplitSamplerInput(Split.valid, None))
+        channel = server.register_sampling_input(given)
+        server.start_new_epoch_sampling(channel, 0)
+        seen += seeds_of(read_epoch(server, channel))
+        server.destroy_sampling_input(channel)
     assert sorted(seen) == list(SPLITS["val"])
     given = replace(given, sampler_input=RemoteNodePathSamplerInput("ids.pt", None))
     with pytest.raises(ValueError, match=r"RemoteNodePathSamplerInput .*, which cannot be sent to a server"):
-        request_server(0, DistServer.register_sampling_input, given)
+        Asked(0).register_sampling_input(given)
 
 
 def test_who_joins_while_a_server_is_missing_is_told_which(rings: dict[str, Path], tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("RANK", "0")
     ready = tmp_path / "ready"
     ready.write_text("ready")
-    meeting = Meeting(master_addr="127.0.0.1", master_port=free_port(), timeout_s=2.0)
+    meeting = Meeting(master_addr="127.0.0.1", master_port=free_port(), timeout_s=1.0)
     first = DistDataset(rings["hash"], num_partitions=2, partition_idx=0)
     with ThreadPoolExecutor(1) as pool:
         starting = pool.submit(StorageServer, first, {}, meeting)
-        with refused_soon(StoreTimeout, f"client 0 waited 1 s for .*; missing: 1; .*127.0.0.1:{meeting.master_port}"):
-            init_compute_process(0, cluster(2, meeting.master_port, ready=str(ready)), "gloo", rpc_timeout=1)
+        with refused_soon(StoreTimeout, f"client 0 waited 0.5 s for .*; missing: 1; .*127.0.0.1:{meeting.master_port}"):
+            init_compute_process(0, cluster(2, meeting.master_port, ready=str(ready)), "gloo", rpc_timeout=0.5)  # type: ignore[arg-type]
         with pytest.raises(StoreTimeout, match="missing: 1"):
             starting.result(WAIT_S)
     first.close()
@@ -521,84 +480,59 @@ def test_without_a_session() -> None:
         request_server(0, "get_edge_dir")
 
 
-def new_channels(dataset: RemoteDistDataset, batch_size: int = 4) -> list[int]:
-    """A channel of all nodes on each server."""
-    from hopstream.compat.gigl.distributed.graph_store.messages import RegisterBackendRequest
-    from hopstream.compat.glt.sampler import NodeSamplerInput
-    from tests.compat.gigl.test_dist_server import CONFIG, OPTIONS, InitSamplingBackendRequest
-
-    config, channels = replace(CONFIG, batch_size=batch_size), []
-    request = InitSamplingBackendRequest("loader", OPTIONS, KHopNeighborSamplerOptions([2, 2]), config)
-    for server, ids in dataset.fetch_node_ids().items():
-        backend = request_server(server, DistServer.init_sampling_backend, request)
-        given = RegisterBackendRequest(backend, "rank_0", NodeSamplerInput(ids), config, 4, "1MB")
-        channels.append(request_server(server, DistServer.register_sampling_input, given))
-    return channels
+def new_channels(dataset: RemoteDistDataset, batch_size: int = 4) -> dict[int, int]:
+    """Server to a channel of all its nodes."""
+    config = replace(CONFIG, batch_size=batch_size)
+    return {s: register(Asked(s), init(Asked(s), config=config), ids, config=config)
+            for s, ids in dataset.fetch_node_ids().items()}  # fmt: skip
 
 
-def read_seeds(receiving: RemoteReceivingChannel) -> list[int]:
-    """The seeds of the rest of an epoch."""
+def received(receiving: RemoteReceivingChannel) -> list[int]:
+    """The seeds of the rest of an epoch, whose messages are checked."""
     seen: list[int] = []
-    with pytest.raises(StopIteration):
-        while True:
-            seen += receiving.recv()["batch"].tolist()
+    with suppress(StopIteration):
+        while message := receiving.recv():
+            check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
+            seen += message["batch"].tolist()
     return seen
 
 
-def test_an_epoch_that_is_left_takes_nothing_of_the_next(connect: Connect, rings: dict[str, Path]) -> None:
+def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings: dict[str, Path]) -> None:
+    """An epoch that is left takes nothing of the next."""
     channels = new_channels(connect(rings["hash"], 2), batch_size=1)
-    receiving = RemoteReceivingChannel([0, 1], channels, prefetch_size=24)
+    receiving = RemoteReceivingChannel([*channels], [*channels.values()], prefetch_size=24)
     for epoch in range(6):
         receiving.reset()
-        for server, channel in enumerate(channels):
-            request_server(server, DistServer.start_new_epoch_sampling, channel, epoch)
+        for server, channel in channels.items():
+            Asked(server).start_new_epoch_sampling(channel, epoch)
         if epoch % 2 == 0:
             receiving.recv()
         else:
-            assert sorted(read_seeds(receiving)) == list(range(NUM_NODES))
+            assert sorted(received(receiving)) == list(range(NUM_NODES))
+    with pytest.raises(StopIteration):
+        RemoteReceivingChannel([0, 1], [*channels.values()], active_mask=[False, False]).recv()
+    with pytest.raises(RuntimeError, match="only receives"):
+        receiving.send({})
+    with pytest.raises(ValueError, match="give as many"):
+        RemoteReceivingChannel([0, 1], 3)
 
 
 def test_a_batch_that_takes_longer_than_a_call_is_not_lost(
     connect: Connect, rings: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, is_slow = Scheduler.fetched, [True]
+    real, goes_on = Scheduler.fetched, threading.Event()
 
     def fetched(scheduler: Scheduler, *args: Any, **kwargs: Any) -> Any:
-        if is_slow[0]:
-            is_slow[0] = False
-            time.sleep(1.5)  # longer than a call may take
+        assert goes_on.wait(WAIT_S)
         return real(scheduler, *args, **kwargs)
 
     monkeypatch.setattr(Scheduler, "fetched", fetched)
+    monkeypatch.setattr(dist_server, "WAIT_SHARE", 0.2 / WAIT_S)
     channels = new_channels(connect(rings["hash"], 1))
-    monkeypatch.setattr(dist_client.session(), "_meeting", replace(dist_client.session()._meeting, timeout_s=0.5))
-    request_server(0, DistServer.start_new_epoch_sampling, channels[0], 0)
-    assert request_server(0, "fetch_one_sampled_message", channels[0]) == (None, False)
-    assert sorted(read_seeds(RemoteReceivingChannel([0], channels))) == list(range(NUM_NODES))
-
-
-def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings: dict[str, Path]) -> None:
-    channels = new_channels(connect(rings["hash"], 2))
-    receiving = RemoteReceivingChannel([0, 1], channels, prefetch_size=3)
-    for epoch in range(2):
-        for server, channel in enumerate(channels):
-            request_server(server, DistServer.start_new_epoch_sampling, channel, epoch)
-        receiving.reset()
-        seen = []
-        with pytest.raises(StopIteration):
-            while True:
-                message = receiving.recv()
-                check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
-                seen += message["batch"].tolist()
-        assert sorted(seen) == list(range(NUM_NODES))
-    with pytest.raises(StopIteration):
-        RemoteReceivingChannel([0, 1], channels, active_mask=[False, False]).recv()
-    with pytest.raises(RuntimeError, match="only receives"):
-        receiving.send({})
-    with pytest.raises(ValueError, match="give as many"):
-        RemoteReceivingChannel([0, 1], 3)
-    for server, channel in enumerate(channels):
-        request_server(server, DistServer.destroy_sampling_input, channel)
+    Asked(0).start_new_epoch_sampling(channels[0], 0)
+    assert Asked(0).fetch_one_sampled_message(channels[0]) == (None, False)
+    goes_on.set()
+    assert sorted(received(RemoteReceivingChannel([0], [channels[0]]))) == list(range(NUM_NODES))
 
 
 def test_batches_without_rows_of_a_type_have_empty_tensors(connect: Connect, tmp_path: Path) -> None:
