@@ -11,6 +11,8 @@ Ids count the nodes or edges of one type in the whole graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +25,7 @@ from hopstream.compat.pyg.partition_files import PartitionMeta, check_part, ids_
 from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import FormatError
 from hopstream.load.torch_files import read_torch_file
-from hopstream.schema import EdgeType
+from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.uris import local_path
 
 META = "META"
@@ -85,35 +87,54 @@ def load_partition(
     """
     root = local_path(root_dir)
     meta = read_meta(root)
+    tables = read_tables(root, meta, partition_idx, graph_caching=graph_caching)
+    if meta.is_hetero:
+        found: list[Any] = [tables.edges, tables.node_feat or None, tables.edge_feat or None, *tables[3:]]
+    else:
+        found = [next(iter(table.values()), None) for table in tables]
+    graph, node_data, edge_data, node_book, edge_book = (_on(torch.device(device), one) for one in found)
+    return meta.num_parts, partition_idx, graph, node_data, edge_data, node_book, edge_book
+
+
+class PartTables(NamedTuple):
+    """What a part has of each type; the types of a graph without types are ``NODE`` and ``EDGE``.
+
+    Attributes:
+        edges: None for a type whose folder is not there.
+        node_feat: Of types with features.
+        edge_feat: Of types with features.
+        node_pb: The part of each node.
+        edge_pb: The part of each edge, where that is known.
+    """
+
+    edges: dict[EdgeType, GraphPartitionData | None]
+    node_feat: dict[str, FeaturePartitionData]
+    edge_feat: dict[EdgeType, FeaturePartitionData]
+    node_pb: dict[str, Book]
+    edge_pb: dict[EdgeType, Book]
+
+
+def read_tables(root: Path, meta: PartitionMeta, partition_idx: int, *, graph_caching: bool) -> PartTables:
+    """Read one part, as ``load_partition`` does."""
     check_part(root, meta, partition_idx)
     part = root / f"part{partition_idx}"
     if not part.is_dir():
         raise FormatError(f"{root} has no folder {part.name}; copy the part there")
-    edges = root / "graph" if graph_caching else part / "graph"
-    if meta.node_types is None or meta.edge_types is None:
-        found: tuple[Any, ...] = (
-            read_edges(edges),
-            read_features(part / "node_feat"),
-            read_features(part / "edge_feat"),
-            read_book(root / "node_pb.pt", meta, partition_idx),
-            read_book(root / "edge_pb.pt", meta, partition_idx, is_needed=not graph_caching),
-        )
-    else:
-        node_feat = {t: read_features(part / "node_feat" / t) for t in meta.node_types}
-        edge_feat = {t: read_features(part / "edge_feat" / as_str(t)) for t in meta.edge_types}
-        edge_pb = {
-            t: read_book(root / "edge_pb" / f"{as_str(t)}.pt", meta, partition_idx, is_needed=not graph_caching)
-            for t in meta.edge_types
-        }
-        found = (
-            {t: read_edges(edges / as_str(t)) for t in meta.edge_types},
-            _there(node_feat) or None,
-            _there(edge_feat) or None,
-            {t: read_book(root / "node_pb" / f"{t}.pt", meta, partition_idx) for t in meta.node_types},
-            _there(edge_pb),
-        )
-    graph, node_data, edge_data, node_book, edge_book = (_on(torch.device(device), one) for one in found)
-    return meta.num_parts, partition_idx, graph, node_data, edge_data, node_book, edge_book
+
+    def read(folder: Path, types: Iterable[Any] | None, single: Any, read_one: Callable[[Path], Any]) -> dict[Any, Any]:
+        return {single: read_one(folder)} if types is None else {t: read_one(folder / as_str(t)) for t in types}
+
+    def book(path: Path, *, is_needed: bool = True) -> Book | None:
+        return read_book(path.with_name(f"{path.name}.pt"), meta, partition_idx, is_needed=is_needed)
+
+    nodes, edges = (meta.node_types, NODE), (meta.edge_types, EDGE)
+    return PartTables(
+        edges=read(root / "graph" if graph_caching else part / "graph", *edges, read_edges),
+        node_feat=_there(read(part / "node_feat", *nodes, read_features)),
+        edge_feat=_there(read(part / "edge_feat", *edges, read_features)),
+        node_pb=read(root / "node_pb", *nodes, book),
+        edge_pb=_there(read(root / "edge_pb", *edges, partial(book, is_needed=not graph_caching))),
+    )
 
 
 def cat_feature_cache(

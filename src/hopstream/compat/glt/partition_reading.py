@@ -16,17 +16,18 @@ from hopstream.compat.glt.partition_books import table_of
 from hopstream.compat.glt.partition_files import (
     FeaturePartitionData,
     GraphPartitionData,
+    PartTables,
     as_str,
-    load_partition,
     read_edges,
     read_meta,
+    read_tables,
 )
 from hopstream.compat.pyg.partition_files import PartitionMeta, ids_of, tensor_of
 from hopstream.compat.pyg.partition_reading import Owners, PartRows, keys_of
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.torch_files import read_torch_file
-from hopstream.schema import EDGE, NODE, EdgeType, type_label
+from hopstream.schema import EDGE, EdgeType, type_label
 from hopstream.uris import local_path
 
 LABELS, SPLITS = "node_label", "node_split"
@@ -61,17 +62,10 @@ def read_partitions(
     reader = None
     for part in range(meta.num_parts):
         is_whole = not (root / f"part{part}" / "graph").is_dir() and (root / "graph").is_dir()
-        _, _, edges, node_feat, edge_feat, node_pb, edge_pb = load_partition(root, part, graph_caching=is_whole)
-        if not meta.is_hetero:
-            edges, node_feat, edge_feat, node_pb, edge_pb = (
-                {of_type: one} if one is not None else {}
-                for of_type, one in zip(
-                    (EDGE, NODE, EDGE, NODE, EDGE), (edges, node_feat, edge_feat, node_pb, edge_pb), strict=True
-                )
-            )
+        tables = read_tables(root, meta, part, graph_caching=is_whole)
         if reader is None:
-            reader = _Reader(root, meta, node_pb, edge_pb)
-        reader.read(part, {} if is_whole else edges, node_feat or {}, edge_feat or {})
+            reader = _Reader(root, meta, tables)
+        reader.read(part, tables._replace(edges={}) if is_whole else tables)
     if reader is None:  # a graph has a part
         raise FormatError(f"{root} has no parts")
     return reader.graph(whole_node_label_file), reader.owners
@@ -80,18 +74,16 @@ def read_partitions(
 class _Reader:
     """Gathers the graph from its parts."""
 
-    def __init__(
-        self, root: Path, meta: PartitionMeta, node_pb: Mapping[str, Any], edge_pb: Mapping[EdgeType, Any]
-    ) -> None:
+    def __init__(self, root: Path, meta: PartitionMeta, first: PartTables) -> None:
         self.root, self.meta = root, meta
-        self.nodes = {t: PartRows(f"{root}: nodes {t!r}", table_of(book)) for t, book in node_pb.items()}
+        self.nodes = {t: PartRows(f"{root}: nodes {t!r}", table_of(book)) for t, book in first.node_pb.items()}
         self.edges: dict[EdgeType, PartRows] = {}
         for edge_type in meta.edge_types or (EDGE,):
             where = f"{root}: edges {type_label(edge_type)}"
             folder = root / "graph" / as_str(edge_type) if meta.is_hetero else root / "graph"
             whole = read_edges(folder)
-            if edge_type in edge_pb:
-                parts = table_of(edge_pb[edge_type])
+            if edge_type in first.edge_pb:
+                parts = table_of(first.edge_pb[edge_type])
             elif whole is not None:
                 parts = torch.zeros(len(whole.edge_index[0]), dtype=torch.int64)
             else:
@@ -108,25 +100,19 @@ class _Reader:
         """Node type to the part of each node."""
         return {t: rows.parts.numpy().astype(np.int32) for t, rows in self.nodes.items()}
 
-    def read(
-        self,
-        part: int,
-        edges: Mapping[EdgeType, GraphPartitionData | None],
-        node_feat: Mapping[str, FeaturePartitionData],
-        edge_feat: Mapping[EdgeType, FeaturePartitionData],
-    ) -> None:
+    def read(self, part: int, tables: PartTables) -> None:
         """Take over one part."""
-        for edge_type, data in edges.items():
+        for edge_type, data in tables.edges.items():
             if data is None:
                 continue
             rows = self.edges[edge_type]
             if data.eids is None:
                 raise FormatError(f"{rows.where}: part {part} has no eids.pt; copy it there")
             self._put_edges(part, edge_type, rows.check_ids(part, data.eids), data)
-        tables: list[tuple[Mapping[Any, FeaturePartitionData], Mapping[Any, PartRows], str]] = [
-            (node_feat, self.nodes, NODE_FEATURE), (edge_feat, self.edges, EDGE_FEATURE),
+        kinds: list[tuple[Mapping[Any, FeaturePartitionData], Mapping[Any, PartRows], str]] = [
+            (tables.node_feat, self.nodes, NODE_FEATURE), (tables.edge_feat, self.edges, EDGE_FEATURE),
         ]  # fmt: skip
-        for features, all_rows, name in tables:
+        for features, all_rows, name in kinds:
             for of_type, feature in features.items():
                 rows = all_rows[of_type]
                 if feature.ids is not None and feature.feats is not None:
