@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,21 +43,19 @@ class Served:
         return Session(self.meeting, rank, num_clients)
 
 
+def serve_part(folder: Path, rank: int, num_servers: int, edge_dir: str) -> Any:
+    """GiGL's server of one part of a dataset."""
+    return DistServer(DistDataset(folder, edge_dir=edge_dir, num_partitions=num_servers, partition_idx=rank))
+
+
 @contextmanager
-def serving(folder: Path, num_servers: int, edge_dir: str = "in") -> Iterator[Served]:
+def serving(folder: Path, num_servers: int, edge_dir: str = "in", new_server: Any = serve_part) -> Iterator[Served]:
     """Servers of a dataset in threads of this process."""
     meeting = Meeting(master_addr="127.0.0.1", master_port=free_port(), timeout_s=WAIT_S)
     with ExitStack() as stack:
-        datasets = [
-            DistDataset(folder, edge_dir=edge_dir, num_partitions=num_servers, partition_idx=rank)
-            for rank in range(num_servers)
-        ]
-        servers = [DistServer(dataset) for dataset in datasets]
+        servers = [new_server(folder, rank, num_servers, edge_dir) for rank in range(num_servers)]
         with ThreadPoolExecutor(num_servers) as pool:
-            starting = [
-                pool.submit(StorageServer, dataset, server.methods(), meeting)
-                for dataset, server in zip(datasets, servers, strict=True)
-            ]
+            starting = [pool.submit(StorageServer, one.dataset, one.methods(), meeting) for one in servers]
             storage = [one.result(WAIT_S) for one in starting]
         for one, server in zip(storage, servers, strict=True):
             stack.callback(one.close)

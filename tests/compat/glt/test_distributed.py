@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 
 import hopstream.compat.glt as glt
 from hopstream.compat.glt.distributed import dist_client, dist_context, glt_dataset
-from hopstream.compat.glt.distributed.dist_server import StorageServer
 from hopstream.compat.glt.distributed.roster import Meeting
 from hopstream.compat.glt.partition import write_partitions
 from hopstream.compat.glt.sampler import (
@@ -32,10 +31,11 @@ from hopstream.compat.glt.sampler import (
 )
 from hopstream.ingest.build import graph_from_arrays
 from hopstream.preparation.write import write_parts
+from tests.compat.gigl.conftest import WAIT_S, serving
 from tests.compat.gigl.ring import NUM_NODES, ring_graph, write_range_ring, write_ring
+from tests.compat.gigl.test_loaders import as_lists
 from tests.ports import free_port
 
-WAIT_S = 60.0
 NUM_SERVERS = 2
 U2I, I2I = ("user", "u2i", "item"), ("item", "i2i", "item")
 REV_U2I = ("item", "rev_u2i", "user")
@@ -75,6 +75,11 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def serve_part(folder: Path, rank: int, _: int, edge_dir: str) -> Any:
+    """GLT's server of one part of a dataset."""
+    return glt.distributed.DistServer(open_part(folder, rank, edge_dir))
+
+
 Serve = Callable[[Path], tuple[Meeting, list[Any]]]
 
 
@@ -84,17 +89,8 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def run(folder: Path) -> tuple[Meeting, list[Any]]:
-            meeting = Meeting(master_addr=HOME, master_port=free_port(), timeout_s=WAIT_S)
-            datasets = [open_part(folder, part) for part in range(NUM_SERVERS)]
-            servers = [glt.distributed.DistServer(dataset) for dataset in datasets]
-            with ThreadPoolExecutor(NUM_SERVERS) as pool:
-                starting = [
-                    pool.submit(StorageServer, dataset, server.methods(), meeting)
-                    for dataset, server in zip(datasets, servers, strict=True)
-                ]
-                for one in starting:
-                    stack.callback(one.result(WAIT_S).close)
-            return meeting, servers
+            served = stack.enter_context(serving(folder, NUM_SERVERS, "out", serve_part))
+            return served.meeting, served.servers
 
         yield run
 
@@ -119,14 +115,6 @@ def connect(serve: Serve) -> Iterator[Callable[[Path], None]]:
 
 def remote(**options: Any):
     return glt.distributed.RemoteDistSamplingWorkerOptions(**{"server_rank": [0, 1], **options})
-
-
-def as_lists(data: Data | HeteroData) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for store in data.stores:
-        for name, value in store.items():
-            found[f"{store._key}.{name}"] = value.tolist() if isinstance(value, torch.Tensor) else str(value)
-    return found
 
 
 def taken(loader: Any) -> list[dict[str, Any]]:

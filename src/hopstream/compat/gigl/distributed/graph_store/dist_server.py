@@ -23,10 +23,10 @@ import reprlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -73,6 +73,7 @@ from hopstream.store.whole import keeps_edge_keys
 from hopstream.stream.settings import SamplingLimits
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 FETCH_SLOW_LOG_SECS = 1.0
 """Seconds after which a fetch is reported as slow."""
 FETCH_POLL_S = 0.1
@@ -264,18 +265,22 @@ class DistServer(ServerOfParts):
     def get_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
         """Width and dtype of features: of the only type, or by type; None where there are none."""
         facts = self.dataset.facts
-        found = {NodeType(facts.shown_node(t)): info for t in facts.schema.nodes if (info := self._node_info(t))}
-        return _only(found) if facts.kind == "homogeneous" else found or None
+        return self._infos(facts.schema.nodes, facts.node_columns, lambda t: NodeType(facts.shown_node(t)))
 
     def get_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
         """Width and dtype of features of edges: of the only type, or by type; None where there are none."""
         facts = self.dataset.facts
+        return self._infos(facts.schema.edges, facts.edge_columns, lambda t: EdgeType._make(facts.shown_edge(t)))
+
+    def _infos(
+        self, schemas: Mapping[Any, Any], columns_of: Callable[[Any], tuple[str, ...]], shown: Callable[[Any], T]
+    ) -> FeatureInfo | dict[T, FeatureInfo] | None:
         found = {
-            EdgeType._make(facts.shown_edge(t)): FeatureInfo(*info)
-            for t, features in facts.schema.edges.items()
-            if (info := width_and_dtype(dict(features), facts.edge_columns(t)))
+            shown(t): FeatureInfo(*info)
+            for t, features in schemas.items()
+            if (info := width_and_dtype(dict(features), columns_of(t)))
         }
-        return _only(found) if facts.kind == "homogeneous" else found or None
+        return next(iter(found.values()), None) if self.dataset.facts.kind == "homogeneous" else found or None
 
     def get_node_quantization_metadata(self) -> dict[NodeType, FeatureQuantizationMetadata] | None:
         """None: no features are quantised."""
@@ -284,11 +289,6 @@ class DistServer(ServerOfParts):
     def get_edge_quantization_metadata(self) -> dict[EdgeType, FeatureQuantizationMetadata] | None:
         """None: no features are quantised."""
         return None
-
-    def _node_info(self, node_type: str) -> FeatureInfo | None:
-        facts = self.dataset.facts
-        info = width_and_dtype(dict(facts.schema.nodes[node_type]), facts.node_columns(node_type))
-        return None if info is None else FeatureInfo(*info)
 
     # --- Inputs ---------------------------------------------------------------------------------------------------
 
@@ -614,7 +614,3 @@ init_server = DistServer.init_server
 def _check_type(name: str, value: object, *wanted: type) -> None:
     if not isinstance(value, wanted):
         raise SettingsError(f"{name} is {reprlib.repr(value)}; give {' or '.join(one.__name__ for one in wanted)}")
-
-
-def _only(found: dict[Any, FeatureInfo]) -> FeatureInfo | None:
-    return next(iter(found.values()), None)
