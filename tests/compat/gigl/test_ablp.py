@@ -191,14 +191,14 @@ def test_pagerank_around_anchors_and_labels(connect: Connect, shop: Path, edge_d
     """Anchors, positives and negatives have neighbourhoods; they are those that the nodes have by themselves."""
     options = PPRSamplerOptions(max_ppr_nodes=4)
     found = []
-    for num_servers in (1, 2, 4):
+    for num_servers in (1, 4):
         dataset = connect(shop, num_servers, edge_dir)
         buys = dataset.fetch_ablp_input("train", None, None, "user", BUYS)
         loader = make(dataset, buys, sampler_options=options, shuffle=True, rng_seed=5, exclude_labels=False)
         batches = list(loader)
         found.append([as_lists(data) for data in batches])
         loader.shutdown()
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     seen: list[int] = []
     for data in batches:
         anchors, items, users = data["user"].batch.tolist(), data["item"].node, data["user"].node
@@ -207,7 +207,7 @@ def test_pagerank_around_anchors_and_labels(connect: Connect, shop: Path, edge_d
         assert set(data.edge_types) == {(src, "ppr", dst) for src in ("user", "item") for dst in ("user", "item")}
         assert (items[:, None] == data["item"].x).all() and (users[:, None] == data["user"].x).all()
         labels = {items[place].item() for pairs in (data.y_positive, data.y_negative) for place in pairs[1]}
-        for seed_type, seeds in (("user", anchors), ("item", sorted(labels))):
+        for seed_type, seeds in (("user", anchors), ("item", sorted(labels))) if not seen else ():
             alone = DistNeighborLoader(
                 dataset, [1], (seed_type, {0: torch.tensor(sorted(seeds))}), batch_size=len(seeds),
                 sampler_options=options,
