@@ -368,6 +368,12 @@ def test_a_labeled_homogeneous_graph(connect: Connect, tmp_path: Path) -> None:
     write_parts(graph, tmp_path / "parts", num_parts=2, method="hash", direction="both")
     dataset = connect(tmp_path / "parts", 2)
     assert dataset.fetch_node_types() == [DEFAULT_HOMOGENEOUS_NODE_TYPE]
+    for node_type in (None, DEFAULT_HOMOGENEOUS_NODE_TYPE, "user"):
+        assert sorted(torch.cat([*dataset.fetch_node_ids(split="train", node_type=node_type).values()]).tolist()) == (
+            TRAIN.tolist()
+        )
+    book = dataset.fetch_edge_partition_book()
+    assert book is not None and len(book[torch.arange(EDGES[LIKES].shape[1])]) == EDGES[LIKES].shape[1]
     given = dataset.fetch_ablp_input("train")
     assert {t for nodes in given.values() for t in nodes.labels} == {DEFAULT_HOMOGENEOUS_EDGE_TYPE}
     loader = make(dataset, given)

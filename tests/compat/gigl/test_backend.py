@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,11 @@ def dataset(folder: Path):
     dataset.close()
 
 
-def new_backend(dataset: DistDataset, options: object = None) -> SharedDistSamplingBackend:
+def new_backend(
+    dataset: DistDataset, options: object = None, config: SamplingConfig = CONFIG
+) -> SharedDistSamplingBackend:
     return SharedDistSamplingBackend(
-        data=dataset, worker_options=RemoteDistSamplingWorkerOptions(num_workers=2), sampling_config=CONFIG,
+        data=dataset, worker_options=RemoteDistSamplingWorkerOptions(num_workers=2), sampling_config=config,
         sampler_options=options or KHopNeighborSamplerOptions([2, 2]), degree_tensors=None,
     )  # fmt: skip
 
@@ -243,6 +246,20 @@ def test_a_channel_that_does_not_return_is_told_in_time(backend: SharedDistSampl
     assert pump is not None
     pump.join(WAIT_S)
     assert not pump.is_alive()
+
+
+def test_what_messages_have_of_nodes_and_edges(dataset: DistDataset) -> None:
+    always = {"#IS_HETERO", "node", "y", "batch", "batch_size", "edge_index", "num_sampled_nodes", "num_sampled_edges"}
+    for has_features, has_edges, more in (
+        (False, False, set()), (False, True, {"edge"}), (True, False, {"x"}), (True, True, {"x", "edge", "edge_attr"}),
+    ):  # fmt: skip
+        config = replace(CONFIG, collect_features=has_features, with_edge=has_edges)
+        backend, channel = new_backend(dataset, config=config), QueueChannel()
+        backend.init_backend()
+        backend.register_input(1, "a", NodeSamplerInput([1, 2]), config, channel)
+        backend.start_new_epoch_sampling(1, 0)
+        assert set(channel.recv(WAIT_S) or ()) == always | more
+        backend.shutdown()
 
 
 def test_pagerank(dataset: DistDataset) -> None:
