@@ -1,11 +1,13 @@
-"""Are schemas read, refused where they contradict themselves, and turned into ours and back?"""
+"""Schemas are read, refused where they contradict themselves, and turned into ours and back."""
 
 from __future__ import annotations
 
 import re
+from importlib import resources
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from hopstream.errors import FormatError, SchemaError
 from hopstream.schema import FeatureSchema, GraphSchema
@@ -167,6 +169,24 @@ def test_what_is_seldom_meant_is_remarked():
         "node set 'a': feature 'd' is DT_DOUBLE, which is stored as DT_FLOAT",
         "node set 'a': feature 'f' has shape [1]; leave the shape out for one value per item",
     ]
+
+
+def test_compiled_messages_are_those_that_are_declared():
+    """Every name with a number in ``protos/*.proto`` is in ``messages.binpb`` with that number."""
+    protos = resources.files("hopstream.tfgnn") / "protos"
+    for file in FileDescriptorSet.FromString((protos / "messages.binpb").read_bytes()).file:
+        declared = re.findall(r"(\w+) = (\d+)[ ;]", (protos / file.name).read_text())
+        assert sorted(numbered_names(file)) == sorted((name, int(number)) for name, number in declared), file.name
+
+
+def numbered_names(holder):
+    """The names and numbers of all fields and of all values of enumerations; maps have no fields of their own."""
+    for message in [*getattr(holder, "message_type", ()), *getattr(holder, "nested_type", ())]:
+        if not message.options.map_entry:
+            yield from ((field.name, field.number) for field in message.field)
+            yield from numbered_names(message)
+    for enum in holder.enum_type:
+        yield from ((value.name, value.number) for value in enum.value)
 
 
 def test_messages_have_the_numbers_of_tensorflow_gnn():
