@@ -1,4 +1,4 @@
-"""Do the kernels find and read the lists that protobuf wrote?"""
+"""The kernels find and read the lists that protobuf wrote."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ def encoded(lists):
 
 def located(records, room=8):
     data = np.frombuffer(b"".join(records), np.uint8)
-    offsets = np.concatenate([[0], np.cumsum([len(record) for record in records])]).astype(np.int64)
+    ends = np.cumsum([len(record) for record in records])
+    bounds = np.stack([ends - [len(record) for record in records], ends], axis=1)
     keys = np.frombuffer("".join(NAMES).encode(), np.uint8)
     key_offsets = np.concatenate([[0], np.cumsum([len(name) for name in NAMES])]).astype(np.int64)
     found = np.empty((len(NAMES), len(records), 3), np.int64)
     num_others = np.empty(len(records), np.int64)
-    most = locate_lists(data, offsets, keys, key_offsets, np.empty((room, 5), np.int64), found, num_others)
+    most = locate_lists(data, bounds, keys, key_offsets, np.empty((room, 5), np.int64), found, num_others)
     return data, found, num_others, most
 
 
@@ -61,11 +62,12 @@ def test_lists_are_located_counted_and_read(rng):
     data, found, num_others, most = located(encoded(lists))
     assert most == max(map(len, lists))
     assert num_others.tolist() == ["other" in of for of in lists]
+    all_counts, all_bytes = np.empty(found.shape[:2], np.int64), np.empty(found.shape[:2], np.int64)
+    count_values(data, found, all_counts, all_bytes)
     kinds = {"a": INT64_LIST, "bb": FLOAT_LIST, "ddd": BYTES_LIST}
     for k, name in enumerate(NAMES):
         assert found[k, :, 0].tolist() == [kinds[name] if name in of else MISSING for of in lists]
-        counts, num_bytes = np.empty(len(lists), np.int64), np.empty(len(lists), np.int64)
-        count_values(data, found[k], counts, num_bytes)
+        counts, num_bytes = all_counts[k], all_bytes[k]
         assert counts.tolist() == [len(of.get(name, [])) for of in lists]
         offsets = np.concatenate([[0], np.cumsum(counts)])
         flat = [value for of in lists for value in of.get(name, [])]
@@ -98,27 +100,29 @@ def test_what_is_cut_off_or_damaged_is_left_to_protobuf(rng):
         record[int(rng.integers(len(record)))] = int(rng.integers(256))
         data, found, num_others, _ = located([bytes(record)], room=64)
         for k in range(len(NAMES)) if num_others[0] >= 0 else ():
-            counts, num_bytes = np.empty(1, np.int64), np.empty(1, np.int64)
-            count_values(data, found[k], counts, num_bytes)
-            kind, offsets = found[k, 0, 0], np.array([0, counts[0]])
-            if counts[0] < 0:
+            counts, num_bytes = np.empty((1, 1), np.int64), np.empty((1, 1), np.int64)
+            count_values(data, found[k : k + 1], counts, num_bytes)
+            kind, count = found[k, 0, 0], counts.item()
+            offsets = np.array([0, count])
+            if count < 0:
                 continue
             if kind == INT64_LIST:
-                assert read_int_lists(data, found[k], offsets, np.empty(counts[0], np.int64)) in (UNUSUAL, 0)
+                assert read_int_lists(data, found[k], offsets, np.empty(count, np.int64)) in (UNUSUAL, 0)
             elif kind == FLOAT_LIST:
-                read_float_lists(data, found[k], offsets, np.empty(4 * counts[0], np.uint8))
+                read_float_lists(data, found[k], offsets, np.empty(4 * count, np.uint8))
             elif kind == BYTES_LIST:
-                out = np.empty(num_bytes[0], np.uint8)
-                read_string_lists(data, found[k], offsets, out, np.empty(counts[0], np.int64))
+                out = np.empty(num_bytes.item(), np.uint8)
+                read_string_lists(data, found[k], offsets, out, np.empty(count, np.int64))
 
 
 @pytest.mark.parametrize("tail", [b"\x80", b"\xff" * 11 + b"\x01"])
 def test_numbers_that_do_not_end_are_told(tail):
     data = np.frombuffer(b"\x05" + tail, np.uint8)
-    found = np.array([[INT64_LIST, 0, len(data)]])
-    counts = np.empty(1, np.int64)
-    count_values(data, found, counts, np.empty(1, np.int64))
+    found = np.array([[[INT64_LIST, 0, len(data)]]])
+    counts = np.empty((1, 1), np.int64)
+    count_values(data, found, counts, np.empty((1, 1), np.int64))
+    count = counts.item()
     if tail == b"\x80":
-        assert counts.tolist() == [UNUSUAL]
+        assert count == UNUSUAL
     else:
-        assert read_int_lists(data, found, np.array([0, counts[0]]), np.empty(counts[0], np.int64)) == 0
+        assert read_int_lists(data, found[0], np.array([0, count]), np.empty(count, np.int64)) == 0

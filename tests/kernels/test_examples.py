@@ -1,4 +1,4 @@
-"""Are messages written as protobuf writes them, and read as it reads them?"""
+"""Messages are written as protobuf writes them, and features are found where it finds them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from hopstream.kernels.examples import (
     UNUSUAL,
     find_features,
     int_list_sizes,
-    read_ints,
-    read_strings,
     string_list_sizes,
 )
 from hopstream.tfgnn.messages import EXAMPLE, message_class
@@ -64,12 +62,9 @@ def test_features_are_found_where_they_are():
     kind, start, end = by_name[b"f"]
     assert kind == FLOAT_LIST and np.frombuffer(data[start:end].tobytes(), "<f4").tolist() == [1.5, -2]
     kind, start, end = by_name[b"i"]
-    values = np.empty(9, np.int64)
-    assert kind == INT64_LIST and read_ints(data, start, end, values) == 2 and values[:2].tolist() == [7, -1]
+    assert kind == INT64_LIST and data[start:end].tobytes() == b"\x07" + b"\xff" * 9 + b"\x01"
     kind, start, end = by_name[b"s"]
-    bounds = np.empty((9, 2), np.int64)
-    assert kind == BYTES_LIST and read_strings(data, start, end, bounds) == 2
-    assert [data[a:b].tobytes() for a, b in bounds[:2]] == [b"", b"xy"]
+    assert kind == BYTES_LIST and data[start:end].tobytes() == b"\x0a\x00\x0a\x02xy"
     assert by_name[b"empty"][0] == INT64_LIST and by_name[b"empty"][1] == by_name[b"empty"][2]
     assert by_name[b"none"][0] == 0
 
@@ -80,9 +75,6 @@ def test_what_there_is_no_room_for_is_counted():
     found = np.empty((2, 5), np.int64)
     assert find_features(data, 0, len(data), found[:1]) == 2
     assert find_features(data, 0, len(data), found) == 2
-    starts = {data[key:key_end].tobytes(): (start, end) for key, key_end, _, start, end in found.tolist()}
-    assert read_ints(data, *starts[b"a"], np.empty(1, np.int64)) == 3
-    assert read_strings(data, *starts[b"b"], np.empty((0, 2), np.int64)) == 2
 
 
 @settings(deadline=None, max_examples=200)
@@ -98,8 +90,4 @@ def test_damaged_messages_are_never_read_beyond_their_end(data):
     num_found = find_features(raw, 0, len(raw), found)
     assert UNUSUAL <= num_found <= len(raw)
     for key, key_end, kind, start, end in found[: max(0, num_found)].tolist():
-        assert 0 <= key <= key_end <= start <= end <= len(raw)
-        if kind == INT64_LIST:
-            assert UNUSUAL <= read_ints(raw, start, end, np.empty(2, np.int64)) <= end - start
-        elif kind == BYTES_LIST:
-            assert UNUSUAL <= read_strings(raw, start, end, np.empty((2, 2), np.int64)) <= end - start
+        assert 0 <= key <= key_end <= start <= end <= len(raw) and kind in (0, BYTES_LIST, FLOAT_LIST, INT64_LIST)

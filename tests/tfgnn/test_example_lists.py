@@ -1,4 +1,4 @@
-"""Are the lists of many messages those of each message, however it is written?"""
+"""The lists of many messages are those that protobuf reads of each, however it is written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from hopstream.tfgnn import example_lists
 from hopstream.tfgnn.example import ValueLists, decode_example, encode_examples
 from hopstream.tfgnn.example_lists import decode_examples
 from hopstream.tfgnn.messages import EXAMPLE, message_class
+from tests.tfgnn.schemas import not_utf_8
 
 Example = message_class(EXAMPLE)
 
@@ -33,6 +35,15 @@ def unpacked(name, values):
     inner = b"".join(b"\x08" + bytes([value]) for value in values)
     feature = b"\x1a" + bytes([len(inner)]) + inner
     entry = b"\x0a" + bytes([len(name)]) + name + b"\x12" + bytes([len(feature)]) + feature
+    features = b"\x0a" + bytes([len(entry)]) + entry
+    return b"\x0a" + bytes([len(features)]) + features
+
+
+def overlong():
+    """An integer of more than ten bytes, which protobuf refuses."""
+    inner = b"\x0a\x0c" + b"\xff" * 11 + b"\x01"
+    feature = b"\x1a" + bytes([len(inner)]) + inner
+    entry = b"\x0a\x01a\x12" + bytes([len(feature)]) + feature
     features = b"\x0a" + bytes([len(entry)]) + entry
     return b"\x0a" + bytes([len(features)]) + features
 
@@ -79,10 +90,29 @@ def test_messages_that_are_written_otherwise_are_read_too():
     twice = example(a=[1]) + example(a=[2, 3])  # protobuf joins what is concatenated, and the last of a key counts
     records = [example(a=[7, 300]), unpacked(b"a", [1, 2, 3]), twice, b"", example(b=[1.5])]
     lists = decode_examples(records, ["a"])["a"]
-    assert np.split(lists.values, lists.offsets[1:-1])[0].tolist() == [7, 300]
     assert np.diff(lists.offsets).tolist() == [2, 3, 2, 0, 0]
     assert lists.values.tolist() == [7, 300, 1, 2, 3, 2, 3]
     assert lists.is_there.tolist() == [True, True, True, False, False]
+
+
+def test_unusual_messages_are_left_to_protobuf():
+    """Values that are not packed, a list in two pieces, fields nobody knows: all are allowed."""
+    two_pieces = b"\x0a\x0f\x0a\x0d\x0a\x01a\x12\x08\x1a\x06\x0a\x01\x07\x0a\x01\x09"
+    usual = example(a=[5])
+    for record in (unpacked(b"a", [7, 9]), two_pieces, b"\x98\x06\x01" + unpacked(b"a", [7, 9])):
+        assert decode_examples([usual, record, usual])["a"].values.tolist() == [5, 7, 9, 5]
+
+
+@settings(deadline=None)
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_read_as_protobuf_reads_them(data):
+    try:
+        want = Example.FromString(data).features.feature
+    except DecodeError:
+        with pytest.raises(FormatError, match=r"message 0: not a tf.Example"):
+            decode_examples([data])
+        return
+    assert decode_examples([data]).keys() == want.keys()
 
 
 def test_many_names_are_found():
@@ -96,6 +126,8 @@ def test_many_names_are_found():
     ("records", "message"),
     [
         ([example(a=[1]), b"\x0a\xff"], "message 1: not a tf.Example"),
+        ([not_utf_8()], "message 0: not a tf.Example: a feature's name is b'.*', which is not UTF-8"),
+        ([example(a=[1]), overlong()], "message 1: not a tf.Example"),
         ([example(a=[1]), b"", example(a=[1.0])], "a is a list of int64 in message 0 and of float32 in message 2"),
     ],
 )
@@ -146,7 +178,7 @@ def test_names_in_another_order_take_no_time_for_each_pair_of_them():
     names = [f"n{number:05}" for number in range(9_000)]
     times = []
     for record in (shuffled(names, 0), encode_examples({n: ValueLists(*ONE) for n in names}, 1)[0]):
-        locate = partial(example_lists._located, example_lists._Messages.of([record] * 4), names)
+        locate = partial(example_lists._located, example_lists.Messages.of([record] * 4), names)
         locate()  # compiled
         took = []
         for _ in range(3):

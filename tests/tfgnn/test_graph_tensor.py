@@ -1,4 +1,4 @@
-"""Are graph tensors written as TF-GNN writes them, and read as it reads them?"""
+"""Graph tensors are written as TF-GNN writes them, and read as it reads them."""
 
 from __future__ import annotations
 
@@ -226,8 +226,8 @@ EDGES = """
     ("lists", "match"),
     [
         ({"nodes/b.#size": [1, 2]}, r"nodes/b.#size has 2 components; wanted 1"),
-        ({"nodes/b.#size": [-1]}, r"nodes/b.#size is -1; sizes are 0 or more"),
-        ({"nodes/b.#size": [1 << 40]}, r"nodes/b.#size is 1099511627776; a message has at most"),
+        ({"nodes/b.#size": [-1]}, r"^nodes/b.#size has the number -1, outside 0\.\."),
+        ({"nodes/b.#size": [1 << 40]}, r"nodes/b.#size has the number 1099511627776, outside 0\.\."),
         ({"nodes/a.#size": [1]}, r"nodes/a.f is not there; 1 items of shape \[2\] have 2"),
         ({"nodes/a.#size": [1], "nodes/a.f": [1, 2]}, r"nodes/a.f is a list of int64; float32 is stored as float32"),
         ({"nodes/a.#size": [1], "nodes/a.f": [b"x", b"y"]}, r"nodes/a.f is a list of strings"),
@@ -235,7 +235,7 @@ EDGES = """
         ({"edges/e.#size": [1]}, r"edges/e.#source has 0 indices; there are 1 edges"),
         (
             {"nodes/b.#size": [2], "edges/e.#size": [1], "edges/e.#source": [0], "edges/e.#target": [1]},
-            r"edges/e.#source has indices 0..0; a has 0 nodes",
+            r"edges/e.#source has index 0; a has 0 nodes",
         ),
     ],
 )
@@ -248,8 +248,8 @@ def test_row_lengths_that_do_not_fit_are_named():
     spec, key = spec_of(STUDENTS), "nodes/students.scores"
     for lengths, match in (
         ([1, 1], r"scores.d1 has the lengths of 2 rows; there are 3"),
-        ([-1, 1, 1], r"scores.d1 has the lengths of 3 rows"),
-        ([1 << 50, 0, 0], r"scores.d1 has a row of length 1125899906842624; a message has at most"),
+        ([-1, 1, 1], r"scores.d1 has the number -1, outside 0\.\."),
+        ([1 << 50, 0, 0], r"scores.d1 has the number 1125899906842624, outside 0\.\."),
         ([1, 1, 1], r"scores has 2 values; 3 items of shape \[None\] have 3"),
     ):
         with pytest.raises(FormatError, match=match):
@@ -260,7 +260,7 @@ def test_the_number_of_components_is_found_in_sizes_or_refused():
     spec = spec_of(EDGES)
     sizes = {"nodes/a.#size": [0, 0], "nodes/b.#size": [1, 2], "edges/e.#size": [0, 0]}
     assert decode_graph(example(**sizes), spec, num_components=None).node_sets["b"].sizes.tolist() == [1, 2]
-    with pytest.raises(FormatError, match=r"sizes are of different numbers of components"):
+    with pytest.raises(FormatError, match=r"b.#size and nodes/a.#size are of different numbers of components: 1 and 2"):
         decode_graph(example(**{**sizes, "nodes/b.#size": [1]}), spec, num_components=None)
     with pytest.raises(FormatError, match=r"nodes/a.#size is missing"):
         decode_graph(b"", spec, num_components=None)

@@ -16,16 +16,13 @@ import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.errors import FormatError, SchemaError, quoted
+from hopstream.kernels.example_lists import MISSING
 from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST
 from hopstream.schema import FeatureSchema
-from hopstream.tfgnn.example_columns import (
-    KIND_NAMES,
-    NOT_THERE,
-    FoundColumns,
-    RecordBlock,
-    find_columns,
-    read_record_blocks,
-)
+from hopstream.tfgnn.example_lists import LocatedLists, Messages, NamedLists, locate
+from hopstream.tfgnn.tfrecord import read_record_blocks
+
+KIND_NAMES = {BYTES_LIST: "strings", FLOAT_LIST: "reals", INT64_LIST: "integers"}
 
 
 def read_rows(
@@ -50,36 +47,36 @@ def read_rows(
         ChecksumError: A record is not what was written.
         SchemaError: A record has no value for a column, or values of another kind, number or range.
     """
-    names = list(dict.fromkeys(name for column in columns for name in (column, *other_names.get(column, ()))))
+    names = sorted({name for column in columns for name in (column, *other_names.get(column, ()))})
     for block in read_record_blocks(path, block_bytes):
-        where = _Where(shown, block)
-        found = _found(where, block, names)
-        arrays = {"": pa.nulls(found.num_messages)}
+        where = _Where(shown, block.first)
+        located = where.located(Messages(block.data, block.bounds), names)
+        arrays = {"": pa.nulls(len(block.bounds))}
         for column, schema in columns.items():
             places = [names.index(name) for name in (column, *other_names.get(column, ()))]
-            chosen = found.found[:, places[0]]
-            for place in places[1:]:
-                chosen = np.where(chosen[:, :1] == NOT_THERE, found.found[:, place], chosen)
-            arrays[column] = _Column(where, column, schema).array(FoundColumns(found.data, chosen[:, None]))
+            arrays[column] = _Column(where, column, schema).array(located.first_there(places))
         yield arrays
 
 
-def _found(where: _Where, block: RecordBlock, names: Sequence[str]) -> FoundColumns:
-    try:
-        return find_columns(block, names)
-    except FormatError as error:
-        message, _, what = str(error).removeprefix("message ").partition(" ")
-        raise FormatError(f"{where.record(int(message))} {what}") from error
-
-
 class _Where:
-    """Names records in messages."""
+    """Names the records of a block in errors."""
 
-    def __init__(self, shown: str, block: RecordBlock) -> None:
-        self._shown, self._first = shown, block.first
+    def __init__(self, shown: str, first: int) -> None:
+        self._shown, self._first = shown, first
 
     def record(self, row: int) -> str:
         return f"{self._shown} record {self._first + row}"
+
+    def located(self, messages: Messages, names: Sequence[str]) -> LocatedLists:
+        try:
+            return locate(messages, names)
+        except FormatError as error:
+            raise self.renamed(error, "is ") from error
+
+    def renamed(self, error: FormatError, verb: str) -> FormatError:
+        """An error that names a message, about its record."""
+        message, _, what = str(error).removeprefix("message ").partition(": ")
+        return FormatError(f"{self.record(int(message))} {verb}{what}")
 
 
 class _Column:
@@ -90,18 +87,17 @@ class _Column:
         is_real = schema.dtype.startswith("float")
         self._kind = BYTES_LIST if schema.is_string else FLOAT_LIST if is_real else INT64_LIST
 
-    def array(self, found: FoundColumns) -> pa.Array:
-        kind = self._kind_of(found)
+    def array(self, located: LocatedLists) -> pa.Array:
+        """The values of one list of each message."""
         try:
-            lists = found.lists(0, kind)
+            (lists,) = located.read([self._kind_of(located)])
         except FormatError as error:
-            row = int(str(error).split()[1])
-            raise FormatError(f"{self._where.record(row)}: feature {self._name!r} is no list of its kind") from error
+            raise self._where.renamed(error, f"has a damaged feature {self._name!r}: ") from error
         per_row = math.prod(self._schema.shape)
-        lengths = np.diff(lists.offsets)
+        lengths = lists.counts
         wrong = lengths % max(1, per_row) != 0 if self._schema.is_ragged else lengths != per_row
         if wrong.any():
-            self._refuse_number(int(np.argmax(wrong)), lengths, found.kinds(0))
+            self._refuse_number(int(np.argmax(wrong)), lists)
         if isinstance(lists.values, RaggedArray):
             return self._strings(lists.values)
         if self._schema.is_string:
@@ -113,29 +109,27 @@ class _Column:
             return pa.LargeListArray.from_arrays(pa.array(lists.offsets // max(1, per_row)), values)
         return values
 
-    def _kind_of(self, found: FoundColumns) -> int:
+    def _kind_of(self, located: LocatedLists) -> int:
         """The kind of all lists that are not empty."""
-        is_empty = found.found[:, 0, 1] == found.found[:, 0, 2]
-        kinds = np.where(is_empty, NOT_THERE, found.kinds(0))
-        present = np.unique(kinds[kinds != NOT_THERE]).tolist()
+        kinds = np.where(located.counts[0] == 0, MISSING, located.found[0, :, 0])
+        present = np.unique(kinds[kinds != MISSING]).tolist()
         if self._schema.is_string and present == [INT64_LIST]:
             return INT64_LIST
         if present and present != [self._kind]:
             other = next(kind for kind in present if kind != self._kind)
-            got = KIND_NAMES.get(other, "integers")
             raise SchemaError(
-                f"{self._where.record(int(np.argmax(kinds == other)))}: feature {self._name!r} holds {got}; the schema "
-                f"says {self._schema}"
+                f"{self._where.record(int(np.argmax(kinds == other)))}: feature {self._name!r} holds "
+                f"{KIND_NAMES[other]}; the schema says {self._schema}"
             )
         return self._kind
 
-    def _refuse_number(self, row: int, lengths: IntArray, kinds: IntArray) -> None:
+    def _refuse_number(self, row: int, lists: NamedLists) -> None:
         place = self._where.record(row)
-        if kinds[row] == NOT_THERE:
+        if not lists.is_there[row]:
             raise SchemaError(f"{place} has no feature {self._name!r}; every row of the table has one")
         per_row = math.prod(self._schema.shape)
         wanted = f"a multiple of {per_row}" if self._schema.is_ragged else str(per_row)
-        raise SchemaError(f"{place}: feature {self._name!r} has {lengths[row]} values; the schema says {wanted}")
+        raise SchemaError(f"{place}: feature {self._name!r} has {lists.counts[row]} values; the schema says {wanted}")
 
     def _strings(self, strings: RaggedArray) -> pa.Array:
         buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.values)]

@@ -1,4 +1,4 @@
-"""How are the lists of many ``tf.Example`` messages read at once?
+"""Finds and reads the lists of many ``tf.Example`` messages at once.
 
 [Algorithm] Names are looked up in all messages in one pass: messages hold them in one order as a rule, so the name that
     follows the last one found is tried first, and others by halving. Then one kernel per name and kind of list copies
@@ -40,14 +40,14 @@ def _compare(data: np.ndarray, start: int, length: int, keys: np.ndarray, at: in
 
 @njit(cache=True, nogil=True)
 def locate_lists(
-    data: np.ndarray, offsets: np.ndarray, keys: np.ndarray, key_offsets: np.ndarray, entries: np.ndarray,
+    data: np.ndarray, bounds: np.ndarray, keys: np.ndarray, key_offsets: np.ndarray, entries: np.ndarray,
     found: np.ndarray, num_others: np.ndarray,
 ) -> int:  # fmt: skip
     """Find the lists of some names in each message.
 
     Args:
-        data: uint8[...], messages, one after the other.
-        offsets: int64[num_messages + 1].
+        data: uint8[...], which holds the messages.
+        bounds: int64[num_messages, 2], begin and end of each.
         keys: uint8[...], the names, one after the other, ascending.
         key_offsets: int64[num_names + 1].
         entries: int64[room, 5], scratch.
@@ -60,10 +60,10 @@ def locate_lists(
     """
     num_names = len(key_offsets) - 1
     most = 0
-    for m in range(len(offsets) - 1):
+    for m in range(len(bounds)):
         for k in range(num_names):
             found[k, m, 0] = MISSING
-        num_entries = find_features(data, offsets[m], offsets[m + 1], entries)
+        num_entries = find_features(data, bounds[m, 0], bounds[m, 1], entries)
         num_others[m] = min(num_entries, 0)
         most = max(most, num_entries)
         guess = 0
@@ -89,34 +89,35 @@ def locate_lists(
 
 @njit(cache=True, nogil=True)
 def count_values(data: np.ndarray, found: np.ndarray, counts: np.ndarray, num_bytes: np.ndarray) -> None:
-    """Count the values of one name's list in each message.
+    """Count the values of each list.
 
     Args:
         data: uint8[...].
-        found: int64[num_messages, 3], from ``locate_lists``.
-        counts: int64[num_messages], out; ``UNUSUAL`` where protobuf must read the message.
-        num_bytes: int64[num_messages], out: of all strings together.
+        found: int64[num_names, num_messages, 3], from ``locate_lists``.
+        counts: int64[num_names, num_messages], out; ``UNUSUAL`` where protobuf must read the message.
+        num_bytes: int64[num_names, num_messages], out: of all strings together.
     """
-    for m in range(len(found)):
-        kind, start, end = found[m, 0], found[m, 1], found[m, 2]
-        count, length = 0, 0
-        if kind == FLOAT_LIST:
-            count = (end - start) // 4
-        elif kind == INT64_LIST:
-            for b in range(start, end):
-                count += data[b] < 128
-            if end > start and data[end - 1] >= 128:
-                count = UNUSUAL
-        elif kind == BYTES_LIST:
-            at = start
-            while at < end:
-                begin, at = _message(data, at, end, PACKED)
-                if begin < 0:
+    for k in range(len(found)):
+        for m in range(found.shape[1]):
+            kind, start, end = found[k, m, 0], found[k, m, 1], found[k, m, 2]
+            count, length = 0, 0
+            if kind == FLOAT_LIST:
+                count = (end - start) // 4
+            elif kind == INT64_LIST:
+                for b in range(start, end):
+                    count += data[b] < 128
+                if end > start and data[end - 1] >= 128:
                     count = UNUSUAL
-                    break
-                count += 1
-                length += at - begin
-        counts[m], num_bytes[m] = count, length
+            elif kind == BYTES_LIST:
+                at = start
+                while at < end:
+                    begin, at = _message(data, at, end, PACKED)
+                    if begin < 0:
+                        count = UNUSUAL
+                        break
+                    count += 1
+                    length += at - begin
+            counts[k, m], num_bytes[k, m] = count, length
 
 
 @njit(cache=True, nogil=True)

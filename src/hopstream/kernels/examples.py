@@ -1,10 +1,10 @@
-"""How are many ``tf.Example`` messages written at once, and how is one read?
+"""Writes many ``tf.Example`` messages at once, and finds the features of one.
 
 An ``Example`` is a map from names to lists: of float32, of int64 in seven-bit groups (varints), or of bytes. Every
 message in it is preceded by its own size, so sizes are worked out for all messages first, and then all bytes are
 written once, in their places.
 
-[Algorithm] One kernel per kind of list writes one feature into all messages of a batch. Reading walks over one message
+[Algorithm] One kernel per kind of list writes one feature into all messages of a batch. Finding walks over one message
     as far as it is written in the usual way; what is not (a list in two pieces, unknown fields) is left to protobuf.
 [Cost] Floats and strings are copied; integers take a step per seven bits. Some 5 GB/s of floats per core.
 [Not chosen] protobuf's own classes: a Python call per list, and a Python object per string and number.
@@ -283,51 +283,3 @@ def find_features(data: np.ndarray, start: int, end: int, found: np.ndarray) -> 
         num_found += 1
         at = entry_end
     return num_found
-
-
-@njit(cache=True, nogil=True)
-def read_ints(data: np.ndarray, start: int, end: int, values: np.ndarray) -> int:
-    """Read packed integers.
-
-    Args:
-        data: uint8[...].
-        start: Where they begin.
-        end: Where they end.
-        values: int64[room], out.
-
-    Returns:
-        How many there are, which may be more than there is room for; ``UNUSUAL`` where the last one is cut off.
-    """
-    num_values, at = 0, start
-    while at < end:
-        value, at = _varint(data, at, end)
-        if at < 0:
-            return UNUSUAL
-        if num_values < len(values):
-            values[num_values] = value
-        num_values += 1
-    return num_values
-
-
-@njit(cache=True, nogil=True)
-def read_strings(data: np.ndarray, start: int, end: int, bounds: np.ndarray) -> int:
-    """Find the strings of a list.
-
-    Args:
-        data: uint8[...].
-        start: Where the list begins.
-        end: Where it ends.
-        bounds: int64[room, 2], out: begin and end of each.
-
-    Returns:
-        How many there are, which may be more than there is room for; ``UNUSUAL`` where protobuf must read the message.
-    """
-    num_values, at = 0, start
-    while at < end:
-        begin, at = _message(data, at, end, PACKED)
-        if begin < 0:
-            return UNUSUAL
-        if num_values < len(bounds):
-            bounds[num_values, 0], bounds[num_values, 1] = begin, at
-        num_values += 1
-    return num_values

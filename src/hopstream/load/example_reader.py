@@ -16,9 +16,8 @@ from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.ingest.example_tables import ExampleTables, is_parquet
 from hopstream.kernels.hashing import derive_seed
-from hopstream.tfgnn.graph_lists import decode_graphs, graphs_of_lists, list_names
 from hopstream.tfgnn.graph_schema import check_schema, read_schema
-from hopstream.tfgnn.graph_tensor import GraphPieces
+from hopstream.tfgnn.graph_tensor import GraphPieces, decode_graphs, graphs_of_lists, list_names
 from hopstream.tfgnn.readout import check_readout, is_readout
 from hopstream.tfgnn.record_files import RecordFiles
 from hopstream.tfgnn.spec import EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec

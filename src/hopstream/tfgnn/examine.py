@@ -1,4 +1,4 @@
-"""Which of many examples contradict their schema, and how?"""
+"""Finds the examples of files that contradict their schema."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hopstream.errors import FormatError, SchemaError
-from hopstream.tfgnn.blocks import Block, record_blocks
 from hopstream.tfgnn.example import decode_example
-from hopstream.tfgnn.graph_lists import decode_graphs
-from hopstream.tfgnn.graph_tensor import GraphPieces
+from hopstream.tfgnn.graph_tensor import decode_graphs
 from hopstream.tfgnn.readable import num_components_of
 from hopstream.tfgnn.readout import check_readout, is_readout
 from hopstream.tfgnn.spec import GraphSpec
+from hopstream.tfgnn.tfrecord import RecordBlock, example_blocks
 
 _VERB = re.compile(r" (?:has|is|adds|points) ")
 _NUMBER = re.compile(r"\d+")
 
 
 class Examination:
-    """Reads examples and tells what is wrong with them; files are read in bounded memory."""
+    """Reads examples in bounded memory, and says what is wrong with them."""
 
     def __init__(self, spec: GraphSpec, *, num_components: int = 1, prefix: str = "") -> None:
         """Examine examples of graphs of ``num_components`` each."""
@@ -31,7 +30,7 @@ class Examination:
         """Files that have none."""
 
     def problems(
-        self, paths: Sequence[Path], blocks_of: Callable[[Sequence[Path]], Iterator[Block]] = record_blocks,
+        self, paths: Sequence[Path], blocks_of: Callable[[Sequence[Path]], Iterator[RecordBlock]] = example_blocks,
         *, max_problems: int = 100,
     ) -> list[str]:  # fmt: skip
         """What is wrong, a line each, with file and record; a file is left where it cannot be read on.
@@ -53,7 +52,7 @@ class Examination:
                         if kind in found or len(found) < max_problems:
                             line, count = found.get(kind, (f"{place}: {text}", 0))
                             found[kind] = (line, count + 1)
-                    self.num_examples += len(block.records)
+                    self.num_examples += len(block.bounds)
                 if self.num_examples == num_before:
                     self.empty_paths.append(path)
             except FormatError as error:  # the file itself; that of a record is caught below
@@ -61,14 +60,15 @@ class Examination:
                     found[str(path), str(error)] = (str(error), 1)
         return [line + _alike(count - 1) for line, count in found.values()]
 
-    def _problems_of(self, block: Block) -> Iterator[tuple[str, str]]:
+    def _problems_of(self, block: RecordBlock) -> Iterator[tuple[str, str]]:
         """The places and the texts."""
+        records = block.records()
         try:
-            self._check(block.records)
+            self._check(records)
             return
         except (FormatError, SchemaError):
             pass
-        for number, record in enumerate(block.records, block.first):
+        for number, record in enumerate(records, block.first):
             try:
                 self._check([record])
             except (FormatError, SchemaError) as error:
@@ -77,7 +77,7 @@ class Examination:
 
     def _check(self, records: Sequence[bytes]) -> None:
         wanted = self._num_components
-        graphs: GraphPieces = decode_graphs(records, self._spec, num_components=wanted, prefix=self._prefix)
+        graphs = decode_graphs(records, self._spec, num_components=wanted, prefix=self._prefix)
         for name in filter(is_readout, self._spec.node_sets):
             check_readout(graphs, name)
 

@@ -1,4 +1,4 @@
-"""Encodes many ``tf.Example`` messages at once, and decodes one into lists."""
+"""Encodes many ``tf.Example`` messages at once, and decodes one; ``example_lists`` decodes many."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from google.protobuf.message import DecodeError
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.kernels.examples import (
-    BYTES_LIST,
-    FLOAT_LIST,
-    UNUSUAL,
     add_entry_sizes,
     begin_examples,
-    find_features,
     int_list_sizes,
     put_floats,
     put_ints,
     put_strings,
-    read_ints,
-    read_strings,
     string_list_sizes,
 )
 from hopstream.tfgnn.messages import EXAMPLE, message_class
@@ -31,7 +25,6 @@ from hopstream.tfgnn.tfrecord import HEAD_BYTES, TAIL_BYTES
 
 Values = Array | RaggedArray
 """float32[num_values], int64[num_values], or byte strings as a ragged column."""
-FIRST_ROOM = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +38,11 @@ class ValueLists:
 
     values: Values
     offsets: IntArray
+
+    @property
+    def counts(self) -> IntArray:
+        """int64[num_messages], how many values each message has."""
+        return self.offsets[1:] - self.offsets[:-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +64,11 @@ class EncodedExamples:
     def __getitem__(self, number: int) -> bytes:
         """One message alone."""
         return self.data[self.offsets[number] + HEAD_BYTES : self.offsets[number + 1] - TAIL_BYTES].tobytes()
+
+    @property
+    def bounds(self) -> IntArray:
+        """int64[num_messages, 2], begin and end of each."""
+        return np.stack([self.offsets[:-1] + HEAD_BYTES, self.offsets[1:] - TAIL_BYTES], axis=1)
 
 
 def encode_examples(
@@ -125,21 +128,22 @@ def _varint_lengths(numbers: IntArray) -> IntArray:
 
 
 def decode_example(data: bytes) -> dict[str, Values]:
-    """The lists of one message by name. A feature without a list is an empty int64 list.
+    """The lists of one message by name, read by protobuf. A feature without a list is an empty int64 list.
 
     Raises:
         FormatError: The bytes are no ``Example``.
     """
-    buffer = np.frombuffer(data, np.uint8)
-    found = _found(buffer)
-    if found is None:
-        return decode_by_protobuf(data)
     lists: dict[str, Values] = {}
-    for key, key_end, kind, start, end in found.tolist():
-        values = _values_of(buffer, kind, start, end)
-        if values is None:
-            return decode_by_protobuf(data)
-        lists[_name_of(data[key:key_end])] = values
+    for name, feature in _features_of(data).items():
+        kind = feature.WhichOneof("kind")
+        if kind == "bytes_list":
+            strings = list(feature.bytes_list.value)
+            offsets = offsets_of(np.fromiter(map(len, strings), np.int64, len(strings)))
+            lists[name] = RaggedArray(np.frombuffer(b"".join(strings), np.uint8), offsets, is_string=True)
+        elif kind == "float_list":
+            lists[name] = np.array(feature.float_list.value, np.float32)
+        else:
+            lists[name] = np.array(feature.int64_list.value, np.int64)
     return lists
 
 
@@ -149,70 +153,15 @@ def feature_names(data: bytes) -> list[str]:
     Raises:
         FormatError: The bytes are no ``Example``.
     """
-    found = _found(np.frombuffer(data, np.uint8))
-    if found is None:
-        return list(decode_by_protobuf(data))
-    return [_name_of(data[key:key_end]) for key, key_end in found[:, :2].tolist()]
+    return list(_features_of(data))
 
 
-def _found(buffer: Array) -> IntArray | None:
-    """The features of a message as ``find_features`` tells them, or None where protobuf must read it."""
-    found = np.empty((FIRST_ROOM, 5), np.int64)
-    num_found = find_features(buffer, 0, len(buffer), found)
-    if num_found > len(found):
-        found = np.empty((num_found, 5), np.int64)
-        find_features(buffer, 0, len(buffer), found)
-    return None if num_found == UNUSUAL else found[:num_found]
-
-
-def _name_of(raw: bytes) -> str:
+def _features_of(data: bytes) -> dict[str, Any]:
     try:
-        return raw.decode()
+        return dict(message_class(EXAMPLE).FromString(data).features.feature.items())
     except UnicodeDecodeError as error:
-        raise FormatError(f"not a tf.Example: a feature's name is {quoted(raw)}, which is not UTF-8") from error
-
-
-def _values_of(buffer: Array, kind: int, start: int, end: int) -> Values | None:
-    """The values of a list, or None where it is written in an unusual way."""
-    if kind == FLOAT_LIST:
-        return np.frombuffer(buffer[start:end].tobytes(), np.dtype("<f4")).astype(np.float32, copy=False)
-    if kind == BYTES_LIST:
-        num_strings = read_strings(buffer, start, end, np.empty((0, 2), np.int64))
-        if num_strings == UNUSUAL:
-            return None
-        bounds = np.empty((num_strings, 2), np.int64)
-        read_strings(buffer, start, end, bounds)
-        return _strings_of(buffer, bounds)
-    values = np.empty(end - start, np.int64)  # a number takes a byte at least
-    num_values = read_ints(buffer, start, end, values)
-    return None if num_values == UNUSUAL else values[:num_values].copy()
-
-
-def _strings_of(buffer: Array, bounds: IntArray) -> RaggedArray:
-    pieces = [buffer[start:end] for start, end in bounds.tolist()]
-    values = np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
-    return RaggedArray(values, offsets_of(bounds[:, 1] - bounds[:, 0]), is_string=True)
-
-
-def decode_by_protobuf(data: bytes) -> dict[str, Values]:
-    """The lists of one message by name, read by protobuf: slow, and right whatever way the message is written in.
-
-    Raises:
-        FormatError: The bytes are no ``Example``.
-    """
-    try:
-        message: Any = message_class(EXAMPLE).FromString(data)
-        features = list(message.features.feature.items())
-    except (DecodeError, UnicodeDecodeError) as error:  # whichever version of protobuf finds a name that is no text
+        raise FormatError(
+            f"not a tf.Example: a feature's name is {quoted(error.object)}, which is not UTF-8"
+        ) from error
+    except DecodeError as error:
         raise FormatError(f"not a tf.Example: {error}") from error
-    lists: dict[str, Values] = {}
-    for name, feature in features:
-        if feature.HasField("bytes_list"):
-            strings = list(feature.bytes_list.value)
-            offsets = offsets_of(np.fromiter(map(len, strings), np.int64, len(strings)))
-            lists[name] = RaggedArray(np.frombuffer(b"".join(strings), np.uint8), offsets, is_string=True)
-        elif feature.HasField("float_list"):
-            lists[name] = np.array(feature.float_list.value, np.float32)
-        else:
-            lists[name] = np.array(feature.int64_list.value, np.int64)
-    return lists

@@ -1,9 +1,10 @@
-"""How are the lists of many ``tf.Example`` messages read at once?"""
+"""Decodes the lists of many ``tf.Example`` messages at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,18 +19,14 @@ from hopstream.kernels.example_lists import (
     read_string_lists,
 )
 from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST, UNUSUAL
-from hopstream.tfgnn.example import (
-    FIRST_ROOM,
-    ValueLists,
-    Values,
-    decode_by_protobuf,
-    encode_examples,
-    feature_names,
-)
+from hopstream.tfgnn.example import ValueLists, Values, decode_example, encode_examples, feature_names
 
+T = TypeVar("T")
 MAX_NAMES = 10_000
 """Different names in a batch of messages; nobody's graphs have more, and names take memory."""
-_KINDS = {FLOAT_LIST: "float32", INT64_LIST: "int64", BYTES_LIST: "strings"}
+FEATURES_ROOM = 64
+"""Features of a message that there is room for at first."""
+KIND_NAMES = {FLOAT_LIST: "float32", INT64_LIST: "int64", BYTES_LIST: "strings"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,16 +41,145 @@ class NamedLists(ValueLists):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Messages:
-    """Messages in one buffer: uint8[num_bytes] and int64[num_messages + 1]."""
+class Messages:
+    """Messages in one buffer.
+
+    Attributes:
+        data: uint8[...], which holds them.
+        bounds: int64[num_messages, 2], begin and end of each.
+    """
 
     data: Array
-    offsets: IntArray
+    bounds: IntArray
 
     @classmethod
-    def of(cls, records: Sequence[bytes]) -> _Messages:
-        lengths = np.fromiter(map(len, records), np.int64, len(records))
-        return cls(np.frombuffer(b"".join(records), np.uint8), offsets_of(lengths))
+    def of(cls, records: Sequence[bytes]) -> Messages:
+        """Messages that are given one by one."""
+        ends = np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
+        bounds = np.stack([np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)], ends], axis=1)
+        return cls(np.frombuffer(b"".join(records), np.uint8), bounds)
+
+    def alone(self, number: int, read: Callable[[bytes], T]) -> T:
+        """What ``read`` makes of one message.
+
+        Raises:
+            FormatError: The bytes are no ``Example``; the error names the message.
+        """
+        start, end = self.bounds[number].tolist()
+        try:
+            return read(self.data[start:end].tobytes())
+        except FormatError as error:
+            raise FormatError(f"message {number}: {error}") from error
+
+    def rewritten(self, numbers: Iterable[int]) -> Messages:
+        """The same messages, of which some are written again in the usual way, behind the others.
+
+        Raises:
+            FormatError: One of them is no ``Example``; the error names it.
+        """
+        pieces, bounds, end = [self.data], self.bounds.copy(), len(self.data)
+        for number in numbers:
+            lists = self.alone(number, decode_example)
+            whole = {name: ValueLists(values, np.array([0, len(values)], np.int64)) for name, values in lists.items()}
+            pieces.append(np.frombuffer(encode_examples(whole, 1)[0], np.uint8))
+            bounds[number] = end, end + len(pieces[-1])
+            end += len(pieces[-1])
+        return Messages(np.concatenate(pieces), bounds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocatedLists:
+    """Where the lists of some names are in messages.
+
+    Attributes:
+        messages: The messages.
+        found: int64[num_names, num_messages, 3]: the kind of the list (``MISSING`` where the message has no feature of
+            the name, 0 where the feature has no list), and begin and end of its values.
+        counts: int64[num_names, num_messages], the values of each list.
+        num_bytes: int64[num_names, num_messages], the bytes of all strings of each list.
+        num_others: int64[num_messages], features of other names.
+    """
+
+    messages: Messages
+    found: IntArray
+    counts: IntArray
+    num_bytes: IntArray
+    num_others: IntArray
+
+    def first_there(self, names: Sequence[int]) -> LocatedLists:
+        """One list of each message: that of the first of some names that the message has."""
+        found, counts, num_bytes = (of[names[0]] for of in (self.found, self.counts, self.num_bytes))
+        for name in names[1:]:
+            is_missing = found[:, 0] == MISSING
+            found = np.where(is_missing[:, None], self.found[name], found)
+            counts = np.where(is_missing, self.counts[name], counts)
+            num_bytes = np.where(is_missing, self.num_bytes[name], num_bytes)
+        return LocatedLists(self.messages, found[None], counts[None], num_bytes[None], self.num_others)
+
+    def read(self, kinds: Sequence[int]) -> list[NamedLists]:
+        """The lists of all names.
+
+        Args:
+            kinds: For each name the kind of all lists that hold anything.
+
+        Raises:
+            FormatError: A message is no ``Example``; the error names it by its number.
+        """
+        data, is_there = self.messages.data, self.found[:, :, 0] != MISSING
+        ends = np.zeros((len(self.counts), self.counts.shape[1] + 1), np.int64)
+        np.cumsum(self.counts, axis=1, out=ends[:, 1:])
+        lists = []
+        for k, kind in enumerate(kinds):
+            found, offsets = self.found[k], ends[k]
+            values: Values
+            if kind == FLOAT_LIST:
+                values = np.empty(offsets[-1], np.float32)
+                read_float_lists(data, found, offsets, values.view(np.uint8))
+            elif kind == BYTES_LIST:
+                text, lengths = np.empty(self.num_bytes[k].sum(), np.uint8), np.empty(offsets[-1], np.int64)
+                read_string_lists(data, found, offsets, text, lengths)
+                values = RaggedArray(text, offsets_of(lengths), is_string=True)
+            else:
+                values = np.empty(offsets[-1], np.int64)
+                broken = read_int_lists(data, found, offsets, values)
+                if broken != UNUSUAL:
+                    self.messages.alone(broken, decode_example)  # which says what is wrong
+                    raise FormatError(f"message {broken}: not a tf.Example: an integer has more than 64 bits")
+            lists.append(NamedLists(values, offsets, is_there[k]))
+        return lists
+
+
+def locate(messages: Messages, names: Sequence[str]) -> LocatedLists:
+    """Find the lists of some names, which ascend.
+
+    Raises:
+        FormatError: A message is no ``Example``; the error names it by its number.
+    """
+    for _ in range(2):  # again where messages were written in an unusual way
+        found, num_others = _located(messages, names)
+        counts = np.empty(found.shape[:2], np.int64)
+        num_bytes = np.empty_like(counts)
+        count_values(messages.data, found, counts, num_bytes)
+        is_unusual = (num_others == UNUSUAL) | (counts == UNUSUAL).any(axis=0)
+        if not is_unusual.any():
+            return LocatedLists(messages, found, counts, num_bytes, num_others)
+        messages = messages.rewritten(np.flatnonzero(is_unusual).tolist())
+    raise FormatError("messages are still unusual after protobuf has read them")
+
+
+def _located(messages: Messages, names: Sequence[str]) -> tuple[IntArray, IntArray]:
+    encoded = [name.encode() for name in names]
+    keys = np.frombuffer(b"".join(encoded), np.uint8)
+    key_offsets = offsets_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    found = np.empty((len(names), len(messages.bounds), 3), np.int64)
+    num_others = np.empty(len(messages.bounds), np.int64)
+    room = FEATURES_ROOM
+    while True:
+        entries = np.empty((room, 5), np.int64)
+        most = locate_lists(messages.data, messages.bounds, keys, key_offsets, entries, found, num_others)
+        if most <= room:
+            return found, num_others
+        room = most
 
 
 def decode_examples(records: Sequence[bytes], names: Sequence[str] | None = None) -> dict[str, NamedLists]:
@@ -70,100 +196,35 @@ def decode_examples(records: Sequence[bytes], names: Sequence[str] | None = None
         FormatError: A message is no ``Example``, or a name's lists are of different kinds; the error names the message
             by its number among ``records``.
     """
-    records = list(records)
-    wanted = sorted(set(names)) if names is not None else _names_of(records[:1])
-    for _ in range(3):  # again where names were new, and where messages were written in an unusual way
-        messages = _Messages.of(records)
-        found, num_others = _located(messages, wanted)
-        unusual = num_others == UNUSUAL
-        if names is None and bool(np.any(num_others > 0)):
-            wanted = sorted({*wanted, *_names_of([records[m] for m in np.flatnonzero(num_others > 0)])})
-            found, num_others = _located(messages, wanted)
-        counts = np.empty((len(wanted), len(records)), np.int64)
-        num_bytes = np.empty_like(counts)
-        for k in range(len(wanted)):
-            count_values(messages.data, found[k], counts[k], num_bytes[k])
-        unusual |= np.any(counts == UNUSUAL, axis=0)
-        if not bool(np.any(unusual)):
-            lists = _read(messages, wanted, found, counts, num_bytes)
-            if not isinstance(lists, int):
-                return lists
-            unusual[lists] = True
-        for m in np.flatnonzero(unusual).tolist():
-            records[m] = _rewritten(records[m], m)
-    raise FormatError("messages are still unusual after protobuf has read them")
+    messages = Messages.of(records)
+    wanted = sorted(set(names)) if names is not None else _names_of(messages, range(len(records))[:1])
+    located = locate(messages, wanted)
+    others = np.flatnonzero(located.num_others).tolist() if names is None else []
+    if others:
+        wanted = sorted({*wanted, *_names_of(messages, others)})
+        located = locate(located.messages, wanted)
+    return dict(zip(wanted, located.read(_kinds_of(wanted, located)), strict=True))
 
 
-def _located(messages: _Messages, names: Sequence[str]) -> tuple[IntArray, IntArray]:
-    encoded = [name.encode() for name in names]
-    keys = np.frombuffer(b"".join(encoded), np.uint8)
-    key_offsets = offsets_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-    num_messages = len(messages.offsets) - 1
-    found = np.empty((len(names), num_messages, 3), np.int64)
-    num_others = np.empty(num_messages, np.int64)
-    room = FIRST_ROOM
-    while True:
-        entries = np.empty((room, 5), np.int64)
-        most = locate_lists(messages.data, messages.offsets, keys, key_offsets, entries, found, num_others)
-        if most <= room:
-            return found, num_others
-        room = most
-
-
-def _names_of(records: Sequence[bytes]) -> list[str]:
+def _names_of(messages: Messages, numbers: Iterable[int]) -> list[str]:
     names: set[str] = set()
-    for record in records:
-        names.update(feature_names(record))
+    for number in numbers:
+        names.update(messages.alone(number, feature_names))
         if len(names) > MAX_NAMES:
             raise FormatError(f"messages have more than {MAX_NAMES} names of features; give the names that are wanted")
     return sorted(names)
 
 
-def _rewritten(record: bytes, number: int) -> bytes:
-    """The same message in the usual way."""
-    try:
-        lists = decode_by_protobuf(record)
-    except FormatError as error:
-        raise FormatError(f"message {number}: {error}") from error
-    ends = {name: np.array([0, len(values)], np.int64) for name, values in lists.items()}
-    return encode_examples({name: ValueLists(values, ends[name]) for name, values in lists.items()}, 1)[0]
-
-
-def _read(
-    messages: _Messages, names: Sequence[str], found: IntArray, counts: IntArray, num_bytes: IntArray
-) -> dict[str, NamedLists] | int:
-    """The lists, or the number of a message that only protobuf can read."""
-    lists: dict[str, NamedLists] = {}
-    for k, name in enumerate(names):
-        offsets = offsets_of(counts[k])
-        kind = _kind_of(name, found[k, :, 0], counts[k])
-        values: Values
-        if kind == FLOAT_LIST:
-            values = np.empty(offsets[-1], np.float32)
-            read_float_lists(messages.data, found[k], offsets, values.view(np.uint8))
-        elif kind == BYTES_LIST:
-            data, lengths = np.empty(int(num_bytes[k].sum()), np.uint8), np.empty(offsets[-1], np.int64)
-            read_string_lists(messages.data, found[k], offsets, data, lengths)
-            values = RaggedArray(data, offsets_of(lengths), is_string=True)
-        else:
-            values = np.empty(offsets[-1], np.int64)
-            broken = read_int_lists(messages.data, found[k], offsets, values)
-            if broken != UNUSUAL:
-                return int(broken)
-        lists[name] = NamedLists(values, offsets, found[k, :, 0] != MISSING)
-    return lists
-
-
-def _kind_of(name: str, kinds: IntArray, counts: IntArray) -> int:
-    """The kind of a name's lists that hold anything."""
-    filled = np.flatnonzero(counts)
-    if not len(filled):
-        return int(kinds.max(initial=0))
-    others = filled[kinds[filled] != kinds[filled[0]]]
-    if len(others):
-        first, other = int(filled[0]), int(others[0])
-        raise FormatError(
-            f"{name} is a list of {_KINDS[int(kinds[first])]} in message {first} and of {_KINDS[int(kinds[other])]} in "
-            f"message {other}"
-        )
-    return int(kinds[filled[0]])
+def _kinds_of(names: Sequence[str], located: LocatedLists) -> list[int]:
+    """The kind of each name's lists that hold anything."""
+    kinds, is_filled = located.found[:, :, 0], located.counts > 0
+    most = np.where(is_filled, kinds, 0).max(axis=1, initial=0)
+    is_other = is_filled & (kinds != most[:, None])
+    if is_other.any():
+        k = int(np.argmax(is_other.any(axis=1)))
+        other, first = int(np.argmax(is_other[k])), int(np.argmax(is_filled[k] & ~is_other[k]))
+        places = sorted(((first, KIND_NAMES[int(most[k])]), (other, KIND_NAMES[int(kinds[k, other])])))
+        told = " and of ".join(f"{kind} in message {message}" for message, kind in places)
+        raise FormatError(f"{names[k]} is a list of {told}")
+    found: list[int] = np.where(is_filled.any(axis=1), most, kinds.max(axis=1, initial=0)).tolist()
+    return found

@@ -13,10 +13,11 @@ from google.protobuf.message import DecodeError
 
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.schema import STRING, EdgeType, FeatureSchema, GraphSchema, type_label
-from hopstream.tfgnn.graph_tensor import MAX_ITEMS, SIZE, SOURCE, TARGET
-from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class, pool
+from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET
+from hopstream.tfgnn.list_reader import MAX_ITEMS
+from hopstream.tfgnn.messages import GRAPH_SCHEMA, enum_names, message_class, pool
 from hopstream.tfgnn.readout import readout_problems
-from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
+from hopstream.tfgnn.spec import DTYPES, EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec, field_of
 from hopstream.uris import local_path
 
 MAX_SHOWN = 160
@@ -24,7 +25,6 @@ MAX_SHOWN = 160
 MAX_SCHEMA_BYTES = 64 << 20
 AUXILIARY = re.compile(r"[_#!%.^~]")
 """How names of sets begin that are no objects or relations of their own, such as ``_readout``."""
-_TF_NAMES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 def parse_message(text: str, name: str, where: str = "text") -> Any:
@@ -43,9 +43,8 @@ def parse_message(text: str, name: str, where: str = "text") -> Any:
         text_format.Parse(text, message, allow_unknown_extension=True, descriptor_pool=pool())
     except (text_format.ParseError, UnicodeError, RecursionError) as error:
         shown = str(error).splitlines()[0] if str(error) else type(error).__name__
-        shown = (
-            shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"
-        )  # protobuf repeats the line, of any length
+        if len(shown) > MAX_SHOWN:  # protobuf repeats the line, of any length
+            shown = f"{shown[:MAX_SHOWN]}…"
         raise FormatError(f"{where}: not a {name.rpartition('.')[2]}: {shown}") from error
     return message
 
@@ -276,15 +275,22 @@ def schema_message(schema: GraphSchema) -> Any:
     Raises:
         SchemaError: A column is of complex numbers, which TF-GNN does not store.
     """
-    message = message_class(GRAPH_SCHEMA)()
-    for node_type, features in schema.nodes.items():
-        message.node_sets[node_type].SetInParent()
-        _set_features(message.node_sets[node_type], features, node_type)
-    for name, edge_type in edge_set_names(schema).items():
-        edges = message.edge_sets[name]
-        edges.source, edges.target = edge_type[0], edge_type[2]
-        _set_features(edges, schema.edges[edge_type], name)
-    return message
+    return spec_message(
+        GraphSpec(
+            node_sets={t: NodeSetSpec(features=_fields_of(columns)) for t, columns in schema.nodes.items()},
+            edge_sets={
+                name: EdgeSetSpec(source=t[0], target=t[2], features=_fields_of(schema.edges[t]))
+                for name, t in edge_set_names(schema).items()
+            },
+        )
+    )
+
+
+def _fields_of(columns: Mapping[str, FeatureSchema]) -> dict[str, FieldSpec]:
+    return {
+        name: FieldSpec(dtype=column.dtype, shape=((None,) if column.is_ragged else ()) + column.shape)
+        for name, column in columns.items()
+    }
 
 
 def edge_set_names(schema: GraphSchema) -> dict[str, EdgeType]:
@@ -293,11 +299,29 @@ def edge_set_names(schema: GraphSchema) -> dict[str, EdgeType]:
     return {(t[1] if relations.count(t[1]) == 1 else type_label(t)): t for t in schema.edges}
 
 
-def _set_features(holder: Any, features: Mapping[str, FeatureSchema], where: str) -> None:
-    for name, column in features.items():
-        if column.dtype not in _TF_NAMES:
-            raise SchemaError(f"{where}.{name} is {column.dtype}; TF-GNN stores integers, reals, bools and strings")
+def spec_message(spec: GraphSpec) -> Any:
+    """The ``GraphSchema`` message of a spec: names, dtypes, shapes, and what edge sets connect.
+
+    Raises:
+        SchemaError: A feature is of a dtype that TF-GNN does not store.
+    """
+    message = message_class(GRAPH_SCHEMA)()
+    _set_features(message.context, spec.context, "context")
+    for name, nodes in spec.node_sets.items():
+        message.node_sets[name].SetInParent()
+        _set_features(message.node_sets[name], nodes.features, f"nodes/{name}")
+    for name, edges in spec.edge_sets.items():
+        message.edge_sets[name].source, message.edge_sets[name].target = edges.source, edges.target
+        _set_features(message.edge_sets[name], edges.features, f"edges/{name}")
+    return message
+
+
+def _set_features(holder: Any, features: Mapping[str, FieldSpec], where: str) -> None:
+    numbers = {DTYPES[name]: number for number, name in enum_names("tensorflow.DataType").items() if name in DTYPES}
+    for name, spec in features.items():
+        if spec.dtype not in numbers:
+            raise SchemaError(f"{where}.{name} is {spec.dtype}; use one of {', '.join(numbers)}")
         feature = holder.features[name]
-        feature.dtype = pool().FindEnumTypeByName("tensorflow.DataType").values_by_name[_TF_NAMES[column.dtype]].number
-        for size in ((-1,) if column.is_ragged else ()) + column.shape:
-            feature.shape.dim.add().size = size
+        feature.dtype = numbers[spec.dtype]
+        for size in spec.shape:
+            feature.shape.dim.add().size = -1 if size is None else size

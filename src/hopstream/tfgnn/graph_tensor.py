@@ -1,4 +1,4 @@
-"""How do graph tensors become ``tf.Example`` messages, a batch at once, and how are they read back?
+"""Encodes graph tensors as ``tf.Example`` messages, a batch at once, and decodes them.
 
 [Names] ``context/<feature>``, ``nodes/<set>.<feature>``, ``edges/<set>.<feature>``; ``#size``, ``#source``, ``#target``
     of sets; ``<feature>.d<k>`` are the row lengths of dimension ``k``, with the items' own as 0.
@@ -13,15 +13,13 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
-from hopstream.tfgnn.example import EncodedExamples, ValueLists, Values, decode_example, encode_examples
+from hopstream.tfgnn.example import EncodedExamples, ValueLists, Values, encode_examples
+from hopstream.tfgnn.example_lists import decode_examples
+from hopstream.tfgnn.list_reader import ListReader
 from hopstream.tfgnn.spec import FieldSpec, GraphSpec
-from hopstream.tfgnn.values import Dim, FeatureValues
+from hopstream.tfgnn.values import FeatureValues
 
 SIZE, SOURCE, TARGET = "#size", "#source", "#target"
-MAX_ITEMS = 1 << 24
-"""Nodes or edges of a set in one message. Rows without values take no bytes, so a message may claim any number."""
-MAX_LEFT_OUT = 1 << 16
-"""Rows whose lengths a message may leave out, unless it has more values than that: memory follows what it holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -140,160 +138,91 @@ def _stored(flat: Array | RaggedArray) -> Values:
 
 
 def decode_graph(data: bytes, spec: GraphSpec, *, num_components: int | None = 1, prefix: str = "") -> GraphPieces:
-    """Read the graph tensor of a spec from a message.
+    """Read the graph tensor of a spec from one message, as ``decode_graphs`` reads many.
+
+    Raises:
+        FormatError: As ``decode_graphs``; the error names the feature.
+    """
+    try:
+        return decode_graphs([data], spec, num_components=num_components, prefix=prefix)
+    except FormatError as error:
+        raise FormatError(str(error).removeprefix("message 0: ")) from error
+
+
+def decode_graphs(
+    records: Sequence[bytes], spec: GraphSpec, *, num_components: int | None = 1, prefix: str = ""
+) -> GraphPieces:
+    """Read the graph tensors of a spec from a batch of messages.
 
     Args:
-        data: A ``tf.Example``.
+        records: ``tf.Example`` each.
         spec: What to look for; other features are passed over.
-        num_components: How many components there are, so that empty sets may be left out; None: as many as sizes say.
+        num_components: How many components each graph has, so that empty sets may be left out; None: as many as sizes
+            say.
         prefix: What stands before every name.
 
     Raises:
-        FormatError: The bytes are no ``Example``, or its lists contradict the spec or each other; the error names the
-            feature.
+        FormatError: A message is no ``Example``, its lists contradict the spec or each other, or messages claim far
+            more than they hold; the error names the message by its number among ``records``, and the feature.
     """
-    lists = decode_example(data)
+    lists = decode_examples(records, list(list_names(spec, prefix)))
+    return graphs_of_lists(lists, len(records), spec, num_components=num_components, prefix=prefix)
+
+
+def list_names(spec: GraphSpec, prefix: str = "") -> Iterator[str]:
+    """The names of the lists that the graph tensors of a spec may have."""
+    yield from _feature_names(f"{prefix}context/", spec.context)
+    for kind, sets in (("nodes", spec.node_sets), ("edges", spec.edge_sets)):
+        for set_name, of in sets.items():
+            key = f"{prefix}{kind}/{set_name}."
+            yield from (key + name for name in ((SIZE,) if kind == "nodes" else (SIZE, SOURCE, TARGET)))
+            yield from _feature_names(key, of.features)
+
+
+def _feature_names(key: str, features: Mapping[str, FieldSpec]) -> Iterator[str]:
+    for name, spec in features.items():
+        yield key + name
+        yield from (f"{key}{name}.d{number}" for number in spec.ragged_dims)
+
+
+def graphs_of_lists(
+    lists: Mapping[str, ValueLists], num_messages: int, spec: GraphSpec, *, num_components: int | None = 1,
+    prefix: str = "",
+) -> GraphPieces:  # fmt: skip
+    """The graph tensors of lists that have been read already, from messages or from a table's columns.
+
+    Raises:
+        FormatError: As ``decode_graphs``.
+    """
+    reader = ListReader.of(lists, num_messages)
     if num_components is None:
-        num_components = _num_components(lists, spec, prefix)
-    context = {
-        name: _feature(lists, f"{prefix}context/{name}", field_spec, num_components)
-        for name, field_spec in spec.context.items()
-    }
+        sets = (("nodes", spec.node_sets), ("edges", spec.edge_sets))
+        components = reader.component_counts([f"{prefix}{kind}/{name}.{SIZE}" for kind, of in sets for name in of])
+    else:
+        components = np.full(num_messages, num_components, np.int64)
+    context = reader.features(f"{prefix}context/", spec.context, components)
     nodes: dict[str, NodePieces] = {}
     edges: dict[str, EdgePieces] = {}
+    num_nodes: dict[str, IntArray] = {}
     for set_name, node_spec in spec.node_sets.items():
         key = f"{prefix}nodes/{set_name}."
-        sizes = _sizes(lists, key, num_components)
-        nodes[set_name] = NodePieces(sizes=sizes, features=_features(lists, key, node_spec.features, int(sizes.sum())))
+        sizes, num_nodes[set_name] = reader.sizes(key + SIZE, components)
+        reader.refuse_many_nodes(key + SIZE, num_nodes[set_name])
+        nodes[set_name] = NodePieces(
+            sizes=sizes, features=reader.features(key, node_spec.features, num_nodes[set_name])
+        )
     for set_name, edge_spec in spec.edge_sets.items():
         key = f"{prefix}edges/{set_name}."
-        sizes = _sizes(lists, key, num_components)
-        num_edges = int(sizes.sum())
+        sizes, num_edges = reader.sizes(key + SIZE, components)
         ends = [
-            _indices(lists, key + end, num_edges, node_set, nodes)
+            reader.indices(key + end, num_edges, node_set, num_nodes)
             for end, node_set in ((SOURCE, edge_spec.source), (TARGET, edge_spec.target))
         ]
         edges[set_name] = EdgePieces(
             sizes=sizes, source=ends[0], target=ends[1], source_set=edge_spec.source, target_set=edge_spec.target,
-            features=_features(lists, key, edge_spec.features, num_edges),
+            features=reader.features(key, edge_spec.features, num_edges),
         )  # fmt: skip
-    return GraphPieces(
-        component_offsets=np.array([0, num_components], np.int64), context=context, node_sets=nodes, edge_sets=edges
-    )
-
-
-def set_keys(spec: GraphSpec, prefix: str) -> Iterator[str]:
-    """How the names of each set's lists begin."""
-    yield from (f"{prefix}nodes/{name}." for name in spec.node_sets)
-    yield from (f"{prefix}edges/{name}." for name in spec.edge_sets)
-
-
-def _num_components(lists: Mapping[str, Values], spec: GraphSpec, prefix: str) -> int:
-    found = {key + SIZE: len(lists[key + SIZE]) for key in set_keys(spec, prefix) if key + SIZE in lists}
-    missing = [key + SIZE for key in set_keys(spec, prefix) if key + SIZE not in lists]
-    if missing or not found:
-        what = missing[0] if missing else "a set with sizes"
-        raise FormatError(f"{what} is missing, which says how many components there are")
-    if len(set(found.values())) > 1:
-        raise FormatError(f"sizes are of different numbers of components: {found}")
-    return next(iter(found.values()))
-
-
-def _sizes(lists: Mapping[str, Values], key: str, num_components: int) -> IntArray:
-    sizes = _ints(lists, key + SIZE)
-    if not len(sizes):
-        return np.zeros(num_components, np.int64)
-    if len(sizes) != num_components:
-        raise FormatError(f"{key}{SIZE} has {len(sizes)} components; wanted {num_components}")
-    if int(sizes.min()) < 0:
-        raise FormatError(f"{key}{SIZE} is {int(sizes.min())}; sizes are 0 or more")
-    if int(sizes.max()) > MAX_ITEMS or int(sizes.sum()) > MAX_ITEMS:
-        raise FormatError(f"{key}{SIZE} is {int(sizes.max())}; a message has at most {MAX_ITEMS} of a set")
-    return sizes
-
-
-def _ints(lists: Mapping[str, Values], key: str) -> IntArray:
-    values = lists.get(key, np.empty(0, np.int64))
-    if len(values) and (isinstance(values, RaggedArray) or values.dtype != np.int64):
-        raise FormatError(f"{key} is a list of {kind_text(values)}; wanted int64")
-    return values if isinstance(values, np.ndarray) else np.empty(0, np.int64)
-
-
-def kind_text(values: Values) -> str:
-    """What messages call the kind of a list."""
-    return "strings" if isinstance(values, RaggedArray) else str(values.dtype)
-
-
-def _indices(
-    lists: Mapping[str, Values], key: str, num_edges: int, node_set: str, nodes: Mapping[str, NodePieces]
-) -> IntArray:
-    indices = _ints(lists, key)
-    if len(indices) != num_edges:
-        raise FormatError(f"{key} has {len(indices)} indices; there are {num_edges} edges")
-    if node_set not in nodes:
-        raise FormatError(f"{key} points at node set {node_set!r}, which the schema does not have")
-    num_nodes = int(nodes[node_set].sizes.sum())
-    if num_edges and not 0 <= int(indices.min()) <= int(indices.max()) < num_nodes:
-        raise FormatError(
-            f"{key} has indices {int(indices.min())}..{int(indices.max())}; {node_set} has {num_nodes} nodes"
-        )
-    return indices
-
-
-def _features(
-    lists: Mapping[str, Values], key: str, features: Mapping[str, FieldSpec], num_items: int
-) -> dict[str, FeatureValues]:
-    return {name: _feature(lists, key + name, spec, num_items) for name, spec in features.items()}
-
-
-def _feature(lists: Mapping[str, Values], key: str, spec: FieldSpec, num_items: int) -> FeatureValues:
-    values = lists.get(key, np.empty(0, np.int64))
-    dims: list[Dim] = []
-    num_rows = num_items
-    for number, size in enumerate(spec.shape, 1):
-        if size is not None:
-            dims.append(size)
-            num_rows *= size
-            continue
-        if num_rows > MAX_ITEMS:
-            raise FormatError(f"{key} has {num_rows} rows in dimension {number}; a message has at most {MAX_ITEMS}")
-        lengths = _ints(lists, f"{key}.d{number}")
-        if not len(lengths) and not len(values):  # left out where all rows are empty
-            if num_rows > max(MAX_LEFT_OUT, sum(map(len, lists.values()))):
-                raise FormatError(f"{key}.d{number} is left out; {left_out_text()}")
-            lengths = np.zeros(num_rows, np.int64)
-        if len(lengths) != num_rows or (num_rows and int(lengths.min()) < 0):
-            raise FormatError(f"{key}.d{number} has the lengths of {len(lengths)} rows; there are {num_rows}")
-        if len(lengths) and max(int(lengths.max()), int(lengths.sum())) > MAX_ITEMS:
-            longest = int(lengths.max())
-            raise FormatError(f"{key}.d{number} has a row of length {longest}; a message has at most {MAX_ITEMS} rows")
-        dims.append(lengths)
-        num_rows = int(lengths.sum())
-    if len(values) != num_rows:
-        where = f"{num_items} items of shape {list(spec.shape)}"
-        got = f"{key} has {len(values)} values" if key in lists else f"{key} is not there"
-        raise FormatError(f"{got}; {where} have {num_rows}")
-    return FeatureValues(loaded_values(key, values, spec), num_items, tuple(dims))
-
-
-def left_out_text() -> str:
-    """Which row lengths may be left out."""
-    return f"of {MAX_LEFT_OUT} rows and more a message has the lengths, though all are 0, or as many other values"
-
-
-def loaded_values(key: str, values: Values, spec: FieldSpec) -> Array | RaggedArray:
-    """Values in the dtype of the spec, as ``tf.cast`` gives them."""
-    if not len(values):
-        return RaggedArray.from_strings([]) if spec.is_string else np.empty(0, spec.numpy_dtype)
-    wanted = "strings" if spec.is_string else "float32" if spec.numpy_dtype.kind == "f" else "int64"
-    if kind_text(values) != wanted:
-        raise FormatError(f"{key} is a list of {kind_text(values)}; {spec.dtype} is stored as {wanted}")
-    if isinstance(values, RaggedArray):
-        return values
-    if spec.dtype == "uint64":
-        return values.view(np.uint64)
-    with np.errstate(over="ignore"):
-        return values.astype(spec.numpy_dtype, copy=False)
+    return GraphPieces(component_offsets=offsets_of(components), context=context, node_sets=nodes, edge_sets=edges)
 
 
 def concatenate_graphs(graphs: Sequence[GraphPieces]) -> GraphPieces:

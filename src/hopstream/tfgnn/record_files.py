@@ -1,4 +1,4 @@
-"""How is any record of many TFRecord files read, without reading what lies before it?
+"""Reads any record of many TFRecord files, without reading what lies before it.
 
 Plain files are mapped, and the place of each record is found once, from the sizes that records begin with. Files that
 are compressed with gzip can only be read from their beginning: stretches of records are kept while they are in use.
@@ -18,9 +18,17 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import ChecksumError, FormatError, IdRangeError
-from hopstream.kernels.example_columns import MORE_NEEDED, WHOLE, find_starts
-from hopstream.tfgnn.example_columns import broken_record, read_record_blocks
-from hopstream.tfgnn.tfrecord import HEAD_BYTES, MAX_RECORD_BYTES, TAIL_BYTES, is_gzip, masked_checksum, read_records
+from hopstream.kernels.records import MORE_NEEDED, WHOLE, find_starts
+from hopstream.tfgnn.tfrecord import (
+    HEAD_BYTES,
+    MAX_RECORD_BYTES,
+    TAIL_BYTES,
+    broken_record,
+    is_gzip,
+    masked_checksum,
+    read_record_blocks,
+    read_records,
+)
 
 T = TypeVar("T")
 MAX_STREAMS = 8
@@ -166,7 +174,7 @@ def _starts(path: Path, data: Array) -> IntArray:
     if state == MORE_NEEDED:
         raise FormatError(f"{path} ends in the middle of record {num_records}")
     if state != WHOLE:
-        raise broken_record(path, num_records, state)
+        raise broken_record(path, num_records, state, data[at:])
     return np.concatenate([*pieces, np.array([len(data)], np.int64)])
 
 

@@ -1,4 +1,4 @@
-"""What is in exported examples: how large are their sets, and which values do their features have?
+"""Sums up what is in exported examples: the sizes of their sets, and the values of their features.
 
 Everything is added up block by block, so memory does not grow with the number of examples.
 """
@@ -14,13 +14,14 @@ import numpy as np
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.tfgnn.example import ValueLists
 from hopstream.tfgnn.example_lists import NamedLists
-from hopstream.tfgnn.graph_lists import list_names
-from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, kind_text
-from hopstream.tfgnn.range_bins import RangeBins
+from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, list_names
+from hopstream.tfgnn.list_reader import kind_text
 from hopstream.tfgnn.spec import GraphSpec
 
 MAX_NAMES, MAX_NAME_LENGTH = 10_000, 1_000
 """Names beside the schema's that are kept, and their characters: foreign files may have new ones in every example."""
+MAX_BINS = 16
+"""Bins of ``RangeBins``, at most."""
 _BOUNDS = 1 << np.arange(62, dtype=np.int64)
 
 
@@ -91,6 +92,40 @@ class SizeStatistics:
         for number, count in enumerate(self.histogram):
             bins[number] += count
         self.histogram = bins
+
+
+@dataclass(slots=True)
+class RangeBins:
+    """Counts of integers; bins get twice as wide whenever the range needs more than ``MAX_BINS``.
+
+    Attributes:
+        width: How many integers a bin has, a power of two.
+        first: The first bin is of the integers from ``first * width`` on.
+        counts: Of each bin.
+    """
+
+    width: int = 1
+    first: int = 0
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, numbers: IntArray) -> None:
+        """Add numbers."""
+        if not len(numbers):
+            return
+        old = (self.first + np.arange(len(self.counts), dtype=np.int64)) * self.width
+        low, high = min([*old[:1].tolist(), int(numbers.min())]), max([*old[-1:].tolist(), int(numbers.max())])
+        while high // self.width - low // self.width >= MAX_BINS:
+            self.width *= 2
+        self.first = low // self.width
+        num_bins = high // self.width - self.first + 1
+        bins = np.bincount(numbers // self.width - self.first, minlength=num_bins)
+        np.add.at(bins, old // self.width - self.first, np.array(self.counts, np.int64))
+        self.counts = bins.tolist()
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where bins begin, and where the last one ends."""
+        return [(self.first + number) * self.width for number in range(len(self.counts) + 1)]
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ import gzip
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
@@ -26,6 +27,11 @@ from hopstream.uris import local_path
 HEAD_BYTES, TAIL_BYTES = 12, 4
 MAX_RECORD_BYTES = 1 << 30
 """A longer record is no record: its size was misread, or somebody wants memory."""
+BLOCK_BYTES, SMALL_BLOCK_BYTES = 4 << 20, 256 << 10
+"""What a block of records takes; the small ones are for those who keep many files open."""
+BLOCK_RECORDS = 1 << 16
+EXAMPLES_BYTES, MAX_EXAMPLES = 16 << 20, 1024
+"""What a block of examples takes, and how many it holds."""
 MAX_SHARDS = 100_000
 SMALL_BYTES = 4 << 10
 """Records of fewer bytes, on average, are framed faster by a kernel than one by one with the library's checksums."""
@@ -95,7 +101,7 @@ class RecordWriter:
 def frame_records(data: Array, offsets: IntArray) -> None:
     """Fill in the sizes and checksums of records, as ``RecordWriter.write_framed`` takes them."""
     if int(offsets[-1] - offsets[0]) < SMALL_BYTES * len(offsets):
-        from hopstream.kernels.example_columns import put_frames  # numba is for those who write
+        from hopstream.kernels.records import put_frames  # numba is for those who write
 
         put_frames(data, offsets)
         return
@@ -114,7 +120,93 @@ def is_gzip(path: Path) -> bool:
         return file.read(len(_GZIP)) == _GZIP
 
 
-def read_records(path: Path, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Iterator[bytes]:
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBlock:
+    """Consecutive records of a file.
+
+    Attributes:
+        path: The file.
+        data: uint8[...], which holds them.
+        bounds: int64[num_records, 2], begin and end of each.
+        first: The number of the first one in the file.
+    """
+
+    path: Path
+    data: Array
+    bounds: IntArray
+    first: int
+
+    def records(self) -> list[bytes]:
+        """The records one by one."""
+        return [self.data[start:end].tobytes() for start, end in self.bounds.tolist()]
+
+
+def read_record_blocks(
+    path: Path, block_bytes: int | None = None, max_records: int = BLOCK_RECORDS
+) -> Iterator[RecordBlock]:
+    """The records of one file, plain or compressed with gzip, in blocks; checksums are checked.
+
+    Args:
+        path: The file.
+        block_bytes: About what a block takes; one that is a single record takes what it takes.
+        max_records: The most records of a block.
+
+    Raises:
+        FormatError: The file is cut off, is no TFRecord file, or a record is longer than allowed.
+        ChecksumError: A record or its size is not what was written.
+        OSError: The file cannot be read.
+    """
+    from hopstream.kernels.records import MORE_NEEDED, WHOLE, find_records  # numba is for those who read and write
+
+    block_bytes = block_bytes or BLOCK_BYTES
+    is_compressed = is_gzip(path)
+    with path.open("rb") as file:
+        stream = cast(IO[bytes], gzip.GzipFile(fileobj=file) if is_compressed else file)
+        limit = MAX_RECORD_BYTES if is_compressed else min(MAX_RECORD_BYTES, path.stat().st_size)
+        number, rest, wanted = 0, b"", block_bytes
+        try:
+            while True:
+                more = stream.read(wanted)
+                data = np.frombuffer(rest + more, np.uint8)
+                at = 0
+                while True:
+                    bounds = np.empty((min(max_records, len(data) // (HEAD_BYTES + TAIL_BYTES) + 1), 2), np.int64)
+                    count, step, state = find_records(data[at:], limit, bounds)
+                    if count:
+                        yield RecordBlock(path, data[at:], bounds[:count], number)
+                    number, at = number + count, at + step
+                    if state != WHOLE or at == len(data):
+                        break
+                if state not in (WHOLE, MORE_NEEDED):
+                    raise broken_record(path, number, state, data[at:])
+                rest = data[at:].tobytes()
+                if not more:
+                    if rest:
+                        raise FormatError(f"{path} ends in the middle of record {number}")
+                    return
+                size = _size_of(rest) + HEAD_BYTES + TAIL_BYTES if len(rest) >= HEAD_BYTES else 0
+                wanted = max(block_bytes, size - len(rest))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise FormatError(f"{path}: what begins with record {number} cannot be uncompressed: {error}") from error
+
+
+def broken_record(path: Path, number: int, state: int, data: Array) -> FormatError:
+    """What to raise about a record at which a kernel's walk ended; ``data`` begins with it."""
+    from hopstream.kernels.records import BAD_SIZE, TOO_LONG
+
+    if state == TOO_LONG:
+        size = _size_of(data[:8].tobytes())
+        return FormatError(f"{path}: record {number} is said to have {size} bytes, more than there can be")
+    what = "the size of record" if state == BAD_SIZE else "record"
+    return ChecksumError(f"{path}: {what} {number} does not match its checksum")
+
+
+def _size_of(record: bytes) -> int:
+    """The size that a record begins with."""
+    return int.from_bytes(record[:8], "little")
+
+
+def read_records(path: Path) -> Iterator[bytes]:
     """The records of one file, plain or compressed with gzip, in order.
 
     Raises:
@@ -122,39 +214,20 @@ def read_records(path: Path, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Ite
         ChecksumError: A record or its size is not what was written.
         OSError: The file cannot be read.
     """
-    is_compressed = is_gzip(path)
-    with path.open("rb") as file:
-        stream = cast(IO[bytes], gzip.GzipFile(fileobj=file) if is_compressed else file)
-        num_left = None if is_compressed else path.stat().st_size
-        number = 0
-        try:
-            while head := _read(stream, HEAD_BYTES, path, number):
-                size, checksum = struct.unpack("<QI", head)
-                if masked_checksum(head[:8]) != checksum:
-                    raise ChecksumError(f"{path}: the size of record {number} does not match its checksum")
-                if size > (max_record_bytes if num_left is None else min(max_record_bytes, num_left)):
-                    raise FormatError(f"{path}: record {number} is said to have {size} bytes, more than there can be")
-                body = _read(stream, size + TAIL_BYTES, path, number)
-                if len(body) != size + TAIL_BYTES:
-                    raise _cut_off(path, number)
-                record = body[:size]
-                if masked_checksum(record) != int.from_bytes(body[size:], "little"):
-                    raise ChecksumError(f"{path}: record {number} does not match its checksum")
-                yield record
-                number += 1
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise FormatError(f"{path}: record {number} cannot be uncompressed: {error}") from error
+    for block in read_record_blocks(path, SMALL_BLOCK_BYTES):
+        yield from block.records()
 
 
-def _read(stream: IO[bytes], size: int, path: Path, number: int) -> bytes:
-    data = stream.read(size)
-    if data and len(data) < size:
-        raise _cut_off(path, number)
-    return data
+def example_blocks(paths: Iterable[Path]) -> Iterator[RecordBlock]:
+    """The records of files, in order, in blocks whose graphs fit into memory.
 
-
-def _cut_off(path: Path, number: int) -> FormatError:
-    return FormatError(f"{path} ends in the middle of record {number}")
+    Raises:
+        FormatError: A file is cut off, or is no TFRecord file.
+        ChecksumError: A record is not what was written.
+        OSError: A file cannot be read.
+    """
+    for path in paths:
+        yield from read_record_blocks(path, EXAMPLES_BYTES, MAX_EXAMPLES)
 
 
 def shard_paths(path: str | Path, num_shards: int) -> list[Path]:

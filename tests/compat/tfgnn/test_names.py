@@ -1,4 +1,4 @@
-"""Is every name of TF-GNN here, or does it say why not?"""
+"""Every name of TF-GNN is here, or says why not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import hopstream.compat.tfgnn as tfgnn
-from hopstream.compat.tfgnn.outside import REASONS
+from hopstream.compat.tfgnn.names import REASONS
 
 PUBLIC = """
   CONTEXT NODES EDGES HIDDEN_STATE DEFAULT_STATE_NAME SOURCE TARGET IncidentNodeTag IncidentNodeOrContextTag

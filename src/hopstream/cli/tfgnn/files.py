@@ -14,8 +14,8 @@ from hopstream.errors import FormatError
 from hopstream.uris import local_path
 
 if TYPE_CHECKING:
-    from hopstream.tfgnn.blocks import Block
     from hopstream.tfgnn.spec import GraphSpec
+    from hopstream.tfgnn.tfrecord import RecordBlock
 
 FilesArgument = Annotated[
     list[str],
@@ -75,24 +75,24 @@ def _sharded_names(folder: Path, stem: str) -> list[str]:
     return sorted(f"{folder / match[1]}@{int(match[2])}" for match in found if match and stem in ("", match[1]))
 
 
-def blocks_of(paths: Iterable[Path]) -> Iterator[Block]:
+def blocks_of(paths: Iterable[Path]) -> Iterator[RecordBlock]:
     """The examples of files in blocks; rows of Parquet files are made messages.
 
     Raises:
         FormatError: A file is damaged.
     """
     from hopstream.ingest.example_tables import ExampleTables, is_parquet
-    from hopstream.tfgnn.blocks import Block, record_blocks
     from hopstream.tfgnn.example import encode_examples
+    from hopstream.tfgnn.tfrecord import RecordBlock, example_blocks
 
     for path in paths:
         if not path.is_file():
             raise FormatError(f"{path} is not there")
         if not is_parquet(path):
-            yield from record_blocks([path])
+            yield from example_blocks([path])
             continue
         table = ExampleTables([path], None, window=ROWS)
         for first in range(0, len(table), ROWS):
             numbers = np.arange(first, min(first + ROWS, len(table)), dtype=np.int64)
             encoded = encode_examples(table.read(numbers), len(numbers))
-            yield Block(path, first, [encoded[number] for number in range(len(numbers))])
+            yield RecordBlock(path, encoded.data, encoded.bounds, first)

@@ -32,7 +32,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag
     spec = None if schema is None else read_spec(schema)[1]
     number = -1
     for block in blocks_of(paths_of(files)):
-        for row, record in enumerate(block.records, block.first):
+        for row, record in enumerate(block.records(), block.first):
             number += 1
             if number < skip:
                 continue

@@ -36,8 +36,9 @@ def run(
     paths = paths_of(files)
     statistics = ExampleStatistics(None if schema is None else read_spec(schema)[1], prefix)
     for block in blocks_of(paths):
+        records = block.records()
         try:
-            statistics.add(decode_examples(block.records), block.records)
+            statistics.add(decode_examples(records), records)
         except FormatError as error:
             raise FormatError(f"{block.path}, from record {block.first} on: {error}") from error
     _write_head(output, statistics, paths, clock)

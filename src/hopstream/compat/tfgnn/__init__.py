@@ -1,4 +1,4 @@
-"""Which names of ``tensorflow_gnn`` does this package answer to, without TensorFlow?
+"""Answers to the names of ``tensorflow_gnn``, without TensorFlow.
 
 ``import hopstream.compat.tfgnn as tfgnn`` in place of ``import tensorflow_gnn as tfgnn``. Tensors are numpy arrays, and
 ``FeatureValues`` where sizes vary. Names that are not here say why.
@@ -9,23 +9,34 @@ from __future__ import annotations
 from typing import Any
 
 from hopstream.compat.tfgnn import sampler
-from hopstream.compat.tfgnn.adjacency import Adjacency
 from hopstream.compat.tfgnn.examples import (
     Example,
     FixedLenFeature,
     RaggedFeature,
+    RecordWriter,
     RowLengths,
     UniformRowLength,
     get_io_spec,
     parse_example,
     parse_single_example,
+    read_records,
     write_example,
 )
 from hopstream.compat.tfgnn.fields import Field, ragged_constant
-from hopstream.compat.tfgnn.graph_tensor import GraphTensor
-from hopstream.compat.tfgnn.homogeneous import get_homogeneous_node_and_edge_set_name, homogeneous
-from hopstream.compat.tfgnn.outside import missing_name
-from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
+from hopstream.compat.tfgnn.graph_tensor import GraphTensor, get_homogeneous_node_and_edge_set_name, homogeneous
+from hopstream.compat.tfgnn.names import (
+    CONTEXT,
+    DEFAULT_STATE_NAME,
+    EDGES,
+    HIDDEN_STATE,
+    NODES,
+    SOURCE,
+    TARGET,
+    get_aux_type_prefix,
+    missing_name,
+    reverse_tag,
+)
+from hopstream.compat.tfgnn.pieces import Adjacency, Context, EdgeSet, NodeSet
 from hopstream.compat.tfgnn.random_graphs import random_graph_tensor
 from hopstream.compat.tfgnn.readouts import (
     add_readout_from_first_node,
@@ -36,7 +47,6 @@ from hopstream.compat.tfgnn.readouts import (
     validate_graph_tensor_for_readout,
     validate_graph_tensor_spec_for_readout,
 )
-from hopstream.compat.tfgnn.records import RecordWriter, read_records
 from hopstream.compat.tfgnn.schemas import (
     Feature,
     GraphSchema,
@@ -57,17 +67,6 @@ from hopstream.compat.tfgnn.specs import (
     GraphTensorSpec,
     NodeSetSpec,
     TensorSpec,
-)
-from hopstream.compat.tfgnn.tags import (
-    CONTEXT,
-    DEFAULT_STATE_NAME,
-    EDGES,
-    HIDDEN_STATE,
-    NODES,
-    SOURCE,
-    TARGET,
-    get_aux_type_prefix,
-    reverse_tag,
 )
 from hopstream.errors import SchemaError as ValidationError
 from hopstream.tfgnn.graph_schema import read_schema

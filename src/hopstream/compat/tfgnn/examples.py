@@ -1,20 +1,23 @@
-"""How do graph tensors become ``tf.Example`` messages and come back, and what are their features called there?"""
+"""Writes graph tensors as ``tf.Example`` messages, reads them again, and names their features and their files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
+from hopstream.compat.tfgnn.names import CONTEXT, EDGES, NODES
 from hopstream.compat.tfgnn.specs import GraphTensorSpec, Shape, TensorSpec
-from hopstream.compat.tfgnn.tags import CONTEXT, EDGES, NODES
 from hopstream.errors import SchemaError
 from hopstream.schema import STRING
-from hopstream.tfgnn.graph_lists import decode_graphs
-from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, decode_graph, encode_graphs
+from hopstream.tfgnn import tfrecord
+from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, decode_graph, decode_graphs, encode_graphs
 from hopstream.tfgnn.messages import EXAMPLE, message_class
+from hopstream.uris import local_path
 
 Example = message_class(EXAMPLE)
 """The class of ``tf.Example`` messages, as ``tf.train.Example`` is: same fields, same bytes."""
@@ -204,3 +207,27 @@ def _ragged(key: str, spec: TensorSpec, splits: str, validate: bool) -> RaggedFe
     return RaggedFeature(
         dtype=_list_dtype(spec.dtype), value_key=key, partitions=partitions, row_splits_dtype=splits, validate=validate
     )
+
+
+class RecordWriter(tfrecord.RecordWriter):
+    """Writes records to one file, as ``tf.io.TFRecordWriter`` does. Use it as a context, or ``close`` it."""
+
+    def __init__(self, path: str | Path, *, is_compressed: bool = False) -> None:
+        """Make the file, or empty the one that is there.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        super().__init__(local_path(path), is_compressed=is_compressed)
+
+
+def read_records(name: str | Path) -> Iterator[bytes]:
+    """The records of one file, of the shards of ``name@15``, or of what a pattern such as ``name-*`` finds, in order.
+
+    Raises:
+        FormatError: A file is missing, cut off, or no TFRecord file.
+        ChecksumError: A record is not what was written.
+        OSError: A file cannot be read.
+    """
+    for path in tfrecord.files_of(name):
+        yield from tfrecord.read_records(path)

@@ -1,4 +1,4 @@
-"""How are the values of a graph tensor given, and how are they shown?
+"""Takes the values of a graph tensor as users give them, and shows them.
 
 Values of one shape are arrays, strings among them as ``bytes`` in an object array; values that vary in size are
 ``FeatureValues``. A batch of graphs holds the values of all items one after the other, and shows those of each graph as

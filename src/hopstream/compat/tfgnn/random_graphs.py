@@ -1,4 +1,4 @@
-"""How is a graph tensor of random values made, to try out a schema?"""
+"""Makes graph tensors of random values, to try out a schema."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from hopstream.compat.tfgnn.examples import check_scalar
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
+from hopstream.compat.tfgnn.names import CONTEXT, EDGES, NODES
 from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
 from hopstream.compat.tfgnn.schemas import create_schema_pb_from_graph_spec
 from hopstream.compat.tfgnn.specs import GraphTensorSpec, TensorSpec
-from hopstream.compat.tfgnn.tags import CONTEXT, EDGES, NODES
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings

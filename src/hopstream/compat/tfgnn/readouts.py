@@ -1,4 +1,4 @@
-"""How is it said in a graph tensor what is predicted, and how are values read out from there?"""
+"""Adds to graph tensors what is predicted, and reads values out from there."""
 
 from __future__ import annotations
 

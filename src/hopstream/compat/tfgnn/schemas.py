@@ -1,8 +1,8 @@
-"""How does a ``GraphSchema`` become the spec of graph tensors, and how is it read, written and compared?"""
+"""Reads, writes and compares ``GraphSchema`` messages, and turns them into specs of graph tensors and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,12 @@ import numpy as np
 from hopstream.arrays import write_text
 from hopstream.compat.tfgnn.examples import check_scalar
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
-from hopstream.compat.tfgnn.specs import (
-    AdjacencySpec,
-    ContextSpec,
-    EdgeSetSpec,
-    GraphTensorSpec,
-    NodeSetSpec,
-    TensorSpec,
-)
-from hopstream.compat.tfgnn.tags import CONTEXT, EDGES, NODES
+from hopstream.compat.tfgnn.names import CONTEXT, EDGES, NODES
+from hopstream.compat.tfgnn.specs import GraphTensorSpec
 from hopstream.errors import FormatError, SchemaError
 from hopstream.tfgnn import graph_schema
-from hopstream.tfgnn.messages import GRAPH_SCHEMA, enum_names, message_class
-from hopstream.tfgnn.spec import DTYPES, FieldSpec, field_of
+from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class
+from hopstream.tfgnn.spec import FieldSpec, GraphSpec, field_of
 from hopstream.uris import local_path
 
 GraphSchema = message_class(GRAPH_SCHEMA)
@@ -77,29 +70,7 @@ def create_graph_spec_from_schema_pb(schema: Any, indices_dtype: Any = np.int32)
     Raises:
         SchemaError: A feature cannot be stored, or an edge set names a node set that is not there.
     """
-    dtype = np.dtype(indices_dtype).name
-    if dtype not in ("int32", "int64"):
-        raise SchemaError(f"indices_dtype is {dtype}; use int32 or int64")
-    sizes, indices = TensorSpec((1,), dtype), TensorSpec((None,), dtype)
-    return GraphTensorSpec.from_piece_specs(
-        context_spec=ContextSpec(features_spec=_fields(schema.context.features, 1, CONTEXT), sizes_spec=sizes),
-        node_sets_spec={
-            name: NodeSetSpec(features_spec=_fields(of.features, None, f"{NODES}/{name}"), sizes_spec=sizes)
-            for name, of in sorted(schema.node_sets.items())
-        },
-        edge_sets_spec={
-            name: EdgeSetSpec(
-                features_spec=_fields(of.features, None, f"{EDGES}/{name}"), sizes_spec=sizes,
-                adjacency_spec=AdjacencySpec(of.source, of.target, indices),
-            )
-            for name, of in sorted(schema.edge_sets.items())
-        },
-    )  # fmt: skip
-
-
-def _fields(features: Mapping[str, Any], num_items: int | None, where: str) -> dict[str, TensorSpec]:
-    fields = {name: field_of(features[name], f"{where}.{name}") for name in sorted(features)}
-    return {name: TensorSpec((num_items, *of.shape), of.dtype) for name, of in fields.items()}
+    return GraphTensorSpec.of_graph_spec(GraphSpec.of_schema(schema), indices_dtype)
 
 
 def create_schema_pb_from_graph_spec(graph: GraphTensor | GraphTensorSpec) -> Any:
@@ -110,27 +81,7 @@ def create_schema_pb_from_graph_spec(graph: GraphTensor | GraphTensorSpec) -> An
     """
     spec = graph.spec if isinstance(graph, GraphTensor) else graph
     check_scalar(spec, "create_schema_pb_from_graph_spec")
-    schema = GraphSchema()
-    _set_features(schema.context, spec.context_spec.features_spec, CONTEXT)
-    for name, nodes in spec.node_sets_spec.items():
-        schema.node_sets[name].SetInParent()
-        _set_features(schema.node_sets[name], nodes.features_spec, f"{NODES}/{name}")
-    for name, edges in spec.edge_sets_spec.items():
-        ends = edges.adjacency_spec
-        schema.edge_sets[name].source, schema.edge_sets[name].target = ends.source_name, ends.target_name
-        _set_features(schema.edge_sets[name], edges.features_spec, f"{EDGES}/{name}")
-    return schema
-
-
-def _set_features(holder: Any, features: Mapping[str, TensorSpec], where: str) -> None:
-    numbers = {DTYPES[name]: number for number, name in enum_names("tensorflow.DataType").items() if name in DTYPES}
-    for name, spec in features.items():
-        if spec.dtype not in numbers:
-            raise SchemaError(f"{where}.{name} is {spec.dtype}; use one of {', '.join(numbers)}")
-        feature = holder.features[name]
-        feature.dtype = numbers[spec.dtype]
-        for size in spec.shape[1:]:
-            feature.shape.dim.add().size = -1 if size is None else size
+    return graph_schema.spec_message(spec.graph_spec())
 
 
 def check_compatible_with_schema_pb(graph: GraphTensor | GraphTensorSpec, schema: Any) -> None:

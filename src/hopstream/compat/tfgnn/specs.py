@@ -1,4 +1,4 @@
-"""Which dtypes and shapes do a graph tensor and its pieces have?
+"""Describes the dtypes and shapes of graph tensors and their pieces.
 
 A shape begins with the items of the set, None where their number is left open; None in a later place is a dimension
 whose size varies. Specs are equal where all they say is.
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hopstream.checks import known_words
-from hopstream.compat.tfgnn.tags import SOURCE, TARGET
+from hopstream.compat.tfgnn.names import SOURCE, TARGET
 from hopstream.errors import SchemaError
 from hopstream.schema import STRING
 from hopstream.tfgnn.spec import EdgeSetSpec as Edges
@@ -202,6 +202,32 @@ class GraphTensorSpec:
                     raise SchemaError(f"edge set {name!r} connects node set {end!r}; {known_words(end, nodes)}")
         return cls(context_spec=context_spec, node_sets_spec=nodes, edge_sets_spec=edges)
 
+    @classmethod
+    def of_graph_spec(cls, spec: GraphSpec, indices_dtype: Any = np.int32) -> GraphTensorSpec:
+        """The spec of graph tensors of one component with the sets and features of the core's spec.
+
+        Raises:
+            SchemaError: ``indices_dtype`` is neither int32 nor int64, or an edge set names a node set that is missing.
+        """
+        dtype = np.dtype(indices_dtype).name
+        if dtype not in ("int32", "int64"):
+            raise SchemaError(f"indices_dtype is {dtype}; use int32 or int64")
+        sizes, indices = TensorSpec((1,), dtype), TensorSpec((None,), dtype)
+        return cls.from_piece_specs(
+            context_spec=ContextSpec(features_spec=_tensor_specs(spec.context, 1), sizes_spec=sizes),
+            node_sets_spec={
+                name: NodeSetSpec(features_spec=_tensor_specs(of.features), sizes_spec=sizes)
+                for name, of in spec.node_sets.items()
+            },
+            edge_sets_spec={
+                name: EdgeSetSpec(
+                    features_spec=_tensor_specs(of.features), sizes_spec=sizes,
+                    adjacency_spec=AdjacencySpec(of.source, of.target, indices),
+                )
+                for name, of in spec.edge_sets.items()
+            },
+        )  # fmt: skip
+
     @property
     def rank(self) -> int:
         """1 for a batch of graphs, else 0."""
@@ -255,7 +281,7 @@ class GraphTensorSpec:
         return sorted(found)
 
     def graph_spec(self) -> GraphSpec:
-        """What encoding and decoding need of it."""
+        """The core's spec: what encoding and decoding need."""
         return GraphSpec(
             context=_field_specs(self.context_spec),
             node_sets={name: Nodes(features=_field_specs(spec)) for name, spec in self.node_sets_spec.items()},
@@ -275,6 +301,10 @@ def _held(dtype: str) -> str:
 
 def _field_specs(piece: _PieceSpec) -> dict[str, FieldSpec]:
     return {name: FieldSpec(dtype=spec.dtype, shape=spec.shape[1:]) for name, spec in piece.features_spec.items()}
+
+
+def _tensor_specs(features: Mapping[str, FieldSpec], num_items: int | None = None) -> dict[str, TensorSpec]:
+    return {name: TensorSpec((num_items, *of.shape), of.dtype) for name, of in features.items()}
 
 
 def _open(spec: TensorSpec) -> TensorSpec:
