@@ -1,4 +1,4 @@
-"""Which examples that the real TF-GNN wrote are there to be read?"""
+"""Finds the examples that the real TF-GNN wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which schema has every kind of feature, and when are two batches of graph tensors the same?"""
+"""A schema with every kind of feature, and a comparison of two batches of graph tensors."""
 
 from __future__ import annotations
 

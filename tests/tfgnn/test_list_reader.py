@@ -79,6 +79,7 @@ GOOD = {
         ({"nodes/a.x": [1.0]}, r"message 1: nodes/a.x has 1 values; 2 items of shape \[\] have 2"),
         ({"nodes/a.r": [1]}, r"message 1: nodes/a.r.d1 has the lengths of 0 rows; there are 2"),
         ({"nodes/a.r": [1], "nodes/a.r.d1": [2, -1]}, r"message 1: nodes/a.r.d1 has the number -1, outside 0"),
+        ({"nodes/a.r": [1], "nodes/a.r.d1": [1 << 50, 0]}, r"nodes/a.r.d1 has the number 1125899906842624, outside 0"),
         ({"nodes/a.r": [1], "nodes/a.r.d1": [1, 1]}, r"message 1: nodes/a.r has 1 values; 2 items"),
         ({"edges/e.#source": [2]}, r"message 1: edges/e.#source has index 2; a has 2 nodes"),
         ({"edges/e.#target": []}, r"message 1: edges/e.#target has 0 indices; there are 1 edges"),

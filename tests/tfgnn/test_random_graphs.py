@@ -1,4 +1,4 @@
-"""Are random graphs valid under their spec, and the same for the same seed?"""
+"""Random graphs are valid under their spec, and the same for the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is shown of an example what it holds, whatever its bytes?"""
+"""What is shown of an example is what it holds, whatever its bytes."""
 
 from __future__ import annotations
 

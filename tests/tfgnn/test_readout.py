@@ -1,4 +1,4 @@
-"""Is what is read out that of the right nodes, and a wrong readout refused?"""
+"""Values are read out of the right nodes, and a wrong readout is refused."""
 
 from __future__ import annotations
 

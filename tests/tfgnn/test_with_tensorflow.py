@@ -1,4 +1,4 @@
-"""Does the real TF-GNN read what is written here, and do we read what it writes?
+"""The real TF-GNN reads what is written here, and what it writes is read here.
 
 Skipped where it is not installed: ``pip install hopstream[tfgnn]`` brings it.
 """

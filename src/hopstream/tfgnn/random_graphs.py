@@ -1,4 +1,4 @@
-"""Which random graph tensors are valid under a spec, for tests of models and of whatever reads examples?"""
+"""Draws random graph tensors that are valid under a spec, for tests of models and of readers of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large are random graph tensors?"""
+"""Settings of the sizes of random graph tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is an example shown to people, as text or as JSON, whatever bytes it holds?"""
+"""Shows an example to people, as text or as JSON, whatever bytes it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node sets and edge sets say what is to be predicted, and from where it is read out?
+"""Adds, checks and reads the node sets and edge sets that say what is predicted.
 
 [Names] Node set ``_readout``, or ``_readout:<tag>``, has a node per prediction. Edge sets ``<readout>/<key>`` or
     ``<readout>/<key>/<suffix>`` go from node sets to it; for each key every prediction has exactly one edge. A node set

@@ -1,4 +1,4 @@
-"""Which node sets, edge sets and features does a graph tensor have?
+"""Describes the node sets, edge sets and features of a graph tensor.
 
 A spec is what encoding and decoding need of a ``GraphSchema``: names, dtypes and shapes.
 """

@@ -1,4 +1,4 @@
-"""Does the book find parts, types and numbers?"""
+"""The book finds parts, types and numbers."""
 
 import numpy as np
 import pytest

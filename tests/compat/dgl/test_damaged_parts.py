@@ -1,4 +1,4 @@
-"""Is whatever is wrong with files of parts said, without memory being taken for what they only claim?"""
+"""Whatever is wrong with files of parts is said, and no memory is taken for what they only claim."""
 
 import json
 import tracemalloc
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hopstream.compat.dgl.binary import write_tensor_file
 from hopstream.compat.dgl.distributed import (
     load_partition,
     load_partition_book,
@@ -15,7 +16,6 @@ from hopstream.compat.dgl.distributed import (
     read_partitions,
 )
 from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
-from hopstream.compat.dgl.tensor_files import write_tensor_file
 from hopstream.errors import FormatError, HopstreamError
 from tests.compat.dgl.graphs import plain_graph, some_owners
 

@@ -1,4 +1,4 @@
-"""Are the files that are made of a dataset's parts those of the graph in memory, and is the graph not held for it?"""
+"""Files that are made of a dataset's parts are those of the graph in memory, which is not held for it."""
 
 from __future__ import annotations
 

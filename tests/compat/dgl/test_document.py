@@ -1,4 +1,4 @@
-"""Does what DGL's page on data preprocessing shows of its Python API run with the import changed?
+"""What DGL's page on data preprocessing shows of its Python API runs with the import changed.
 
 The first tests say its examples in our words. The last ones take the page's own blocks, where the page is there.
 """

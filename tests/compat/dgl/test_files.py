@@ -1,12 +1,11 @@
-"""Are DGL's files written as DGL writes them, and is nothing damaged taken for one?"""
+"""DGL's files are written as DGL writes them, and damaged ones are refused."""
 
 import numpy as np
 import pytest
 
 from hopstream.compat.dgl import graph_files
-from hopstream.compat.dgl.binary import DglWriter
+from hopstream.compat.dgl.binary import DglWriter, read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file, write_graph_file
-from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
 from hopstream.errors import FormatError, SchemaError
 
 # What dgl 1.1.3 writes for save_tensors(path, {"m": torch.tensor([True, False])}).

@@ -1,4 +1,4 @@
-"""Do graphs of NetworkX and matrices of SciPy become graphs as DGL numbers them?"""
+"""Graphs of NetworkX and matrices of SciPy become graphs as DGL numbers them."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Do graphs count edges, and say which node is not there?"""
+"""Graphs count edges, and say which node is not there."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Are nodes and edges numbered as DGL says, and do files hold what belongs to them?"""
+"""Nodes and edges are numbered as DGL says, and files hold what belongs to them."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Are older files of DGL read, and are parts that do not fit each other refused?"""
+"""Older files of DGL are read, and parts that do not fit each other are refused."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hopstream
+from hopstream.compat.dgl.binary import read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.distributed import (
     load_partition,
     load_partition_book,
@@ -16,7 +17,6 @@ from hopstream.compat.dgl.distributed import (
     read_partitions,
 )
 from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
-from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 

@@ -1,4 +1,4 @@
-"""Does each trainer get its share, and all of them together everything once?"""
+"""Each trainer gets its share, and all of them together get everything once."""
 
 from itertools import chain
 

@@ -1,4 +1,4 @@
-"""Is all told that is wrong with DGL's files, and nothing of files that are right?"""
+"""All that is wrong with DGL's files is said, and nothing of files that are right."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 import hopstream
 from hopstream.compat.dgl import verifying_data
+from hopstream.compat.dgl.binary import read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.distributed import partition_graph
 from hopstream.compat.dgl.graph_files import read_graph_file, write_graph_file
-from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.tools import verify_partitions
 from hopstream.compat.dgl.verifying import verify_part_files
 from hopstream.ingest.chunked import write_chunked

@@ -1,4 +1,4 @@
-"""Which graph tensors do these tests share, and when are two alike?"""
+"""Graph tensors that these tests share, and a comparison of two."""
 
 from __future__ import annotations
 

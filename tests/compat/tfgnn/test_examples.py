@@ -1,4 +1,4 @@
-"""Are messages read by their spec, in batches too, and wrong ones named?"""
+"""Messages are read by their spec, in batches too, and wrong ones are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do graph tensors that the real library wrote come back, and are they written as it wrote them?"""
+"""Graph tensors that the real library wrote come back, and are written as it wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are graph tensors what their pieces say, and wrong pieces refused?"""
+"""Graph tensors are what their pieces say, and wrong pieces are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are random graph tensors of their spec, of the sizes that are wanted, and the same for the same seed?"""
+"""Random graph tensors are of their spec, of the sizes that are wanted, and the same for the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are values read out into features, and readouts that are not as they should be refused?"""
+"""Values are read out into features, and readouts that are not as they should be are refused."""
 
 from __future__ import annotations
 

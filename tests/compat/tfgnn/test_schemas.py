@@ -1,4 +1,4 @@
-"""Do schemas and specs say the same, and is every difference between two of them named?"""
+"""Schemas and specs say the same, and every difference between two of them is named."""
 
 from __future__ import annotations
 

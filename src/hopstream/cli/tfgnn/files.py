@@ -1,4 +1,4 @@
-"""Which examples does a command line name, and how are they read in blocks?"""
+"""Finds the examples that a command line names, and reads them in blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a user read what is in exported examples?"""
+"""Shows what is in exported examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names do DGL's users know, and what are they here?
+"""Answers to the names that DGL's users know.
 
 ``import hopstream.compat.dgl as dgl`` in place of ``import dgl``. Graphs hold data and have no message passing.
 """

@@ -1,4 +1,4 @@
-"""How are numbers, names and arrays written in DGL's ``.dgl`` files, and read without trusting a size that they claim?
+"""Writes numbers, names and arrays as DGL's ``.dgl`` files hold them, and reads them without trusting a size.
 
 All is little-endian. A list is its length in 8 bytes, then its elements; a name is a list of bytes. An array is a magic
 number, 8 bytes of zero, its device, its rank and dtype, its shape, its bytes' number, and the bytes.
@@ -19,7 +19,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import FormatError, SchemaError
 
-ARRAY_MAGIC = 0xDD5E40F096B4A13F
+TENSORS_MAGIC, ARRAY_MAGIC = 0xDD5A9FBE3FA2443F, 0xDD5E40F096B4A13F
 CPU = 1
 KINDS = {"i": 0, "u": 1, "f": 2, "b": 1, "c": 5}
 """numpy's kind of a dtype to DLPack's; a bool is written as uint8, as DGL does."""
@@ -220,6 +220,31 @@ def open_file(path: Path, holds: str) -> IO[bytes]:
         raise FormatError(f"{path} is missing; it holds {holds}") from error
     except (OSError, ValueError) as error:  # a folder, a name that no file can have
         raise FormatError(f"{str(path)!r} cannot be read ({error}); it holds {holds}") from error
+
+
+def write_tensor_file(path: Path, arrays: Mapping[str, Array | Rows]) -> None:
+    """Write arrays as ``dgl.data.save_tensors`` does.
+
+    Raises:
+        SchemaError: An array has a dtype that DGL does not know.
+    """
+    with path.open("wb") as file:
+        writer = DglWriter(file)
+        writer.uint64(TENSORS_MAGIC, len(arrays))
+        writer.arrays(arrays, str(path))
+
+
+def read_tensor_file(path: Path, *, is_mapped: bool = False) -> dict[str, Array]:
+    """Read what ``dgl.data.save_tensors`` wrote, or map it.
+
+    Raises:
+        FormatError: The file is missing, damaged, or of another kind.
+    """
+    with open_file(path, "arrays by name") as file:
+        reader = DglReader(file, path, is_mapped=is_mapped)
+        reader.magic(TENSORS_MAGIC, "a file of tensors")
+        reader.uint64()
+        return reader.arrays()
 
 
 def _dtype_of(kind: int, bits: int, lanes: int) -> np.dtype[np.generic] | None:

@@ -1,4 +1,4 @@
-"""Which part has a node or an edge, and what is its number there, in its type, and over all types?"""
+"""Finds the part of a node or an edge, and its number there, in its type, and over all types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does what DGL's users have in hand become a ``Graph``, and what are types and splits called on the other side?"""
+"""Makes a ``Graph`` of what DGL's users have in hand, and translates the names of types and splits."""
 
 from __future__ import annotations
 

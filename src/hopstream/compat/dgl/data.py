@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopstream.compat.dgl.tensor_files import read_tensor_file, write_tensor_file
+from hopstream.compat.dgl.binary import read_tensor_file, write_tensor_file
 from hopstream.compat.dgl.tensors import to_array, to_tensors
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.uris import local_path

@@ -1,4 +1,4 @@
-"""What does a dataset on disk have in and around one of its parts, without the graph in memory?
+"""Reads what a dataset on disk has in and around one of its parts, without the graph in memory.
 
 A dataset's ids are the numbers that DGL gives to the nodes of a type: they go up part by part, and in a part by key. So
 the number of a node over all types follows from its id, and its key from the files of its part, which are mapped.
@@ -19,10 +19,10 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.binary import Rows
 from hopstream.compat.dgl.numbering import number_ranges
-from hopstream.compat.dgl.part_files import LocalEdges, LocalNodes, mask_name, mask_of
+from hopstream.compat.dgl.part_files import LocalEdges, LocalNodes, PartSource, mask_name, mask_of
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.errors import SettingsError
-from hopstream.schema import EdgeType, GraphSchema
+from hopstream.schema import EdgeType
 
 BLOCK_EDGES = 1 << 20
 """Edges that are looked at at once."""
@@ -39,8 +39,8 @@ class _Bookkeeping:
     edge_splits: Mapping[EdgeType, Mapping[str, IntArray]]
 
 
-class DatasetParts:
-    """The parts of a dataset with all that one hop reaches: a ``PartSource``."""
+class DatasetParts(PartSource):
+    """The parts of a dataset with all that one hop reaches."""
 
     num_hops = 1
     has_trainers = False
@@ -63,14 +63,14 @@ class DatasetParts:
                 "nothing appended, to be written in DGL's files; write it so"
             )
         self._dataset, self._scratch = dataset, scratch
-        self.schema: GraphSchema = manifest.schema
+        self.schema = manifest.schema
         self.num_parts = manifest.book.num_parts
         self._node_types, self._edge_types = list(self.schema.nodes), list(self.schema.edges)
         self._id_offsets = {t: manifest.book.node_offsets[t] for t in self._node_types}
         counts = {t: np.diff(offsets) for t, offsets in self._id_offsets.items()}
-        self.node_ranges: Mapping[str, IntArray] = number_ranges(counts, self.num_parts)
+        self.node_ranges = number_ranges(counts, self.num_parts)
         edge_counts = {t: np.diff(manifest.book.edge_offsets[t, "in"]) for t in self._edge_types}
-        self.edge_ranges: Mapping[EdgeType, IntArray] = number_ranges(edge_counts, self.num_parts)
+        self.edge_ranges = number_ranges(edge_counts, self.num_parts)
         self._known: list[_Bookkeeping] = []
         for part in range(self.num_parts):
             arrays = dataset.open_part(part)

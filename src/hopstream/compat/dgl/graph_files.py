@@ -1,4 +1,4 @@
-"""How is the graph of one part kept in ``graph.dgl``, as ``dgl.save_graphs`` writes it: one node and one edge type?"""
+"""Reads and writes the graph of one part, ``graph.dgl``, as ``dgl.save_graphs`` writes it: without types."""
 
 from __future__ import annotations
 

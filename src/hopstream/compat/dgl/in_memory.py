@@ -1,64 +1,43 @@
-"""What does a graph in memory, of which each node and edge has a part, have in and around one of its parts?"""
+"""Takes what is in and around one part from a graph in memory, whose nodes and edges have parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.binary import Rows
-from hopstream.compat.dgl.numbering import Numbering
-from hopstream.compat.dgl.part_files import TRAINER_ID, LocalEdges, LocalNodes, mask_name, mask_of
+from hopstream.compat.dgl.numbering import number_by_owner
+from hopstream.compat.dgl.part_files import TRAINER_ID, LocalEdges, LocalNodes, PartSource, mask_name, mask_of
 from hopstream.dataset.balance import Owners
 from hopstream.graph.graph import Graph
 from hopstream.preparation.halo.around import Around, around_part
-from hopstream.schema import EdgeType, GraphSchema
+from hopstream.schema import EdgeType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Partitioned:
-    """A graph, and where each node and edge went: a ``PartSource``.
+class Partitioned(PartSource):
+    """A graph in memory, and where each node and edge went.
 
     Attributes:
         graph: The graph.
         owners: Node type to int32[num_nodes], the part of each node.
+        trainers: Node type to int64[num_nodes], the trainer of each node; empty where trainers are parts.
         nodes: The new numbers of nodes.
         edges: The new numbers of edges.
-        num_parts: Number of parts.
-        num_hops: How far the graph of a part reaches.
-        trainers: Node type to int64[num_nodes], the trainer of each node; empty where trainers are parts.
     """
 
-    graph: Graph
-    owners: Owners
-    nodes: Numbering[str]
-    edges: Numbering[EdgeType]
-    num_parts: int
-    num_hops: int
-    trainers: Mapping[str, IntArray] = field(default_factory=dict)
-
-    @property
-    def schema(self) -> GraphSchema:
-        """Of the graph."""
-        return self.graph.schema
-
-    @property
-    def has_trainers(self) -> bool:
-        """Whether nodes have trainers that are not their parts."""
-        return bool(self.trainers)
-
-    @property
-    def node_ranges(self) -> Mapping[str, IntArray]:
-        """Of the numbering of nodes."""
-        return self.nodes.ranges
-
-    @property
-    def edge_ranges(self) -> Mapping[EdgeType, IntArray]:
-        """Of the numbering of edges."""
-        return self.edges.ranges
+    def __init__(
+        self, graph: Graph, owners: Owners, trainers: Mapping[str, IntArray], *, num_parts: int, num_hops: int
+    ) -> None:
+        """Number the nodes and edges of a graph; an edge goes to the part of its destination."""
+        self.graph, self.owners, self.trainers = graph, owners, trainers
+        self.schema, self.num_parts, self.num_hops = graph.schema, num_parts, num_hops
+        self.has_trainers = bool(trainers)
+        edge_owners = {t: owners[t[2]][edges.dst_keys] for t, edges in graph.edges.items()}
+        self.nodes, self.edges = number_by_owner(owners, num_parts), number_by_owner(edge_owners, num_parts)
+        self.node_ranges, self.edge_ranges = self.nodes.ranges, self.edges.ranges
 
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
         """The nodes and edges within ``num_hops`` of a part; see ``around_part``."""

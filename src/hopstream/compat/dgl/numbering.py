@@ -1,4 +1,4 @@
-"""Which number has each node and edge after partitioning: part by part, in a part type by type, then by its key?"""
+"""Numbers nodes and edges after partitioning: part by part, in a part type by type, then by key."""
 
 from __future__ import annotations
 

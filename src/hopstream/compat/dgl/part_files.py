@@ -1,14 +1,15 @@
-"""What is in the files of one part: the graph around it, and the data of what it owns?
+"""Puts together the files of one part: the graph around it, and the data of what it owns.
 
 Nodes and edges of the part come first, in the order of their new numbers; then those of others: nodes hop by hop, edges
-by number. Whatever keeps a graph that is cut into parts is a ``PartSource``, which is asked for one part at a time.
+by number. A ``PartSource`` keeps a graph that is cut into parts, and gives one part at a time.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,50 +66,36 @@ class LocalEdges:
     is_inner: NDArray[np.bool_]
 
 
-class PartSource(Protocol):
-    """A graph that is cut into parts, wherever it is kept."""
+class PartSource(ABC):
+    """A graph that is cut into parts, wherever it is kept.
 
-    @property
-    def schema(self) -> GraphSchema:
-        """Types, features and splits."""
-        ...
+    Attributes:
+        schema: Types, features and splits.
+        num_parts: Number of parts.
+        num_hops: How far a part's graph reaches; see ``around_part``.
+        has_trainers: Nodes and edges have a trainer among their data.
+        node_ranges: Node type to int64[num_parts, 2], the numbers that each part has.
+        edge_ranges: Edge type likewise.
+    """
 
-    @property
-    def num_parts(self) -> int:
-        """Number of parts."""
-        ...
+    schema: GraphSchema
+    num_parts: int
+    num_hops: int
+    has_trainers: bool = False
+    node_ranges: Mapping[str, IntArray]
+    edge_ranges: Mapping[EdgeType, IntArray]
 
-    @property
-    def num_hops(self) -> int:
-        """How far a part's graph reaches; see ``around_part``."""
-        ...
-
-    @property
-    def has_trainers(self) -> bool:
-        """Whether nodes and edges have a trainer among their data."""
-        ...
-
-    @property
-    def node_ranges(self) -> Mapping[str, IntArray]:
-        """Node type to int64[num_parts, 2], the numbers that each part has."""
-        ...
-
-    @property
-    def edge_ranges(self) -> Mapping[EdgeType, IntArray]:
-        """Edge type likewise."""
-        ...
-
+    @abstractmethod
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
         """What is in the graph of a part."""
-        ...
 
+    @abstractmethod
     def node_columns(self, part: int, node_type: str) -> Iterable[tuple[str, Rows]]:
         """Features, trainers and masks of a part's nodes of a type, by name, in the order of their numbers."""
-        ...
 
+    @abstractmethod
     def edge_columns(self, part: int, edge_type: EdgeType) -> Iterable[tuple[str, Rows]]:
         """Those of a part's edges."""
-        ...
 
 
 def part_graph(source: PartSource, part: int) -> PlainGraph:

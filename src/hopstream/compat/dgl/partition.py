@@ -16,7 +16,6 @@ from hopstream.checks import check_int, known_names, known_words
 from hopstream.compat.dgl.convert import as_graph, dgl_names
 from hopstream.compat.dgl.graphbolt import refuse_graphbolt
 from hopstream.compat.dgl.in_memory import Partitioned
-from hopstream.compat.dgl.numbering import number_by_owner
 from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.tensors import to_array, to_tensors
 from hopstream.compat.dgl.writing import write_part_files
@@ -105,11 +104,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     if num_trainers_per_machine > 1:
         trainers = {t: owner.astype(np.int64) for t, owner in found.items()}
         found = {t: owner // np.int32(num_trainers_per_machine) for t, owner in found.items()}
-    edge_owners = {t: found[t[2]][edges.dst_keys] for t, edges in graph.edges.items()}
-    cut = Partitioned(
-        graph=graph, owners=found, nodes=number_by_owner(found, num_parts), num_hops=num_hops,
-        edges=number_by_owner(edge_owners, num_parts), trainers=trainers, num_parts=num_parts,
-    )  # fmt: skip
+    cut = Partitioned(graph, found, trainers, num_parts=num_parts, num_hops=num_hops)
     write_part_files(cut, out_path, graph_name, part_method=part_method)
     return _mapping(cut) if return_mapping else None
 

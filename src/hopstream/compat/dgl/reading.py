@@ -1,4 +1,4 @@
-"""How do parts in DGL's files become one graph again, with the part of each node?"""
+"""Makes one graph of the parts in DGL's files again, with the part of each node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.dgl.binary import open_file
+from hopstream.compat.dgl.binary import open_file, read_tensor_file
 from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
 from hopstream.compat.dgl.convert import is_mask, our_names
 from hopstream.compat.dgl.graphs import EID, NID
@@ -23,7 +23,6 @@ from hopstream.compat.dgl.loading import (
 )
 from hopstream.compat.dgl.part_config import PartConfig, check_integers, edge_type_reader, etype_label, read_config
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name
-from hopstream.compat.dgl.tensor_files import read_tensor_file
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.attributes import MASKS

@@ -1,4 +1,4 @@
-"""Are DGL's files of a graph that is cut into parts those of the graph, and of the parts that its nodes were given?
+"""Compares DGL's files of parts with the graph that was cut, and with the part of each node.
 
 Nothing here stops at the first thing that is wrong. Nodes are looked at part by part, then edges and data, some parts
 at a time.
@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.assign.owners import read_owners
+from hopstream.compat.dgl.binary import read_tensor_file
 from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
 from hopstream.compat.dgl.convert import our_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
 from hopstream.compat.dgl.loading import read_part_graph
 from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config
-from hopstream.compat.dgl.tensor_files import read_tensor_file
-from hopstream.compat.dgl.verifying_data import DataCheck, HeldRows
-from hopstream.compat.dgl.verifying_edges import HeldEdges, compare_edges
+from hopstream.compat.dgl.verifying_data import UNKNOWN, DataCheck, HeldEdges, HeldRows, compare_edges
 from hopstream.errors import FormatError, HopstreamError, IdRangeError
 from hopstream.preparation.audit.reference import Against, Reference, open_reference
 from hopstream.preparation.audit.report import Findings, VerifyReport
@@ -37,7 +36,6 @@ MAX_EDGES = 1 << 22
 MAX_FINDINGS = 100
 MAX_PARTS_AT_ONCE = 64
 """Each has two files open."""
-UNKNOWN = -1
 
 
 def verify_part_files(

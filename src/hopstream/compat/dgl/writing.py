@@ -1,4 +1,4 @@
-"""How do DGL's files of a graph that is cut into parts come into a folder, a part at a time and all at once seen?"""
+"""Writes DGL's files of parts into a folder, a part at a time; they are visible when all are there."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from hopstream.compat.dgl.binary import write_tensor_file
 from hopstream.compat.dgl.convert import dgl_names
 from hopstream.compat.dgl.graph_files import write_graph_file
 from hopstream.compat.dgl.part_config import PartConfig
 from hopstream.compat.dgl.part_files import PartSource, check_schema, edge_data, node_data, part_graph, unsaid
-from hopstream.compat.dgl.tensor_files import write_tensor_file
 from hopstream.errors import SettingsError
 from hopstream.ingest.described import is_dgl_config
 

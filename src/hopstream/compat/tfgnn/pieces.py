@@ -203,15 +203,16 @@ class _Piece:
     def _has_uniform_rows(self) -> bool:
         return False
 
-    def _sizes_spec(self) -> TensorSpec:
-        return TensorSpec(self.sizes.shape, self.sizes.dtype.name)
-
-    def _features_spec(self) -> dict[str, TensorSpec]:
-        shown_rows = {
+    def _common_specs(self) -> dict[str, Any]:
+        """What the specs of all pieces have: those of features and of sizes."""
+        rows = {
             name: rows_of(values, self.sizes, is_uniform=self._has_uniform_rows())
             for name, values in self.items.items()
         }
-        return {name: TensorSpec.of(values) for name, values in shown_rows.items()}
+        return {
+            "features_spec": {name: TensorSpec.of(values) for name, values in rows.items()},
+            "sizes_spec": TensorSpec(self.sizes.shape, self.sizes.dtype.name),
+        }
 
 
 AnyPiece = TypeVar("AnyPiece", bound=_Piece)
@@ -254,7 +255,7 @@ class Context(_Piece):
     @property
     def spec(self) -> ContextSpec:
         """What shapes and dtypes there are."""
-        return ContextSpec(features_spec=self._features_spec(), sizes_spec=self._sizes_spec())
+        return ContextSpec(**self._common_specs())
 
 
 class NodeSet(_Piece):
@@ -279,7 +280,7 @@ class NodeSet(_Piece):
     @property
     def spec(self) -> NodeSetSpec:
         """What shapes and dtypes there are."""
-        return NodeSetSpec(features_spec=self._features_spec(), sizes_spec=self._sizes_spec())
+        return NodeSetSpec(**self._common_specs())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -316,6 +317,4 @@ class EdgeSet(_Piece):
     @property
     def spec(self) -> EdgeSetSpec:
         """What shapes and dtypes there are."""
-        return EdgeSetSpec(
-            features_spec=self._features_spec(), sizes_spec=self._sizes_spec(), adjacency_spec=self.adjacency.spec
-        )
+        return EdgeSetSpec(adjacency_spec=self.adjacency.spec, **self._common_specs())

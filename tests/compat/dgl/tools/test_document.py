@@ -1,4 +1,4 @@
-"""Do the shell blocks of DGL's page on preprocessing run, with the scripts' names changed and our folders for theirs?
+"""The shell blocks of DGL's page on preprocessing run, with the scripts' names changed.
 
 The first test says them in our words. The last takes the page's own blocks and its own metadata, where the page is
 there.

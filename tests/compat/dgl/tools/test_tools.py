@@ -1,4 +1,4 @@
-"""Do the tools take DGL's flags, agree with each other, and say what is wrong?"""
+"""The tools take DGL's flags, agree with each other, and say what is wrong."""
 
 from __future__ import annotations
 

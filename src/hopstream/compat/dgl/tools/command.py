@@ -1,4 +1,4 @@
-"""How does a tool read its flags, say what it did, and end?
+"""Reads the flags of a tool, runs it, and gives its exit status.
 
 Exit status 0: done. 2: the user's fault. 1: ours, or something is wrong with what was verified.
 """

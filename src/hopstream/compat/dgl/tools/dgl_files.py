@@ -1,4 +1,4 @@
-"""Which files does DGL look for beside the parts of a dataset: original ids of each part, and its own copy of all?"""
+"""Writes the files that DGL looks for beside a dataset's parts: original ids, and DGL's own copy of all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.arrays import Array
+from hopstream.compat.dgl.binary import write_tensor_file
 from hopstream.compat.dgl.dataset_parts import DatasetParts
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.part_config import etype_label
-from hopstream.compat.dgl.tensor_files import write_tensor_file
 from hopstream.compat.dgl.writing import write_part_files
 from hopstream.dataset.layout import open_dataset
 from hopstream.schema import EDGE, NODE

@@ -1,4 +1,4 @@
-"""How is each node of a chunked graph put into a random part, with the flags of DGL's ``random_partition.py``?"""
+"""Puts each node of a chunked graph into a random part, with the flags of DGL's ``random_partition.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are parts those of the chunked graph and of the owners, with the flags of DGL's ``verify_partitions.py``?
+"""Compares parts with the chunked graph and the owners, with the flags of DGL's ``verify_partitions.py``.
 
 Parts are those of a dataset, or in DGL's files, or both where they lie beside each other.
 """
