@@ -42,12 +42,12 @@ def framed(tmp_path, records):
 def test_records_are_found_up_to_the_first_that_is_not_whole(tmp_path):
     records = [b"", b"ab", bytes(range(100))]
     data, bounds = framed(tmp_path, records), np.empty((9, 2), np.int64)
-    count, at, state = find_records(data, 1000, bounds)
+    count, at, state = find_records(data, 1000, 1000, bounds)
     assert (count, at, state) == (3, len(data), WHOLE)
     assert [data[a:b].tobytes() for a, b in bounds[:3]] == records
-    assert find_records(data, 1000, bounds[:2])[0] == 2
+    assert find_records(data, 1000, 1000, bounds[:2])[0] == 2
     for cut in range(1, len(data)):
-        count, at, state = find_records(data[:cut], 1000, bounds)
+        count, at, state = find_records(data[:cut], 1000, 1000, bounds)
         assert state == (WHOLE if at == cut else MORE_NEEDED) and at <= cut and count <= 3
 
 
@@ -74,8 +74,10 @@ def test_starts_are_those_of_the_records_up_to_the_first_that_is_not_whole(tmp_p
 def test_damage_is_found(tmp_path, place, state):
     data = framed(tmp_path, [b"ab"])
     data[place] ^= 1
-    assert find_records(data, 1000, np.empty((9, 2), np.int64))[2] == state
+    assert find_records(data, 1000, 1000, np.empty((9, 2), np.int64))[2] == state
+    unchecked = find_records(data, 1000, 1, np.empty((9, 2), np.int64))[2]
+    assert unchecked == (WHOLE if state == BAD_RECORD else state)
 
 
 def test_a_record_that_is_too_long_is_not_believed(tmp_path):
-    assert find_records(framed(tmp_path, [b"ab"]), 1, np.empty((9, 2), np.int64))[2] == TOO_LONG
+    assert find_records(framed(tmp_path, [b"ab"]), 1, 1, np.empty((9, 2), np.int64))[2] == TOO_LONG

@@ -80,6 +80,13 @@ def test_blocks_of_examples_are_bounded_by_records_and_bytes(tmp_path, monkeypat
 
 def test_what_lies_before_damage_is_handed_out_first(tmp_path):
     path = write(tmp_path / "a")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"?")
+    stream = read_record_blocks(path)
+    assert next(stream).records() == RECORDS[:-1]
+    with pytest.raises(ChecksumError, match="record 2 does not match its checksum"):
+        next(stream)
+    path.write_bytes(whole)
     path.write_bytes(path.read_bytes()[:-1])
     stream = read_record_blocks(path)
     assert next(stream).records() == RECORDS[:-1]
@@ -99,7 +106,9 @@ def test_framed_records_are_the_same_bytes(tmp_path, monkeypatch, small_bytes):
     assert (tmp_path / "x").read_bytes() == write(tmp_path / "y").read_bytes()
 
 
-def test_every_cut_and_every_flipped_byte_is_found(tmp_path):
+@pytest.mark.parametrize("large_bytes", [0, 3, 1 << 20])
+def test_every_cut_and_every_flipped_byte_is_found(tmp_path, monkeypatch, large_bytes):
+    monkeypatch.setattr(tfrecord, "LARGE_BYTES", large_bytes)
     raw = write(tmp_path / "x", [b"one", b"", b"three"]).read_bytes()
     ends = [0, 19, 35, len(raw)]
     for size in range(len(raw)):

@@ -84,12 +84,14 @@ def put_frames(data: np.ndarray, offsets: np.ndarray) -> None:
 
 
 @njit(cache=True, nogil=True)
-def find_records(data: np.ndarray, max_bytes: int, bounds: np.ndarray) -> tuple[int, int, int]:
+def find_records(data: np.ndarray, max_bytes: int, max_checked: int, bounds: np.ndarray) -> tuple[int, int, int]:
     """Find the records in a block, and check them.
 
     Args:
         data: uint8[n], which begins with a record.
         max_bytes: The most that a record may have.
+        max_checked: Of longer records only the size is checked: a library that uses the processor's own instruction
+            takes a fifth of the time for them.
         bounds: int64[room, 2], out: begin and end of each.
 
     Returns:
@@ -110,7 +112,7 @@ def find_records(data: np.ndarray, max_bytes: int, bounds: np.ndarray) -> tuple[
         end = begin + np.int64(size)
         if end + TAIL > len(data):
             return count, at, MORE_NEEDED
-        if masked_crc(data, begin, end) != _little(data, end, 4):
+        if end - begin <= max_checked and masked_crc(data, begin, end) != _little(data, end, 4):
             return count, at, BAD_RECORD
         bounds[count, 0], bounds[count, 1] = begin, end
         count += 1
