@@ -134,16 +134,16 @@ def decode_example(data: bytes) -> dict[str, Values]:
         FormatError: The bytes are no ``Example``.
     """
     lists: dict[str, Values] = {}
-    for name, feature in _features_of(data).items():
+    for name, feature in _features_of(data).items():  # [:] makes plain lists, which NumPy reads faster
         kind = feature.WhichOneof("kind")
         if kind == "bytes_list":
             strings = list(feature.bytes_list.value)
             offsets = offsets_of(np.fromiter(map(len, strings), np.int64, len(strings)))
             lists[name] = RaggedArray(np.frombuffer(b"".join(strings), np.uint8), offsets, is_string=True)
         elif kind == "float_list":
-            lists[name] = np.array(feature.float_list.value, np.float32)
+            lists[name] = np.array(feature.float_list.value[:], np.float32)
         else:
-            lists[name] = np.array(feature.int64_list.value, np.int64)
+            lists[name] = np.array(feature.int64_list.value[:], np.int64)
     return lists
 
 
