@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from hopstream.ingest import graph_from_arrays, graph_from_data
     from hopstream.ingest.chunking.run import chunk_tables
     from hopstream.ingest.edge_lists import graph_from_edge_list
-    from hopstream.ingest.networkx_graphs import graph_from_networkx, graph_to_networkx
-    from hopstream.ingest.ogb import graph_from_ogb
-    from hopstream.ingest.sparse_matrices import graph_from_scipy
+    from hopstream.ingest.objects.networkx_graphs import graph_from_networkx, graph_to_networkx
+    from hopstream.ingest.objects.ogb import graph_from_ogb
+    from hopstream.ingest.objects.sparse_matrices import graph_from_scipy
     from hopstream.ingest.synthetic import rmat_graph
     from hopstream.load.ablp import ABLPLoader
     from hopstream.load.embeddings import open_embeddings
@@ -137,11 +137,11 @@ _MODULE_OF = {
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
     "graph_from_edge_list": "hopstream.ingest.edge_lists",
-    "graph_from_networkx": "hopstream.ingest.networkx_graphs",
-    "graph_from_ogb": "hopstream.ingest.ogb",
+    "graph_from_networkx": "hopstream.ingest.objects.networkx_graphs",
+    "graph_from_ogb": "hopstream.ingest.objects.ogb",
     "graph_from_ogb_folder": "hopstream.load.files",
-    "graph_from_scipy": "hopstream.ingest.sparse_matrices",
-    "graph_to_networkx": "hopstream.ingest.networkx_graphs",
+    "graph_from_scipy": "hopstream.ingest.objects.sparse_matrices",
+    "graph_to_networkx": "hopstream.ingest.objects.networkx_graphs",
     "hold_out_links": "hopstream.graph.held_out",
     "infer_layerwise": "hopstream.load.layerwise",
     "load_partition": "hopstream.load.partitions",

@@ -26,7 +26,7 @@ from hopstream.cli.plots import (
 from hopstream.cli.units import bytes_text
 from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import Graph, NodeTable
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

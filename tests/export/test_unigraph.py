@@ -14,9 +14,9 @@ from hopstream.export import dataset_source
 from hopstream.export.unigraph import write_unigraph
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest import read_graph
-from hopstream.ingest.build import graph_from_arrays
 from hopstream.ingest.chunked.writing import write_chunked
 from hopstream.ingest.chunking.run import chunk_tables
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from hopstream.tfgnn.graph_schema import read_schema
 from tests.grown import grow

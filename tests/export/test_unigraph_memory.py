@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hopstream.errors import SettingsError
-from hopstream.ingest.apart import check_apart
+from hopstream.ingest.source_paths import check_apart
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopstream.errors import FormatError
-from hopstream.ingest.arrow_types import check_codes
+from hopstream.ingest.arrow_checks import check_codes
 from hopstream.ingest.chunked.parquet import open_parquet
-from hopstream.ingest.table_files import FilePart, TableFiles, read_part
+from hopstream.ingest.raw_tables.files import FilePart, TableFiles, read_part
 
 WORDS = ["a", "b", "c"] * 20
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.schema import EDGE, NODE
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

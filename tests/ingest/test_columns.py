@@ -8,7 +8,7 @@ import torch
 
 from hopstream.arrays import RaggedArray, column_schema
 from hopstream.errors import SchemaError
-from hopstream.ingest.columns import as_column, as_keys
+from hopstream.ingest.user_columns import as_column, as_keys
 
 HUGE = 2**63
 
@@ -129,4 +129,4 @@ def test_keys_refuse(value, message):
 
 
 def test_the_room_does_not_import_torch():
-    assert "torch" not in vars(sys.modules["hopstream.ingest.columns"])
+    assert "torch" not in vars(sys.modules["hopstream.ingest.user_columns"])

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hopstream.errors import IdRangeError, SchemaError
-from hopstream.ingest.build import graph_from_arrays
-from hopstream.ingest.data import graph_from_data
+from hopstream.ingest.from_arrays import graph_from_arrays
+from hopstream.ingest.objects.pyg_data import graph_from_data
 from hopstream.schema import EDGE, NODE
 
 with warnings.catch_warnings():
@@ -201,7 +201,8 @@ def test_hetero_refusals(data, message):
 
 
 def test_neither_torch_nor_pyg_is_imported():
-    code = "import sys, hopstream.ingest.data; print([m for m in ('torch', 'torch_geometric') if m in sys.modules])"
+    module = "hopstream.ingest.objects.pyg_data"
+    code = f"import sys, {module}; print([m for m in ('torch', 'torch_geometric') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 

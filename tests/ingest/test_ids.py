@@ -9,9 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import SchemaError
-from hopstream.ingest import ids
-from hopstream.ingest.ids import INTEGER, NAME, TEXT, RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
-from hopstream.ingest.ids import strings_column as join_strings
+from hopstream.ingest.raw_tables import raw_ids as ids
+from hopstream.ingest.raw_tables.raw_ids import (
+    INTEGER,
+    NAME,
+    TEXT,
+    RawIds,
+    collect_raw_ids,
+    first_non_integer,
+    sorted_raw_ids,
+)
+from hopstream.ingest.raw_tables.raw_ids import strings_column as join_strings
 from tests import naive
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

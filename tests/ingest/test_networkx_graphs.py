@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SchemaError, UnknownNameError
-from hopstream.ingest.networkx_graphs import graph_from_networkx, graph_to_networkx
+from hopstream.ingest.objects.networkx_graphs import graph_from_networkx, graph_to_networkx
 from hopstream.schema import EDGE, NODE
 
 

@@ -14,7 +14,7 @@ from hopstream.arrays import RaggedArray, column_schema
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest import read_graph
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.ingest.npz import read_npz, write_npz
 from hopstream.schema import EDGE, NODE
 

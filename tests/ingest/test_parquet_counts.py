@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopstream.errors import FormatError
+from hopstream.ingest.arrow_checks import ValueCounts
 from hopstream.ingest.example_tables import ExampleTables
-from hopstream.ingest.parquet_counts import ValueCounts
-from hopstream.ingest.table_files import FilePart, TableFiles, read_part
+from hopstream.ingest.raw_tables.files import FilePart, TableFiles, read_part
 
 HEADER_BYTES = 40
 LISTS = {

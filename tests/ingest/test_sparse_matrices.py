@@ -9,7 +9,7 @@ import torch
 
 import hopstream
 from hopstream.errors import FormatError, IdRangeError, SchemaError
-from hopstream.ingest.sparse_matrices import graph_from_scipy
+from hopstream.ingest.objects.sparse_matrices import graph_from_scipy
 from hopstream.schema import EDGE, NODE
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")

@@ -12,7 +12,7 @@ from torch_geometric.data import HeteroData
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.ppr import PPRLoader
 from hopstream.preparation.write import write_parts

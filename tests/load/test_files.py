@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 import hopstream
 from hopstream.cli import main
 from hopstream.errors import FormatError, HopstreamError, SchemaError, SettingsError
-from hopstream.ingest.data import graph_from_data
+from hopstream.ingest.objects.pyg_data import graph_from_data
 from hopstream.load import torch_files
 from hopstream.load.files import read_data_file
 from hopstream.load.torch_files import read_torch_file

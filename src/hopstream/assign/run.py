@@ -32,7 +32,7 @@ from hopstream.engine.peak import watched
 from hopstream.engine.settings import MEMORY_SHARE, WorkerSettings, no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.apart import check_apart
+from hopstream.ingest.source_paths import check_apart
 from hopstream.kernels.hashing import derive_seed, hash_keys
 from hopstream.kernels.refinement import count_cut
 from hopstream.schema import EdgeType

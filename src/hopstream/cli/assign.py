@@ -39,7 +39,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     """Assign every node to a part, for partition and dispatch to read."""
     from hopstream.assign.folder import META, check_owners_target
     from hopstream.assign.run import assign_folder
-    from hopstream.ingest.apart import check_apart
+    from hopstream.ingest.source_paths import check_apart
 
     output = Output(is_json=json)
     check_apart(out, {"the source": source})

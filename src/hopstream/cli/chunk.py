@@ -43,9 +43,9 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     Tables are never held in memory, and --memory, --workers and --engine are for them; whatever else a graph is read
     from is held.
     """
-    from hopstream.ingest.apart import check_apart
     from hopstream.ingest.chunked import write_chunked
     from hopstream.ingest.chunked.writing import check_out_folder
+    from hopstream.ingest.source_paths import check_apart
 
     output = Output(is_json=json)
     check_apart(out, {"the source": source})

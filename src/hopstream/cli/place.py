@@ -97,7 +97,7 @@ class RootSettings:
         Raises:
             SettingsError: A root lies in something else or holds something else, or there are too many.
         """
-        from hopstream.ingest.apart import check_apart
+        from hopstream.ingest.source_paths import check_apart
         from hopstream.store.ip_config import read_ip_config
         from hopstream.transfer.places import Place
         from hopstream.transfer.targets import check_apart as check_roots_apart

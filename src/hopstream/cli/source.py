@@ -11,7 +11,7 @@ from hopstream.checks import check_choice
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.units import count_text, plural_text
 from hopstream.errors import FormatError, SettingsError
-from hopstream.ingest.described import (
+from hopstream.ingest.source_paths import (
     are_partitions,
     check_data_path,
     description_of,
@@ -282,7 +282,7 @@ def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
         SettingsError: One of the two paths is, or lies in, the other, or what is in ``out`` is not to be replaced.
     """
     from hopstream.dataset.replace import check_target
-    from hopstream.ingest.apart import check_apart
+    from hopstream.ingest.source_paths import check_apart
 
     check_apart(out, {"the source": source})
     check_target(out, overwrite=overwrite)

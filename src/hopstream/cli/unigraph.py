@@ -31,8 +31,8 @@ def run(
     Datasets and chunked graphs are never held in memory; whatever else a graph is read from is held.
     """
     from hopstream.export.unigraph import is_read_in_pieces, write_unigraph
-    from hopstream.ingest.apart import check_apart
     from hopstream.ingest.chunked.writing import check_out_folder
+    from hopstream.ingest.source_paths import check_apart
 
     output = Output(is_json=json)
     check_apart(out, {"the source": source})

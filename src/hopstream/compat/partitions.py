@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hopstream.errors import FormatError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.described import PYG_META, dgl_config_of, pyg_partitions_of
+from hopstream.ingest.source_paths import PYG_META, dgl_config_of, pyg_partitions_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

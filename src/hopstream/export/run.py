@@ -35,7 +35,7 @@ from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptio
 from hopstream.export.source import ExportSource, located_source, open_source
 from hopstream.export.tasks import PARTIAL, STAGES, write_shard
 from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
-from hopstream.ingest.apart import check_apart
+from hopstream.ingest.source_paths import check_apart
 from hopstream.ingest.tables import TableSettings
 from hopstream.store.contract import Store
 from hopstream.tfgnn.graph_schema import message_text, names_tables, schema_message

@@ -21,7 +21,7 @@ from hopstream.export.readout import (
 )
 from hopstream.export.settings import Seconds
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.ingest.unigraph import CONTEXT, ID
+from hopstream.ingest.raw_tables.unigraph import CONTEXT, ID
 from hopstream.kernels.hashing import hash_keys
 from hopstream.sample.plan import SamplePlan
 from hopstream.sample.sampling_settings import SubgraphType

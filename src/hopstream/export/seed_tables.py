@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import RaggedArray, open_array
 from hopstream.errors import FormatError, SchemaError, SettingsError, quoted
-from hopstream.ingest.csv_rows import csv_rows
-from hopstream.ingest.ids import NAME, strings_column
-from hopstream.ingest.table_files import read_batches
-from hopstream.ingest.table_metadata import TableFiles
+from hopstream.ingest.raw_tables.csv_rows import csv_rows
+from hopstream.ingest.raw_tables.files import read_batches
+from hopstream.ingest.raw_tables.metadata import TableFiles
+from hopstream.ingest.raw_tables.raw_ids import NAME, strings_column
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.tfrecord import files_of, read_records, sharded_name
 

@@ -17,7 +17,7 @@ from hopstream.arrays import Array, IntArray, RaggedArray
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, quoted
 from hopstream.export.raw_ids import fetch_ids, id_feature_of, ids_as, kind_of_ids, link_name, num_keys, texts_of
 from hopstream.export.seed_tables import SeedBatch
-from hopstream.ingest.ids import NAME
+from hopstream.ingest.raw_tables.raw_ids import NAME
 from hopstream.store.contract import Store
 
 

@@ -20,8 +20,8 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.export.plan import op_name_of
 from hopstream.export.settings import ExportSettings
 from hopstream.ingest.chunking.run import table_states
-from hopstream.ingest.described import description_of, is_unigraph, read_metadata
-from hopstream.ingest.table_metadata import TablesMetadata
+from hopstream.ingest.raw_tables.metadata import TablesMetadata
+from hopstream.ingest.source_paths import description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.preparation.prepare import prepare
 from hopstream.sample.plan import SamplePlan

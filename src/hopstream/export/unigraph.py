@@ -24,13 +24,11 @@ from hopstream.export.dataset_source import chunked_of_dataset
 from hopstream.export.settings import UnigraphSettings
 from hopstream.export.unigraph_tables import SUFFIXES, KeyIds, StoredIds, WrittenIds, check_writable, open_writer
 from hopstream.graph.graph import Graph
-from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunked.memory import MemoryMask, chunked_of_graph
 from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, ColumnSource, FeatureSource
 from hopstream.ingest.chunked.writing import check_out_folder
-from hopstream.ingest.described import description_of
-from hopstream.ingest.unigraph import (
+from hopstream.ingest.raw_tables.unigraph import (
     CONTEXT,
     ID,
     IDS_EXTRA,
@@ -41,6 +39,7 @@ from hopstream.ingest.unigraph import (
     STRINGS,
     TARGET,
 )
+from hopstream.ingest.source_paths import check_apart, description_of
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.tfgnn.graph_schema import AUXILIARY, edge_set_names, message_text, schema_message
 from hopstream.tfgnn.tfrecord import shard_paths

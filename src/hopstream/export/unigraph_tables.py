@@ -26,7 +26,7 @@ from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.ingest.chunked.sources import FeatureSource
 from hopstream.ingest.chunking.buckets import hashes_of
 from hopstream.ingest.chunking.raw_files import append_values
-from hopstream.ingest.ids import NAME, strings_column
+from hopstream.ingest.raw_tables.raw_ids import NAME, strings_column
 from hopstream.schema import FeatureSchema
 from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.tfrecord import RecordWriter

@@ -9,9 +9,9 @@ from pathlib import Path
 from hopstream.checks import known_names
 from hopstream.errors import FormatError, SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.build import graph_from_arrays
-from hopstream.ingest.data import DataObjects, graph_from_data
-from hopstream.ingest.described import METADATA, description_of, is_edge_list, is_unigraph, refuse_partitions
+from hopstream.ingest.from_arrays import graph_from_arrays
+from hopstream.ingest.objects.pyg_data import DataObjects, graph_from_data
+from hopstream.ingest.source_paths import METADATA, description_of, is_edge_list, is_unigraph, refuse_partitions
 from hopstream.uris import local_path
 
 __all__ = ["graph_from_arrays", "graph_from_data", "read_graph"]

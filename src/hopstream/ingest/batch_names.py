@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.table_metadata import TablesMetadata
+from hopstream.ingest.raw_tables.metadata import TablesMetadata
 from hopstream.schema import (
     ATTACHED_ATTRIBUTES,
     EDGE,

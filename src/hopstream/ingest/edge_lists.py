@@ -19,10 +19,10 @@ import pyarrow.csv as pacsv
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, quoted
 from hopstream.graph.graph import Graph
-from hopstream.ingest.build import graph_from_arrays
-from hopstream.ingest.columns import ColumnLike
 from hopstream.ingest.edge_list_text import BLANKS, EdgeListText, is_integer, look_at
-from hopstream.ingest.ids import sorted_raw_ids, strings_column
+from hopstream.ingest.from_arrays import graph_from_arrays
+from hopstream.ingest.raw_tables.raw_ids import sorted_raw_ids, strings_column
+from hopstream.ingest.user_columns import ColumnLike
 from hopstream.schema import STRING
 from hopstream.uris import local_path
 

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError
-from hopstream.ingest.arrow_types import check_codes
+from hopstream.ingest.arrow_checks import ValueCounts, check_codes
 from hopstream.ingest.chunked.parquet import PARQUET_ERRORS
-from hopstream.ingest.parquet_counts import ValueCounts
 from hopstream.tfgnn.example import ValueLists, Values
 from hopstream.tfgnn.record_files import RowCache
 

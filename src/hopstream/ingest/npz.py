@@ -2,12 +2,13 @@
 
 Without types the arrays are named as PyG names attributes: ``edge_index``, ``x``, ``y``, ``train_mask``, ``edge_attr``.
 With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, ``author__writes__paper/edge_index``.
-``hopstream.ingest.attributes`` says which attribute becomes what. Three endings of a name add what PyG cannot say:
+``hopstream.ingest.objects.attributes`` says which attribute becomes what. Three endings of a name add what PyG
+cannot say:
 ``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of strings,
 and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may also be a
 numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its links,
 which are to be predicted, were taken from. Pickles are never loaded.
-A file that ``scipy.sparse.save_npz`` wrote is read by ``hopstream.ingest.sparse_matrices``.
+A file that ``scipy.sparse.save_npz`` wrote is read by ``hopstream.ingest.objects.sparse_matrices``.
 An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
 """
 
@@ -29,7 +30,7 @@ from numpy.lib import format as npy
 from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, Column, RaggedArray, read_header
 from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.attributes import (
+from hopstream.ingest.objects.attributes import (
     ADJACENCY,
     SPLIT_MASKS,
     Attributes,
@@ -38,7 +39,7 @@ from hopstream.ingest.attributes import (
     left_out,
     named_columns,
 )
-from hopstream.ingest.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
+from hopstream.ingest.objects.sparse_matrices import FILE_ARRAYS, graph_from_sparse_file
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"

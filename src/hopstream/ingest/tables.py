@@ -18,11 +18,10 @@ from hopstream.checks import Settings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.batch_names import check_tables
-from hopstream.ingest.described import is_unigraph, read_metadata
-from hopstream.ingest.ids import RawIds
-from hopstream.ingest.table_edges import read_edge_table
-from hopstream.ingest.table_metadata import NodeTableSpec, check_num_rows
-from hopstream.ingest.table_nodes import raw_ids_of_edges, read_node_table
+from hopstream.ingest.raw_tables.metadata import NodeTableSpec, check_num_rows
+from hopstream.ingest.raw_tables.nodes_and_edges import raw_ids_of_edges, read_edge_table, read_node_table
+from hopstream.ingest.raw_tables.raw_ids import RawIds
+from hopstream.ingest.source_paths import is_unigraph, read_metadata
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
 

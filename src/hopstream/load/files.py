@@ -15,11 +15,11 @@ from hopstream.errors import FormatError, HopstreamError, MissingDependencyError
 from hopstream.graph.graph import Graph
 from hopstream.ingest import check_options, graph_from_data
 from hopstream.ingest import read_graph as read_graph_without_torch
-from hopstream.ingest.data import DataLike, DataObjects, HeteroDataLike
-from hopstream.ingest.described import METADATA
-from hopstream.ingest.ogb import SPLITS
+from hopstream.ingest.objects.ogb import SPLITS
+from hopstream.ingest.objects.pyg_data import DataLike, DataObjects, HeteroDataLike
 from hopstream.ingest.ogb_folder import OPTIONS as OGB_OPTIONS
 from hopstream.ingest.ogb_folder import SPLIT_NAMES, find_split, is_ogb_folder, read_ogb_folder
+from hopstream.ingest.source_paths import METADATA
 from hopstream.load.torch_files import read_torch_file
 from hopstream.uris import local_path
 

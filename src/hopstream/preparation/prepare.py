@@ -26,11 +26,17 @@ from hopstream.engine.resumed import choice_before, job_folder, keep_choice, res
 from hopstream.engine.settings import WorkSettings, no_progress
 from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, NoRoomError, SettingsError
-from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import Estimate, Plan
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
-from hopstream.ingest.described import are_partitions, check_data_path, description_of, is_unigraph, read_metadata
+from hopstream.ingest.source_paths import (
+    are_partitions,
+    check_apart,
+    check_data_path,
+    description_of,
+    is_unigraph,
+    read_metadata,
+)
 from hopstream.ingest.tables import TableSettings
 from hopstream.preparation.dispatch.run import dispatch_staged, input_states, plan_dispatch
 from hopstream.preparation.dispatch.settings import DispatchSettings

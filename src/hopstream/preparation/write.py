@@ -37,7 +37,7 @@ from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.checksums import GraphChecksums
 from hopstream.graph.graph import Graph
-from hopstream.ingest.apart import check_apart
+from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 from hopstream.uris import local_path

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.graph.graph import Graph
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 

@@ -32,7 +32,7 @@ from hopstream.compat.gigl.utils.iterator import InfiniteIterator
 from hopstream.compat.gigl.utils.sampling import ABLPInputNodes
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import SamplingConfig, SamplingType
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from tests.compat.gigl.conftest import Connect
 from tests.compat.gigl.ring import NUM_NODES, write_ring

@@ -35,7 +35,7 @@ from hopstream.compat.glt.sampler import NodeSamplerInput
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import StoreTimeout
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.append.run import append
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE

@@ -41,7 +41,7 @@ from hopstream.compat.glt.partition_books import GLTPartitionBook, RangePartitio
 from hopstream.compat.glt.sampler import RemoteNodePathSamplerInput, RemoteNodeSplitSamplerInput
 from hopstream.compat.glt.typing import Split
 from hopstream.errors import StoreTimeout
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from hopstream.stream.scheduler import Scheduler
 from tests.compat.gigl.channels import CONFIG, Asked, init, read_epoch, register, registration, seeds_of

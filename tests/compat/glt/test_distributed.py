@@ -29,7 +29,7 @@ from hopstream.compat.glt.sampler import (
     SamplingConfig,
     SamplingType,
 )
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from tests.compat.gigl.conftest import WAIT_S, serving
 from tests.compat.gigl.ring import NUM_NODES, ring_graph, write_range_ring, write_ring

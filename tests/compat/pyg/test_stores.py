@@ -18,7 +18,7 @@ import hopstream
 from hopstream.compat.pyg import DatasetFeatureStore, DatasetGraphStore, open_stores, stores
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.build import graph_from_arrays
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg.worlds import World, worlds
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES

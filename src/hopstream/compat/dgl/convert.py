@@ -16,7 +16,7 @@ from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
 from hopstream.ingest import graph_from_arrays, read_graph
-from hopstream.ingest.attributes import MASKS
+from hopstream.ingest.objects.attributes import MASKS
 from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema
 from hopstream.uris import local_path
 

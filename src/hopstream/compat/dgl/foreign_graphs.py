@@ -10,9 +10,9 @@ import numpy as np
 from hopstream.arrays import Array
 from hopstream.compat.dgl.graphs import DGLGraph, graph
 from hopstream.errors import MissingDependencyError, SchemaError
-from hopstream.ingest.columns import as_column
-from hopstream.ingest.networkx_graphs import NetworkXLike
-from hopstream.ingest.sparse_matrices import SparseLike, graph_from_scipy
+from hopstream.ingest.objects.networkx_graphs import NetworkXLike
+from hopstream.ingest.objects.sparse_matrices import SparseLike, graph_from_scipy
+from hopstream.ingest.user_columns import as_column
 from hopstream.schema import EDGE, NODE
 
 

@@ -14,7 +14,7 @@ from hopstream.arrays import IntArray
 from hopstream.checks import check_int
 from hopstream.compat.dgl.tensors import to_array, to_ids, to_tensor
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
-from hopstream.ingest.columns import MAX_KEY
+from hopstream.ingest.user_columns import MAX_KEY
 from hopstream.schema import EdgeType, is_edge_type
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from hopstream.compat.dgl.part_config import PartConfig, check_integers, edge_ty
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.attributes import MASKS
+from hopstream.ingest.objects.attributes import MASKS
 from hopstream.schema import EdgeType
 
 Columns = dict[str, Array]

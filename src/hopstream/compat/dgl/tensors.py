@@ -8,7 +8,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import MissingDependencyError, SchemaError
-from hopstream.ingest.columns import MAX_KEY, as_array
+from hopstream.ingest.user_columns import MAX_KEY, as_array
 
 if TYPE_CHECKING:
     from torch import Tensor

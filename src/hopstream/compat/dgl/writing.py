@@ -12,7 +12,7 @@ from hopstream.compat.dgl.graph_files import write_graph_file
 from hopstream.compat.dgl.part_config import PartConfig
 from hopstream.compat.dgl.part_files import PartSource, check_schema, edge_data, node_data, part_graph, unsaid
 from hopstream.errors import SettingsError
-from hopstream.ingest.described import is_dgl_config
+from hopstream.ingest.source_paths import is_dgl_config
 
 NODE_FEATS, EDGE_FEATS, GRAPH = "node_feat.dgl", "edge_feat.dgl", "graph.dgl"
 FILES = {"node_feats": NODE_FEATS, "edge_feats": EDGE_FEATS, "part_graph": GRAPH}

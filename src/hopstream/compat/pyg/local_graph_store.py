@@ -26,7 +26,7 @@ from hopstream.compat.pyg.partition_files import (
     size_of,
 )
 from hopstream.errors import FormatError, SchemaError, StateError, UnknownNameError
-from hopstream.ingest.columns import MAX_KEY
+from hopstream.ingest.user_columns import MAX_KEY
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

@@ -29,7 +29,7 @@ from hopstream.dataset.replace import replaceable, replaced_folder
 from hopstream.dataset.settings import PartitionOptions
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.described import pyg_partitions_of
+from hopstream.ingest.source_paths import pyg_partitions_of
 from hopstream.load.pyg import to_tensor
 from hopstream.load.torch_files import read_torch_file
 from hopstream.schema import EdgeType

@@ -26,7 +26,7 @@ from hopstream.compat.pyg.partition_files import (
 )
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.attributes import MASKS
+from hopstream.ingest.objects.attributes import MASKS
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 from hopstream.uris import local_path
 

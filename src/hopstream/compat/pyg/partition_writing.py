@@ -26,8 +26,8 @@ from hopstream.dataset.settings import PartitionOptions, PartitionSettings
 from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.attributes import MASKS
-from hopstream.ingest.described import PYG_META
+from hopstream.ingest.objects.attributes import MASKS
+from hopstream.ingest.source_paths import PYG_META
 from hopstream.load.pyg import to_tensor
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 from hopstream.uris import local_path

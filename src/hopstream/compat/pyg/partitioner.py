@@ -10,7 +10,7 @@ from hopstream.compat.pyg.partition_writing import check_root, write_partitions
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.data import graph_from_data
+from hopstream.ingest.objects.pyg_data import graph_from_data
 from hopstream.uris import local_path
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
-from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunked.files import FileEdges, open_feature
 from hopstream.ingest.chunked.metadata import FileSpec, TypeSpec, describes_chunks, read_chunked_metadata
 from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, FeatureSource, checked_mask
 from hopstream.ingest.json_files import read_json
+from hopstream.ingest.objects.attributes import MASKS
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

@@ -1,4 +1,4 @@
-"""Which rows does a stretch of a Parquet file hold?
+"""Reads stretches of rows of a Parquet file, and what its footer says of row groups.
 
 A row of a feature is one value of one column, one list of one list column, or one value of each of several columns. The
 schema metadata may give its shape: ``shape`` is the shape of the file's whole array, as ``(1000, 3, 4)``. Rows of one
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
-from hopstream.ingest.arrow_types import check_codes, dtype_name
-from hopstream.ingest.chunked.footer import GroupSizes, read_group_sizes
+from hopstream.ingest.arrow_checks import check_codes, dtype_name, is_list_type
 from hopstream.ingest.chunked.metadata import RAGGED, SHAPE
 
 BATCH_BYTES = 8 << 20
@@ -58,13 +57,58 @@ class ParquetFile:
     group_offsets: IntArray
 
     @cached_property
-    def sizes(self) -> GroupSizes:
-        """What the footer tells of the first column of each row group; read when it is first asked for.
+    def list_sizes(self) -> tuple[IntArray, IntArray]:
+        """int64[num_groups] each, of the first column: values, and how many of them are nulls or empty lists.
+
+        An empty list counts as one value. The second is 0 where the footer does not say it.
 
         Raises:
             FormatError: The footer is damaged.
         """
-        return read_group_sizes(self.path, self.shown, len(self.group_offsets) - 1)
+        told = np.zeros((len(self.group_offsets) - 1, 2), np.int64)
+        for group, record in self.records(range(len(told))):
+            statistics = record.statistics if record.is_stats_set else None
+            told[group] = record.num_values, statistics.null_count or 0 if statistics is not None else 0
+        if told.min(initial=0) < 0:
+            raise FormatError(f"{self.shown} has a footer whose row groups contradict each other; it may be damaged")
+        return told[:, 0], told[:, 1]
+
+    def num_bytes(self, group: int) -> int:
+        """Bytes of a row group before compression, as the footer says; at least one."""
+        return max(1, int(self.footer.row_group(group).total_byte_size))
+
+    def records(self, groups: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """What the footer says of the first column of some row groups, but for those without rows.
+
+        pyarrow ends the process where a record contradicts itself, because it calls what throws as if it could not.
+        Reading a row first gives an error instead: no one-byte change of a footer ended the process then.
+
+        Raises:
+            FormatError: The file is damaged.
+        """
+        group = 0
+        try:
+            with self._open() as reader:
+                for group in groups:
+                    if self.group_offsets[group] < self.group_offsets[group + 1]:
+                        next(reader.iter_batches(1, row_groups=[group], use_threads=False), None)
+                        yield group, self.footer.row_group(group).column(0)
+        except PARQUET_ERRORS as error:
+            raise self._unreadable(group, error) from error
+
+    def _open(self, columns_as_dictionaries: Sequence[str] | None = None) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            self.path, metadata=self.footer, buffer_size=BUFFER_BYTES, pre_buffer=False,
+            read_dictionary=columns_as_dictionaries, page_checksum_verification=True,
+        )  # fmt: skip
+
+    def _unreadable(self, group: int, error: Exception) -> FormatError:
+        return FormatError(f"{self.shown} row group {group} cannot be read as parquet ({error})")
+
+    @property
+    def num_groups(self) -> int:
+        """Row groups."""
+        return len(self.group_offsets) - 1
 
     @property
     def num_rows(self) -> int:
@@ -98,10 +142,7 @@ class ParquetFile:
         groups = range(self.group_of(start), self.group_of(stop - 1) + 1)
         group = groups.start
         try:
-            with pq.ParquetFile(
-                self.path, metadata=self.footer, buffer_size=BUFFER_BYTES, pre_buffer=False,
-                read_dictionary=self.schema.names if as_dictionaries else None, page_checksum_verification=True,
-            ) as reader:  # fmt: skip
+            with self._open(self.schema.names if as_dictionaries else None) as reader:
                 for group in groups:
                     row = int(self.group_offsets[group])
                     for batch in reader.iter_batches(batch_rows, row_groups=[group], use_threads=False):
@@ -115,7 +156,7 @@ class ParquetFile:
                     if row != self.group_offsets[group + 1]:
                         raise FormatError(f"{self.shown} row group {group} ends at row {row}; its footer disagrees")
         except PARQUET_ERRORS as error:
-            raise FormatError(f"{self.shown} row group {group} cannot be read as parquet ({error})") from error
+            raise self._unreadable(group, error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +290,7 @@ def _fixed_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn:
     schema, shown, is_list = file.schema, file.shown, is_list_type(arrow_type)
     dims, leaf = _dims(arrow_type)
     dtype = _numpy_dtype(shown, leaf)
-    width = _list_width(file) if is_list else len(schema)
+    width = len(schema) if not is_list else _list_width(file) if None in dims else math.prod(cast(list[int], dims))
     if width is None:
         raise SchemaError(f"{shown} has lists of several lengths; its rows are to have one shape: {ANY_LENGTH}")
     shape = _told_shape(file)
@@ -326,7 +367,7 @@ def _may_be_fixed(file: ParquetFile, element_size: int) -> bool:
 def _list_width(file: ParquetFile) -> int | None:
     """Values in each list, as the footer tells it; None where lists have not as many in each row group."""
     group_rows = np.diff(file.group_offsets).tolist()
-    counts = {pair for pair in zip(file.sizes.num_values.tolist(), group_rows, strict=True) if pair[1]}
+    counts = {pair for pair in zip(file.list_sizes[0].tolist(), group_rows, strict=True) if pair[1]}
     widths = {num_values // num_rows for num_values, num_rows in counts}
     if len(widths) > 1 or any(num_values % num_rows for num_values, num_rows in counts):
         return None
@@ -349,12 +390,6 @@ def _numpy_dtype(shown: str, arrow_type: pa.DataType) -> np.dtype[Any]:
     if name is None:
         raise SchemaError(f"{shown} is {arrow_type}, which is no dtype of a feature; wanted numbers or bool")
     return np.dtype(name)
-
-
-def is_list_type(arrow_type: pa.DataType) -> bool:
-    """Whether a type is one of lists, of whatever length."""
-    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return isinstance(arrow_type, pa.FixedShapeTensorType) or any(check(arrow_type) for check in is_list)
 
 
 def _storage(column: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Do lists in Parquet files all have one length, where the footers leave it open?
+"""Checks whether lists in Parquet files all have one length, where the footers leave it open.
 
 A footer counts the values of a row group, and counts an empty list as one, so lists of other lengths may even out.
 
@@ -38,7 +38,7 @@ def are_of_one_length(files: Sequence[ParquetColumn]) -> bool:
 
 def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, int, int]]:
     """First row and end of what is looked at in each file."""
-    groups = [(file, group) for file in files for group in range(len(file.file.sizes.num_nulls))]
+    groups = [(file, group) for file in files for group in range(file.file.num_groups)]
     is_small = sum(file.num_rows * _row_bytes(file) for file in files) <= CHECK_BYTES
     step = -(-len(groups) // MAX_GROUPS)
     for place, (file, group) in enumerate(groups):
@@ -52,7 +52,7 @@ def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, 
 
 def _has_empty(file: ParquetColumn, group: int) -> bool:
     """Whether statistics tell that a row group has empty lists or nulls, which they count alike."""
-    return bool(file.file.sizes.num_nulls[group])
+    return bool(file.file.list_sizes[1][group])
 
 
 def _has_length(file: ParquetColumn, start: int, stop: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which rows does a stretch of Parquet files of strings, or of lists of any length, hold?
+"""Reads stretches of rows of Parquet files of strings, or of lists of any length.
 
 [Memory] A batch holds as many rows as take ``BATCH_BYTES`` on the average of their row group, and never more than
     ``MAX_BATCH_ROWS``: only long rows that lie side by side take more. A footer does not tell how long the strings are
@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import SchemaError
-from hopstream.ingest.chunked.parquet import BATCH_BYTES, NO_NULLS, ParquetColumn, is_list_type
+from hopstream.ingest.arrow_checks import is_list_type
+from hopstream.ingest.chunked.parquet import BATCH_BYTES, NO_NULLS, ParquetColumn
 from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
 
 MAX_BATCH_ROWS = 1 << 12
@@ -100,8 +101,8 @@ def _arrays(column: ParquetColumn, start: int, stop: int) -> Iterator[tuple[int,
     file, row = column.file, start
     while row < stop:
         group = file.group_of(row)
-        end, is_dictionary = min(stop, int(file.group_offsets[group + 1])), not column.is_list
-        is_dictionary = is_dictionary and bool(file.sizes.has_dictionary[group])
+        end = min(stop, int(file.group_offsets[group + 1]))
+        is_dictionary = not column.is_list and all(record.has_dictionary_page for _, record in file.records([group]))
         batch_rows = max(
             1, min(MAX_BATCH_ROWS, BATCH_BYTES * _group_rows(column, group) // _group_bytes(column, group))
         )
@@ -126,15 +127,14 @@ def _group_rows(column: ParquetColumn, group: int) -> int:
 
 def _group_bytes(column: ParquetColumn, group: int) -> int:
     """Bytes of the elements of a row group, as the footer tells them; strings in dictionaries may take more."""
-    sizes = column.file.sizes
     if column.is_list:
-        return max(1, int(sizes.num_values[group]) * column.dtype.itemsize)
-    return max(1, int(sizes.num_bytes[group]))
+        return max(1, int(column.file.list_sizes[0][group]) * column.dtype.itemsize)
+    return column.file.num_bytes(group)
 
 
 def _num_elements(column: ParquetColumn) -> int:
     """Elements of all rows, about, as the footer tells them."""
-    num_bytes = sum(_group_bytes(column, group) for group in range(len(column.file.sizes.num_values)))
+    num_bytes = sum(_group_bytes(column, group) for group in range(column.file.num_groups))
     item = column.dtype.itemsize * int(np.prod(column.element_shape or (), dtype=np.int64))
     return num_bytes // max(1, item)
 

@@ -20,11 +20,11 @@ from hopstream.checks import known_names
 from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunk_settings import ChunkSettings, DataFormat
 from hopstream.ingest.chunked.chunk_files import write_ends, write_ragged, write_rows
 from hopstream.ingest.chunked.memory import MemoryRagged
 from hopstream.ingest.chunked.opening import METADATA
+from hopstream.ingest.objects.attributes import MASKS
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 Progress = Callable[[str, int, int], None]

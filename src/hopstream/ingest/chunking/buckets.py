@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array
 from hopstream.ingest.chunking.raw_files import append_values, make_file, read_values
-from hopstream.ingest.ids import INTEGER, NAME
+from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME
 from hopstream.kernels.hashing import hash_keys
 from hopstream.kernels.raw_ids import find_ranges, group_rows, hash_strings
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hopstream.ingest.chunked.writing import check_not_masks
 from hopstream.ingest.chunking.plan import Plan
 from hopstream.ingest.chunking.workplace import Table
-from hopstream.ingest.table_metadata import NodeTableSpec, TablesMetadata
+from hopstream.ingest.raw_tables.metadata import NodeTableSpec, TablesMetadata
 from hopstream.ingest.tables import TableSettings, clashing_raw_ids_error
 from hopstream.schema import type_label
 

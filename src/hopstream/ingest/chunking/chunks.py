@@ -21,7 +21,7 @@ from hopstream.ingest.chunking.join import kept_path, read_sorted, settled_folde
 from hopstream.ingest.chunking.raw_files import read_values
 from hopstream.ingest.chunking.read import ENDS, RAW, SPLITS
 from hopstream.ingest.chunking.workplace import Layout, Table, Workplace, workplace_of
-from hopstream.ingest.ids import strings_column
+from hopstream.ingest.raw_tables.raw_ids import strings_column
 from hopstream.schema import FeatureSchema
 
 READ_BYTES = 16 << 20

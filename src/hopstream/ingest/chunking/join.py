@@ -21,7 +21,7 @@ from hopstream.engine import task
 from hopstream.ingest.chunking.buckets import Grouped, strings_of, text_of
 from hopstream.ingest.chunking.raw_files import append_values, new_folder, read_values, write_values
 from hopstream.ingest.chunking.workplace import Ids, Layout, Table, Workplace, workplace_of
-from hopstream.ingest.ids import INTEGER
+from hopstream.ingest.raw_tables.raw_ids import INTEGER
 
 DROPPED = np.uint32(0xFFFFFFFF)
 """The rank of a row that is not kept."""

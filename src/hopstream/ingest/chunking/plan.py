@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from hopstream.engine.allotment import Allotment, Needs
 from hopstream.errors import FormatError
 from hopstream.ingest.chunk_settings import ChunkSettings
-from hopstream.ingest.table_files import CSV_BLOCK_BYTES, FilePart, is_compressed, shown_path
-from hopstream.ingest.table_metadata import TableFiles
+from hopstream.ingest.raw_tables.files import CSV_BLOCK_BYTES, FilePart, is_compressed, shown_path
+from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.ingest.tables import TableSettings
 
 REST_BYTES = 310 << 20

@@ -19,11 +19,10 @@ from hopstream.ingest.chunking.checks import raw_ids_feature
 from hopstream.ingest.chunking.plan import part_of_json
 from hopstream.ingest.chunking.raw_files import append_values, new_folder
 from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, returns_input_errors, workplace_of
-from hopstream.ingest.ids import INTEGER, raw_as, strings_column
-from hopstream.ingest.table_columns import ColumnReader, raw_id_column
-from hopstream.ingest.table_files import Batch, read_part
-from hopstream.ingest.table_nodes import node_raw_ids
-from hopstream.ingest.table_splits import split_names
+from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column
+from hopstream.ingest.raw_tables.files import Batch, read_part
+from hopstream.ingest.raw_tables.nodes_and_edges import node_raw_ids, split_names
+from hopstream.ingest.raw_tables.raw_ids import INTEGER, raw_as, strings_column
 
 SPLITS = tuple(MASK_OF_SPLIT)
 NO_SPLIT = len(SPLITS)

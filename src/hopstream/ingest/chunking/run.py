@@ -24,7 +24,6 @@ from hopstream.engine.resumed import choice_before, held_bytes, job_folder, num_
 from hopstream.engine.settings import WorkSettings, bytes_text, no_progress
 from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import FormatError, NoRoomError, SettingsError
-from hopstream.ingest.apart import check_apart
 from hopstream.ingest.batch_names import check_tables
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
@@ -34,8 +33,8 @@ from hopstream.ingest.chunking.checks import check_declared, optional_names
 from hopstream.ingest.chunking.plan import NEEDS, Estimate, Part, Plan, budget_of, cut_table, estimate
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
-from hopstream.ingest.described import description_of, is_unigraph, read_metadata
-from hopstream.ingest.table_metadata import TablesMetadata
+from hopstream.ingest.raw_tables.metadata import TablesMetadata
+from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.schema import EdgeType
 

@@ -23,17 +23,15 @@ from hopstream.ingest.chunked.writing import (
 )
 from hopstream.ingest.chunking.checks import raw_ids_feature
 from hopstream.ingest.chunking.chunks import chunk_args, write_chunk
-from hopstream.ingest.chunking.findings import Findings
 from hopstream.ingest.chunking.join import find_repeated, join_ends, settle_edges, settle_nodes, sort_implicit
-from hopstream.ingest.chunking.look import look_at_part
 from hopstream.ingest.chunking.plan import TASKS_PER_WORKER, Part
 from hopstream.ingest.chunking.read import read_table_part
+from hopstream.ingest.chunking.survey import Findings, look_at_part
 from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, raise_first
-from hopstream.ingest.table_columns import ColumnReader, other_schema_error, raw_id_column
-from hopstream.ingest.table_edges import dangling_error
-from hopstream.ingest.table_files import Origin, read_part
-from hopstream.ingest.table_metadata import TablesMetadata, check_num_rows
-from hopstream.ingest.table_nodes import repeated_error
+from hopstream.ingest.raw_tables.columns import ColumnReader, other_schema_error, raw_id_column
+from hopstream.ingest.raw_tables.files import Origin, read_part
+from hopstream.ingest.raw_tables.metadata import TablesMetadata, check_num_rows
+from hopstream.ingest.raw_tables.nodes_and_edges import dangling_error, repeated_error
 from hopstream.schema import STRING, EdgeType, FeatureSchema
 
 WORK = {"look": 1, "read": 4, "join": 2, "settle": 1, "write": 2}

@@ -21,15 +21,15 @@ from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_arra
 from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.ingest.chunking.buckets import Buckets, Grouped
 from hopstream.ingest.chunking.plan import Plan
-from hopstream.ingest.described import read_metadata
-from hopstream.ingest.ids import INTEGER, NAME
-from hopstream.ingest.table_metadata import (
+from hopstream.ingest.raw_tables.metadata import (
     EdgeTableSpec,
     FeatureSpec,
     NodeTableSpec,
     TableFiles,
     TablesMetadata,
 )
+from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME
+from hopstream.ingest.source_paths import read_metadata
 from hopstream.schema import STRING, EdgeType, type_label
 
 RawKind = Literal["row", "int64", "string"]

@@ -18,7 +18,7 @@ from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource
 from hopstream.ingest.chunked.sources import BLOCK_ROWS
-from hopstream.ingest.columns import ColumnLike, as_array, as_column, as_keys
+from hopstream.ingest.user_columns import ColumnLike, as_array, as_column, as_keys
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 
 CHUNK_ROWS = 1 << 20

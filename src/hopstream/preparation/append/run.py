@@ -28,7 +28,7 @@ from hopstream.engine.work_folder import WorkFolder, sync, sync_tree
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import is_chunked, open_chunked
-from hopstream.ingest.columns import ColumnLike
+from hopstream.ingest.user_columns import ColumnLike
 from hopstream.preparation.append.addition import NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
 from hopstream.preparation.append.described import digest_of_addition, grown_manifest
 from hopstream.preparation.append.node_ids import KnownNodes

@@ -21,7 +21,7 @@ from hopstream.engine.job import digest_of
 from hopstream.engine.resumed import choice_before
 from hopstream.engine.settings import WorkOptions, WorkSettings
 from hopstream.errors import SettingsError
-from hopstream.ingest.apart import check_apart
+from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.compact.owners import kept_owners
 from hopstream.preparation.reshard.plan import Estimate, Plan
 from hopstream.preparation.reshard.run import plan_reshard, rewrite

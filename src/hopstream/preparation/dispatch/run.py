@@ -36,8 +36,8 @@ from hopstream.engine.job import Job, digest_of
 from hopstream.engine.resumed import choice_before
 from hopstream.engine.settings import no_progress
 from hopstream.graph.checksums import ColumnSums, GraphChecksums
-from hopstream.ingest.apart import check_apart
 from hopstream.ingest.chunked import ChunkedGraph, ragged_features
+from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.dispatch import workplace as workplaces
 from hopstream.preparation.dispatch.columns import ColumnStages, column_sums, row_bytes
 from hopstream.preparation.dispatch.finish import finish_run

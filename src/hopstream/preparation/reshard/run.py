@@ -47,7 +47,7 @@ from hopstream.engine.job import Job, digest_of
 from hopstream.engine.resumed import choice_before
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
-from hopstream.ingest.apart import check_apart
+from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.dispatch.plan import TASKS_PER_WORKER, budget_of
 from hopstream.preparation.job_folder import PLAN
 from hopstream.preparation.reshard import workplace as workplaces

@@ -21,10 +21,10 @@ from hopstream.dataset.paths import MANIFEST
 from hopstream.errors import FormatError, SettingsError, UnknownNameError, quoted
 from hopstream.graph.graph import Graph
 from hopstream.ingest import graph_from_arrays
-from hopstream.ingest.apart import check_apart
-from hopstream.ingest.attributes import MASKS
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked import write_chunked
+from hopstream.ingest.objects.attributes import MASKS
+from hopstream.ingest.source_paths import check_apart
 from hopstream.load.files import read_graph
 from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.uris import local_path

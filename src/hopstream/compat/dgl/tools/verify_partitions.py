@@ -15,7 +15,7 @@ from hopstream.compat.dgl.tools.dgl_files import JSON_STEM
 from hopstream.compat.dgl.verifying import verify_part_files
 from hopstream.dataset.paths import MANIFEST
 from hopstream.ingest.chunked import open_chunked
-from hopstream.ingest.described import is_dgl_config
+from hopstream.ingest.source_paths import is_dgl_config
 from hopstream.preparation.audit.report import NOTHING, VerifyReport
 from hopstream.preparation.audit.run import verify_dataset
 

@@ -10,20 +10,23 @@ to be among them as any other, however often edges name it, and samples of parts
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hopstream.arrays import Array, write_text
 from hopstream.engine import task
 from hopstream.ingest.chunking.buckets import hashes_of
-from hopstream.ingest.chunking.plan import part_of_json
-from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, returns_input_errors, workplace_of
-from hopstream.ingest.ids import INTEGER, NAME, first_non_integer
-from hopstream.ingest.table_columns import LADDER, parsable_dtypes, raw_id_column
-from hopstream.ingest.table_files import Batch, read_part
-from hopstream.ingest.table_nodes import node_raw_ids, not_integers_error
+from hopstream.ingest.chunking.plan import Part, part_of_json
+from hopstream.ingest.chunking.workplace import Ids, RawKind, Table, Workplace, returns_input_errors, workplace_of
+from hopstream.ingest.raw_tables.columns import LADDER, parsable_dtypes, raw_id_column
+from hopstream.ingest.raw_tables.files import Batch, read_part
+from hopstream.ingest.raw_tables.nodes_and_edges import node_raw_ids, not_integers_error
+from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, first_non_integer
+from hopstream.schema import STRING
 
 
 @task
@@ -126,3 +129,80 @@ class _Look:
         self.num_bytes += text.nbytes
         if self._is_implicit:
             self.sample.add(hashes_of(text), text)
+
+
+SAMPLES_PER_BUCKET = 8
+"""So many at least tell where a range of raw ids begins and ends, so that ranges are of about one size."""
+
+
+class Findings:
+    """What has been seen so far, in the order of the tables."""
+
+    def __init__(self, workplace: Workplace, parts: Mapping[int, Sequence[Part]]) -> None:
+        """Of nothing yet."""
+        self._workplace, self._parts, self._plan = workplace, parts, workplace.plan
+        self._specs = workplace.metadata.nodes
+        self._are_integers = {t: spec.id_dtype != STRING for t, spec in self._specs.items()}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._samples: dict[str, Sample] = {}
+        self._dtypes: dict[str, dict[str, str]] = {}
+
+    def must_look_at(self, table: Table, ids: Ids) -> bool:
+        """Whether a column of raw ids decides over those of its node type."""
+        return isinstance(table.owner, str) or self._workplace.is_implicit(ids.node_type)
+
+    def take(self, table: Table, results: Sequence[Mapping[str, Any]]) -> None:
+        """Take what ``look_at_part`` returned of each part of a table."""
+        if any(result["batches"] for result in results):
+            self._dtypes[str(table.number)] = {
+                name: next(dtype for dtype in LADDER if all(dtype in result["dtypes"][name] for result in results))
+                for name in table.undeclared
+            }
+        for ids in table.ids:
+            if self.must_look_at(table, ids):
+                self._are_integers[ids.node_type] &= all(result["integers"][ids.name] for result in results)
+                count, num_bytes = (sum(result[what][ids.name] for result in results) for what in ("counts", "bytes"))
+                self._sizes[ids.node_type] = (count, num_bytes)
+                if self._workplace.is_implicit(ids.node_type):
+                    self._merge_samples(table, ids)
+
+    def _merge_samples(self, table: Table, ids: Ids) -> None:
+        size = self._plan.limits.num_samples
+        merged = self._samples.setdefault(ids.node_type, Sample(size))
+        for number in range(len(self._parts[table.number])):
+            text = self._workplace.sample_path(table, number, ids.name).read_text(encoding="utf-8")
+            sample = Sample.from_text(size, text)
+            merged.add(sample.hashes, sample.cells)
+
+    def decide(self) -> None:
+        """Let tasks know what raw ids and features are, and how nodes are dealt out."""
+        kinds = {node_type: self._kind(node_type) for node_type in self._specs}
+        num_buckets = {node_type: self._num_buckets(node_type, kind) for node_type, kind in kinds.items()}
+        self._workplace.write_known(kinds, num_buckets, self._dtypes)
+
+    def _kind(self, node_type: str) -> RawKind:
+        spec = self._specs[node_type]
+        if spec.files is not None and spec.id_column is None:
+            return "row"
+        return "int64" if self._are_integers[node_type] else "string"
+
+    def _num_buckets(self, node_type: str, kind: RawKind) -> int:
+        if kind == "row":
+            return 1
+        if self._workplace.is_implicit(node_type):
+            return self._bound(node_type, kind)
+        return self._plan.num_buckets(*self._sizes.get(node_type, (0, 0)))
+
+    def _bound(self, node_type: str, kind: RawKind) -> int:
+        """Cut the raw ids of a node type without a table into ranges; how many."""
+        sample = self._samples.get(node_type) or Sample(1)
+        cells = sample.cells.cast(NAME if kind == STRING else INTEGER)
+        cells = cells.take(pc.sort_indices(cells)) if len(cells) else cells
+        num_ids = sample.num_different()
+        num_bytes = int(cells.nbytes / max(1, len(cells)) * num_ids)
+        wanted = 2 * self._plan.num_buckets(num_ids, num_bytes) - 1
+        num_buckets = min(wanted, max(1, len(cells) // SAMPLES_PER_BUCKET))
+        places = [len(cells) * i // num_buckets for i in range(1, num_buckets)]
+        bounds = list(dict.fromkeys(cells[place].as_py() for place in places))
+        write_text(self._workplace.bounds_path(node_type), json.dumps(bounds))
+        return len(bounds) + 1

@@ -11,8 +11,8 @@ from typing import Any, cast
 from hopstream.arrays import IntArray
 from hopstream.errors import SchemaError, quoted
 from hopstream.graph.graph import Graph
-from hopstream.ingest.build import graph_from_arrays
-from hopstream.ingest.columns import ColumnLike, as_array, as_keys
+from hopstream.ingest.from_arrays import graph_from_arrays
+from hopstream.ingest.user_columns import ColumnLike, as_array, as_keys
 from hopstream.schema import EDGE, NODE, EdgeType
 
 NODE_PREFIX, EDGE_PREFIX = "node_", "edge_"

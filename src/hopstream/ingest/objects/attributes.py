@@ -27,8 +27,8 @@ import numpy as np
 from hopstream.arrays import Array, Column, RaggedArray
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.build import graph_from_arrays
-from hopstream.ingest.columns import ColumnLike, TensorLike, as_array
+from hopstream.ingest.from_arrays import graph_from_arrays
+from hopstream.ingest.user_columns import ColumnLike, TensorLike, as_array
 from hopstream.schema import EdgeType, type_label
 
 Attributes = Mapping[str, object]

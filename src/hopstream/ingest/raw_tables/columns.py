@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of
 from hopstream.errors import SchemaError, quoted
-from hopstream.ingest.arrow_types import dtype_name
-from hopstream.ingest.ids import INTEGER, NAME, holds_integers, strings_column
-from hopstream.ingest.table_files import Batch, Origin, shown_path
-from hopstream.ingest.table_metadata import FeatureSpec
+from hopstream.ingest.arrow_checks import dtype_name
+from hopstream.ingest.raw_tables.files import Batch, Origin, shown_path
+from hopstream.ingest.raw_tables.metadata import FeatureSpec
+from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, holds_integers, strings_column
 from hopstream.schema import STRING, FeatureSchema
 
 LADDER = ("int64", "float64", "bool", STRING)
@@ -223,7 +223,7 @@ def parsable_dtypes(batch: Batch, spec: FeatureSpec, dtypes: Sequence[str]) -> l
 
 
 def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:
-    """A column of raw ids as ``hopstream.ingest.ids`` wants it; empty cells are nulls.
+    """A column of raw ids as ``hopstream.ingest.raw_tables.raw_ids`` wants it; empty cells are nulls.
 
     Raises:
         SchemaError: The column is neither of integers nor of strings, or an integer needs more than 63 bits.

@@ -14,7 +14,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import FormatError, SchemaError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.build import Columns, graph_from_arrays
+from hopstream.ingest.from_arrays import Columns, graph_from_arrays
 from hopstream.schema import EDGE, NODE, EdgeType, is_edge_type, type_label
 
 WEIGHT = "weight"

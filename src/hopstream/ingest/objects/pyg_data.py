@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph
-from hopstream.ingest.attributes import (
+from hopstream.ingest.objects.attributes import (
     SPLIT_IDX,
     SPLITS_ARE_CALLED,
     Attributes,
@@ -21,7 +21,7 @@ from hopstream.ingest.attributes import (
     is_like_split,
     left_out,
 )
-from hopstream.ingest.link_splits import LINKS, SPLITS, with_links
+from hopstream.ingest.objects.link_splits import LINKS, SPLITS, with_links
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ DataObjects = DataLike | HeteroDataLike | Sequence[DataLike | HeteroDataLike]
 
 
 def graph_from_data(data: DataObjects) -> Graph:
-    """Make a graph of a PyG data object; ``hopstream.ingest.attributes`` says which attribute becomes what.
+    """Make a graph of a PyG data object; ``hopstream.ingest.objects.attributes`` says which attribute becomes what.
 
     A ``Data`` gets the types ``node`` and ``(node, to, node)``. Tensors on another device are copied to main memory,
     all others are shared with the data object. Attributes of the graph as a whole are left out, which a warning in the
@@ -75,7 +75,7 @@ def graph_from_data(data: DataObjects) -> Graph:
     Args:
         data: A ``Data`` or ``HeteroData``; or the three, for training, validation and testing, that PyG's
             ``RandomLinkSplit`` returns: the graph has the nodes and edges of the first, and the links of all three as
-            edge types of their own with splits (see ``hopstream.ingest.link_splits``).
+            edge types of their own with splits (see ``hopstream.ingest.objects.link_splits``).
 
     Raises:
         SchemaError: The object is no data object, keeps its edges in ``adj_t``, has no ``edge_index`` or no

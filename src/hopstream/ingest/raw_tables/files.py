@@ -14,11 +14,10 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from hopstream.errors import FormatError, SchemaError
-from hopstream.ingest.arrow_types import check_codes
-from hopstream.ingest.csv_rows import MAX_ROW_BYTES, csv_rows, whole_rows
-from hopstream.ingest.parquet_counts import ValueCounts
-from hopstream.ingest.table_metadata import TableFiles
-from hopstream.ingest.table_records import read_rows
+from hopstream.ingest.arrow_checks import ValueCounts, check_codes
+from hopstream.ingest.raw_tables.csv_rows import MAX_ROW_BYTES, csv_rows, whole_rows
+from hopstream.ingest.raw_tables.metadata import TableFiles
+from hopstream.ingest.raw_tables.tfrecords import read_rows
 
 PARQUET_BATCH_ROWS = 1 << 16
 PARQUET_BUFFER_BYTES = 1 << 20

@@ -28,7 +28,7 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import EdgeTable, Graph
-from hopstream.ingest.columns import as_array, as_keys
+from hopstream.ingest.user_columns import as_array, as_keys
 from hopstream.schema import EdgeType, reverse_by_name, type_label
 
 LOG = logging.getLogger(__name__)

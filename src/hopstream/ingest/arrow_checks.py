@@ -1,7 +1,7 @@
-"""Does a Parquet file hold as many values as its footer says?
+"""Names the dtypes of Arrow's types, and checks what Arrow accepts from a damaged Parquet file.
 
-The checksum of a page leaves out the page's header: where that says fewer values than there are, Arrow ends the last
-list, or the column, early and tells nobody. So what was read is counted, and compared with the footer.
+The checksum of a page leaves out the page's header. Where the header says fewer values than there are, Arrow ends the
+last list, or the column, early without an error. So the values that were read are counted and compared with the footer.
 """
 
 from __future__ import annotations
@@ -11,9 +11,41 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hopstream.errors import FormatError
-from hopstream.ingest.chunked.parquet import is_list_type
+from hopstream.schema import NUMERIC_DTYPES
+
+NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""Types that Arrow calls otherwise than numpy. Arrow's own ``to_pandas_dtype`` needs pandas in some versions."""
+
+
+def dtype_name(arrow_type: pa.DataType) -> str | None:
+    """Name of the dtype of an Arrow type of numbers or bool; None for all others."""
+    name = NUMPY_NAMES.get(str(arrow_type), str(arrow_type))
+    return name if name in NUMERIC_DTYPES else None
+
+
+def is_list_type(arrow_type: pa.DataType) -> bool:
+    """Whether a type is one of lists, of whatever length."""
+    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return isinstance(arrow_type, pa.FixedShapeTensorType) or any(check(arrow_type) for check in is_list)
+
+
+def check_codes(columns: pa.Table | pa.RecordBatch) -> None:
+    """Refuse codes that are in no dictionary, which Arrow takes from a damaged Parquet file as they are.
+
+    Raises:
+        pa.ArrowInvalid: There is one.
+    """
+    for name, column in zip(columns.schema.names, columns.columns, strict=True):
+        if not pa.types.is_dictionary(column.type):
+            continue
+        for chunk in getattr(column, "chunks", [column]):
+            found, num_values = pc.min_max(chunk.indices).as_py(), len(chunk.dictionary)
+            if found["min"] is not None and not 0 <= found["min"] <= found["max"] < num_values:
+                codes = f"{found['min']} to {found['max']}"
+                raise pa.ArrowInvalid(f"column {name!r} has codes {codes} for a dictionary of {num_values} values")
 
 
 class ValueCounts:

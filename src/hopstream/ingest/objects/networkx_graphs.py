@@ -12,7 +12,7 @@ from hopstream.checks import known_names
 from hopstream.errors import MissingDependencyError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.batch_names import check_graph
-from hopstream.ingest.columns import as_column
+from hopstream.ingest.user_columns import as_column
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 RELATION = EDGE[1]

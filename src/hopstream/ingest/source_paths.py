@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.json_files import read_json
-from hopstream.ingest.table_metadata import TablesMetadata, read_json_metadata
+from hopstream.ingest.raw_tables.metadata import TablesMetadata, read_json_metadata
+from hopstream.uris import local_path
 
 METADATA = "metadata.json"
 PYG_META = "META.json"
@@ -114,7 +117,46 @@ def read_metadata(path: Path, data_path: str | None = None) -> TablesMetadata:
     """
     check_data_path(path, data_path)
     if is_unigraph(path):
-        from hopstream.ingest.unigraph import read_unigraph  # protobuf is for those who need it
+        from hopstream.ingest.raw_tables.unigraph import read_unigraph  # protobuf is for those who need it
 
         return read_unigraph(path, data_path=None if data_path is None else Path(data_path))
     return read_json_metadata(path)
+
+
+def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathLike[str]], name: str = "out") -> None:
+    """Refuse a place to write that is, holds, or lies in something that is read.
+
+    Folders beside each other are apart, whatever they lie in; so is a folder beside a file that is read.
+
+    Args:
+        out: The place.
+        inputs: What is read, in a few words, to where it is: a folder, or a file. The metadata of a chunked graph
+            stands for its folder, out of which its files do not lead.
+        name: The argument that gave the place, for the message.
+
+    Raises:
+        SettingsError: They are not apart; the message says which is in which.
+    """
+    target = Path(os.path.realpath(local_path(out)))
+    for what, given in inputs.items():
+        given = local_path(given)
+        path = _folder_of_pieces(given) or given
+        source = Path(os.path.realpath(path))
+        if target == source:
+            how = f"which is {what} itself"
+        elif source in target.parents and not source.is_file():
+            how = f"which lies in {path}, {what}"
+        elif target in source.parents:
+            how = f"which holds {path}, {what}"
+        else:
+            continue
+        raise SettingsError(f"{name} is {out}, {how}; give a folder beside what is read")
+
+
+def _folder_of_pieces(path: Path) -> Path | None:
+    if path.suffix != ".json" or not path.is_file():
+        return None
+    from hopstream.ingest.chunked import is_chunked  # only here: it loads Arrow, which not all who ask here need
+    from hopstream.ingest.source_paths import are_partitions
+
+    return path.parent if are_partitions(path) or is_chunked(path) else None

@@ -1,0 +1,262 @@
+"""Reads the nodes of a table, or those that edges name, with the key and the split of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopstream.arrays import IntArray
+from hopstream.errors import SchemaError, quoted
+from hopstream.graph.graph import EdgeTable, NodeTable
+from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column, take_rows
+from hopstream.ingest.raw_tables.files import Batch, Origin, read_batches
+from hopstream.ingest.raw_tables.metadata import EdgeTableSpec, NodeTableSpec, TableFiles, TablesMetadata
+from hopstream.ingest.raw_tables.raw_ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
+from hopstream.schema import EdgeType, type_label
+
+MERGED_BATCHES = 64
+"""How many batches' distinct raw ids are kept before they are made one."""
+
+
+def read_node_table(
+    node_type: str, spec: NodeTableSpec, files: TableFiles, *, is_dropping: bool
+) -> tuple[RawIds, NodeTable, dict[str, IntArray], int]:
+    """Read one node type's raw ids, features and splits, and how many rows were left out.
+
+    Args:
+        node_type: Its name.
+        spec: Its columns.
+        files: Its files.
+        is_dropping: Leave out rows whose raw id an earlier row has, instead of raising.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: A raw id is empty, of the wrong dtype or there twice, or a feature is not what its spec says.
+    """
+    readers = {name: ColumnReader(f"{node_type}.{name}", feature) for name, feature in spec.features.items()}
+    columns = [name for feature in spec.features.values() for name in feature.columns]
+    columns += [name for name in (spec.id_column, spec.split_column) if name is not None]
+    origins: list[Origin] = []
+    raw: list[pa.Array] = []
+    chunks: list[pa.Array] = []
+    num_rows = 0
+    for batch in read_batches(files, columns):
+        for reader in readers.values():
+            reader.add(batch)
+        if spec.id_column is not None:
+            origins.append(batch.origin)
+            raw.append(node_raw_ids(node_type, spec, batch))
+        if spec.split_column is not None:
+            chunks.append(split_names(node_type, spec.split_column, batch))
+        num_rows += batch.num_rows
+    ids = RawIds(None, num_rows) if spec.id_column is None else collect_raw_ids(raw, spec.id_dtype)
+    columns_read = {name: reader.finish() for name, reader in readers.items()}
+    rows = ids.first_rows() if is_dropping else None
+    if rows is None:
+        _refuse_repeated(node_type, ids, origins, raw)
+        return ids, NodeTable(num_nodes=num_rows, features=columns_read), splits_of(chunks), 0
+    nodes = NodeTable(num_nodes=len(rows), features={name: take_rows(c, rows) for name, c in columns_read.items()})
+    return ids.take(rows), nodes, splits_of(chunks, rows), num_rows - len(rows)
+
+
+def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
+    """The distinct raw ids that edges name as nodes of a type, ascending; empty ends name none.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: A raw id is of the wrong dtype.
+    """
+    seen: dict[str, list[pa.Array]] = {}
+    for edge_type, edges in metadata.edges.items():
+        columns = [c for t, c in ((edge_type[0], edges.src_column), (edge_type[2], edges.dst_column)) if t == node_type]
+        for batch in read_batches(edges.files, columns) if columns else ():
+            for column in columns:
+                label = f"{type_label(edge_type)}.{column}"
+                raw = raw_id_column(batch, column, label).drop_null()
+                if spec.id_dtype == "int64" and first_non_integer(raw) is not None:
+                    raise not_integers_error(label, node_type)
+                chunks = seen.setdefault(str(raw.type), [])
+                chunks.append(raw.unique())
+                if len(chunks) == MERGED_BATCHES:
+                    chunks[:] = [pc.unique(pa.chunked_array(chunks))]
+    return sorted_raw_ids([chunk for chunks in seen.values() for chunk in chunks], spec.id_dtype)
+
+
+def not_integers_error(label: str, node_type: str) -> SchemaError:
+    """The error of ends of edges that are not what the raw ids of a node type without a table are declared to be."""
+    return SchemaError(f"{label} holds raw ids that are no integers, as {node_type}.id.dtype has them")
+
+
+def node_raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
+    """The raw ids of a batch of a node table, as its file has them.
+
+    Raises:
+        SchemaError: A raw id is empty, or none of the declared dtype.
+    """
+    label = f"{node_type}.{spec.id_column}"
+    raw = raw_id_column(batch, str(spec.id_column), label)
+    if raw.null_count:
+        row = int(np.argmax(raw.is_null().to_numpy(zero_copy_only=False)))
+        raise SchemaError(f"{label} is empty at {batch.origin.place(row)}; every node has a raw id")
+    bad_row = first_non_integer(raw) if spec.id_dtype == "int64" else None
+    if bad_row is not None:
+        raise SchemaError(f"{label} is {quoted(raw[bad_row].as_py())} at {batch.origin.place(bad_row)}; wanted int64")
+    return raw
+
+
+def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw: Sequence[pa.Array]) -> None:
+    row = ids.first_repeated()
+    if ids.values is None or row is None:
+        return
+    first = int(pc.index(ids.values, ids.values[row]).as_py())
+    ends = np.cumsum([len(chunk) for chunk in raw])
+    places = []
+    for position in (first, row):
+        batch = int(np.searchsorted(ends, position, side="right"))
+        places.append(origins[batch].place(position - int(ends[batch] - len(raw[batch]))))
+    raise repeated_error(node_type, ids.values[row].as_py(), places)
+
+
+def repeated_error(node_type: str, raw: object, places: Sequence[str]) -> SchemaError:
+    """The error of a raw id that is in two places."""
+    return SchemaError(
+        f"{node_type} has raw id {quoted(raw)} twice: {places[0]} and {places[1]}; "
+        'read with on_duplicate="drop" to keep the first of such rows'
+    )
+
+
+LOOKUP_ROWS = 1 << 22
+"""Edges whose ends are looked up at once; a lookup hashes all raw ids of the node type again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The raw ids at both ends of a batch of edges."""
+
+    origin: Origin
+    src: pa.Array
+    dst: pa.Array
+
+
+def read_edge_table(
+    edge_type: EdgeType, spec: EdgeTableSpec, raw_ids: Mapping[str, RawIds], *, is_dropping: bool
+) -> tuple[EdgeTable, dict[str, IntArray], int]:
+    """Read one edge type.
+
+    Args:
+        edge_type: Its name.
+        spec: Its files and columns.
+        raw_ids: The raw ids of every node type.
+        is_dropping: Leave out edges with an end that is no node, instead of raising.
+
+    Returns:
+        The edges in table order, their splits, and how many were left out.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: An end is empty or no node, or a feature is not what its spec says.
+    """
+    label = type_label(edge_type)
+    readers = {name: ColumnReader(f"{label}.{name}", feature) for name, feature in spec.features.items()}
+    columns = [spec.src_column, spec.dst_column, *(name for f in spec.features.values() for name in f.columns)]
+    columns += [spec.split_column] if spec.split_column is not None else []
+    waiting: list[_Ends] = []
+    chunks: list[pa.Array] = []
+    src_keys, dst_keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+
+    def look_up() -> None:
+        src = raw_ids[edge_type[0]].keys_of([ends.src for ends in waiting])
+        dst = raw_ids[edge_type[2]].keys_of([ends.dst for ends in waiting])
+        if not is_dropping:
+            _refuse_dangling(edge_type, spec, waiting, (src, dst))
+        src_keys.append(src)
+        dst_keys.append(dst)
+        waiting.clear()
+
+    for batch in read_batches(spec.files, columns):
+        for reader in readers.values():
+            reader.add(batch)
+        src, dst = (raw_id_column(batch, c, f"{label}.{c}") for c in (spec.src_column, spec.dst_column))
+        waiting.append(_Ends(batch.origin, src, dst))
+        if spec.split_column is not None:
+            chunks.append(split_names(label, spec.split_column, batch))
+        if sum(len(ends.src) for ends in waiting) >= LOOKUP_ROWS:
+            look_up()
+    look_up()
+    edges = EdgeTable(
+        src_keys=np.concatenate(src_keys),
+        dst_keys=np.concatenate(dst_keys),
+        features={name: reader.finish() for name, reader in readers.items()},
+    )
+    rows = np.flatnonzero((edges.src_keys >= 0) & (edges.dst_keys >= 0))
+    num_dropped = edges.num_edges - len(rows)
+    if not num_dropped:
+        return edges, splits_of(chunks), 0
+    return _without_dangling(edges, rows), splits_of(chunks, rows), num_dropped
+
+
+def _without_dangling(edges: EdgeTable, rows: IntArray) -> EdgeTable:
+    return EdgeTable(
+        src_keys=edges.src_keys[rows],
+        dst_keys=edges.dst_keys[rows],
+        features={name: take_rows(column, rows) for name, column in edges.features.items()},
+    )
+
+
+def _refuse_dangling(
+    edge_type: EdgeType, spec: EdgeTableSpec, batches: Sequence[_Ends], keys: tuple[IntArray, IntArray]
+) -> None:
+    is_dangling = (keys[0] < 0) | (keys[1] < 0)
+    if not is_dangling.any():
+        return
+    row = int(np.argmax(is_dangling))
+    node_type, column = (edge_type[0], spec.src_column) if keys[0][row] < 0 else (edge_type[2], spec.dst_column)
+    is_src = keys[0][row] < 0
+    for ends in batches:
+        if row < len(ends.src):
+            raw = (ends.src if is_src else ends.dst)[row].as_py()
+            raise dangling_error(f"{type_label(edge_type)}.{column}", raw, node_type, ends.origin.place(row))
+        row -= len(ends.src)
+
+
+def dangling_error(label: str, raw: object, node_type: str, place: str) -> SchemaError:
+    """The error of an end that is empty (``raw`` is None) or no node."""
+    got = "is empty" if raw is None else f"is {quoted(raw)}, which no {node_type} node has"
+    return SchemaError(f'{label} {got}, at {place}; read with on_dangling="drop" to leave such edges out')
+
+
+def split_names(label: str, column: str, batch: Batch) -> pa.Array:
+    """The name of each row's split; null where the cell is empty.
+
+    Raises:
+        SchemaError: The column does not hold strings.
+    """
+    names = batch.columns[column]
+    if pa.types.is_dictionary(names.type):
+        names = names.dictionary_decode()
+    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type)):
+        raise SchemaError(
+            f"{label}.{column} is {names.type} at {batch.origin.place(0)}; a split column holds names of splits"
+        )
+    marks = pa.array(["", *batch.origin.files.null_values], pa.string())
+    names = names.cast(pa.string())
+    return pc.if_else(pc.is_in(names, value_set=marks), None, names)
+
+
+def splits_of(chunks: Sequence[pa.Array], rows: IntArray | None = None) -> dict[str, IntArray]:
+    """Split name to ascending keys, in the order in which the table first names them.
+
+    Args:
+        chunks: What ``split_names`` gave for each batch.
+        rows: int64[n], the rows that are kept, ascending, which are numbered anew; None for all.
+    """
+    if not chunks:
+        return {}
+    names = pa.chunked_array(chunks).combine_chunks().dictionary_encode()
+    codes = names.indices.fill_null(-1).to_numpy()
+    codes = codes if rows is None else codes[rows]
+    return {name: np.flatnonzero(codes == code) for code, name in enumerate(names.dictionary.to_pylist())}
