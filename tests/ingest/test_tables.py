@@ -1,4 +1,4 @@
-"""Do tables become the graph that their JSON describes, and does every flaw name its file and line?"""
+"""Checks that tables become the graph that their JSON describes, and that every flaw names its file and line."""
 
 import gzip
 import json
@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopstream.errors import FormatError, SchemaError, SettingsError
-from hopstream.ingest import read_graph, table_edges, table_files, table_nodes
+from hopstream.ingest import read_graph
 from hopstream.ingest.chunking.run import chunk_tables
+from hopstream.ingest.raw_tables import files, nodes_and_edges
 from hopstream.ingest.tables import TableSettings, read_tables
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -60,7 +61,8 @@ class Tables:
 
 @pytest.fixture
 def tables(tmp_path):
-    return Tables(tmp_path)
+    (tmp_path / "tables").mkdir()
+    return Tables(tmp_path / "tables")
 
 
 def column(graph, owner, name):
@@ -187,9 +189,9 @@ def test_nodes_that_only_edges_name(tables):
 
 
 def test_nodes_of_edges_do_not_depend_on_batches(tables, monkeypatch, rng):
-    monkeypatch.setattr(table_files, "CSV_BLOCK_BYTES", 64)
-    monkeypatch.setattr(table_nodes, "MERGED_BATCHES", 3)
-    monkeypatch.setattr(table_edges, "LOOKUP_ROWS", 7)
+    monkeypatch.setattr(files, "CSV_BLOCK_BYTES", 64)
+    monkeypatch.setattr(nodes_and_edges, "MERGED_BATCHES", 3)
+    monkeypatch.setattr(nodes_and_edges, "LOOKUP_ROWS", 7)
     sources, targets = rng.integers(-50, 50, 200), rng.integers(-50, 50, 200)
     lines = "".join(f"{s},{t},{i}\n" for i, (s, t) in enumerate(zip(sources, targets, strict=True)))
     tables.nodes = {"user": {"from_edges": True}}
@@ -313,7 +315,7 @@ def test_parquet_tables(tables):
 
 
 def test_parquet_batches_do_not_show(tables, monkeypatch):
-    monkeypatch.setattr(table_files, "PARQUET_BATCH_ROWS", 2)
+    monkeypatch.setattr(files, "PARQUET_BATCH_ROWS", 2)
     tags = [[1], [], [2, 3], [4], [], [5, 6, 7], [8]]
     names = ["", "b", "cc", "ddd", "e", "", "ü"]
     tables.write_parquet("films.parquet", id=[str(i) for i in range(7)], tags=tags, name=names, n=list(range(7)))
@@ -466,12 +468,16 @@ def test_raw_ids_of_parquet_are_integers_or_strings(tables, raw):
 )
 def test_flaws_name_their_file_and_line(tables, name, text, error, message):
     tables.write(name, text)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as in_memory:
         tables.read()
+    with pytest.raises(error) as chunked:
+        chunk_tables(tables.root, tables.root.parent / "out", num_workers=0)
+    assert str(chunked.value) == str(in_memory.value).replace("Row #5: ", "")  # which threads of Arrow do not count
+    assert not (tables.root.parent / "out").exists() and list(tables.root.parent.glob(".*")) == []
 
 
 def test_lines_are_counted_through_quoted_lines_and_later_files(tables, monkeypatch):
-    monkeypatch.setattr(table_files, "CSV_BLOCK_BYTES", 48)
+    monkeypatch.setattr(files, "CSV_BLOCK_BYTES", 48)
     tables.write("films.csv", 'id,title,a,b\n\n"x","three\n\nlines",1,2\ny,B,3,4\nw,C,5,6\nv,D,7,oops\n')
     tables.feature("film", pos={"columns": ["a", "b"], "dtype": "float32"})
     with pytest.raises(SchemaError, match=r"film\.pos is 'oops' at films\.csv line 8; wanted float32"):

@@ -1,15 +1,15 @@
-"""Reads the nodes of a table, or those that edges name, with the key and the split of each."""
+"""Reads tables of nodes and of edges into memory, and finds repeated nodes and edges whose end is no node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import Column, IntArray
 from hopstream.errors import SchemaError, quoted
 from hopstream.graph.graph import EdgeTable, NodeTable
 from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column, take_rows
@@ -37,30 +37,64 @@ def read_node_table(
         FormatError: A file is missing or damaged.
         SchemaError: A raw id is empty, of the wrong dtype or there twice, or a feature is not what its spec says.
     """
-    readers = {name: ColumnReader(f"{node_type}.{name}", feature) for name, feature in spec.features.items()}
-    columns = [name for feature in spec.features.values() for name in feature.columns]
-    columns += [name for name in (spec.id_column, spec.split_column) if name is not None]
+    table = _TableRows(node_type, spec)
     origins: list[Origin] = []
     raw: list[pa.Array] = []
-    chunks: list[pa.Array] = []
     num_rows = 0
-    for batch in read_batches(files, columns):
-        for reader in readers.values():
-            reader.add(batch)
+    for batch in table.batches(files, [spec.id_column] if spec.id_column is not None else []):
         if spec.id_column is not None:
             origins.append(batch.origin)
             raw.append(node_raw_ids(node_type, spec, batch))
-        if spec.split_column is not None:
-            chunks.append(split_names(node_type, spec.split_column, batch))
         num_rows += batch.num_rows
     ids = RawIds(None, num_rows) if spec.id_column is None else collect_raw_ids(raw, spec.id_dtype)
-    columns_read = {name: reader.finish() for name, reader in readers.items()}
-    rows = ids.first_rows() if is_dropping else None
-    if rows is None:
+    features = table.features()
+    kept = ids.first_rows() if is_dropping else None
+    if kept is None:
         _refuse_repeated(node_type, ids, origins, raw)
-        return ids, NodeTable(num_nodes=num_rows, features=columns_read), splits_of(chunks), 0
-    nodes = NodeTable(num_nodes=len(rows), features={name: take_rows(c, rows) for name, c in columns_read.items()})
-    return ids.take(rows), nodes, splits_of(chunks, rows), num_rows - len(rows)
+        return ids, NodeTable(num_nodes=num_rows, features=features), table.splits(), 0
+    nodes = NodeTable(num_nodes=len(kept), features=_take(features, kept))
+    return ids.take(kept), nodes, table.splits(kept), num_rows - len(kept)
+
+
+class _TableRows:
+    """Collects the features and splits of a table while its rows are read."""
+
+    def __init__(self, label: str, spec: NodeTableSpec | EdgeTableSpec) -> None:
+        self._label, self._split_column = label, spec.split_column
+        self._readers = {name: ColumnReader(f"{label}.{name}", feature) for name, feature in spec.features.items()}
+        self._columns = [name for feature in spec.features.values() for name in feature.columns]
+        self._splits: list[pa.Array] = []
+
+    def batches(self, files: TableFiles, id_columns: Sequence[str]) -> Iterator[Batch]:
+        """Read the table once; the batches also have the columns of raw ids."""
+        splits = [self._split_column] if self._split_column is not None else []
+        for batch in read_batches(files, [*self._columns, *id_columns, *splits]):
+            for reader in self._readers.values():
+                reader.add(batch)
+            yield batch
+            if self._split_column is not None:
+                self._splits.append(split_names(self._label, self._split_column, batch))
+
+    def features(self) -> dict[str, Column]:
+        """All rows of each feature."""
+        return {name: reader.finish() for name, reader in self._readers.items()}
+
+    def splits(self, kept: IntArray | None = None) -> dict[str, IntArray]:
+        """Split name to ascending keys, in the order in which the table first names them.
+
+        Args:
+            kept: int64[n], the rows that are kept, ascending, which are numbered anew; None for all.
+        """
+        if not self._splits:
+            return {}
+        names = pa.chunked_array(self._splits).combine_chunks().dictionary_encode()
+        codes = names.indices.fill_null(-1).to_numpy()
+        codes = codes if kept is None else codes[kept]
+        return {name: np.flatnonzero(codes == code) for code, name in enumerate(names.dictionary.to_pylist())}
+
+
+def _take(features: Mapping[str, Column], rows: IntArray) -> dict[str, Column]:
+    return {name: take_rows(column, rows) for name, column in features.items()}
 
 
 def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
@@ -161,11 +195,8 @@ def read_edge_table(
         SchemaError: An end is empty or no node, or a feature is not what its spec says.
     """
     label = type_label(edge_type)
-    readers = {name: ColumnReader(f"{label}.{name}", feature) for name, feature in spec.features.items()}
-    columns = [spec.src_column, spec.dst_column, *(name for f in spec.features.values() for name in f.columns)]
-    columns += [spec.split_column] if spec.split_column is not None else []
+    table = _TableRows(label, spec)
     waiting: list[_Ends] = []
-    chunks: list[pa.Array] = []
     src_keys, dst_keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
 
     def look_up() -> None:
@@ -177,34 +208,19 @@ def read_edge_table(
         dst_keys.append(dst)
         waiting.clear()
 
-    for batch in read_batches(spec.files, columns):
-        for reader in readers.values():
-            reader.add(batch)
+    for batch in table.batches(spec.files, [spec.src_column, spec.dst_column]):
         src, dst = (raw_id_column(batch, c, f"{label}.{c}") for c in (spec.src_column, spec.dst_column))
         waiting.append(_Ends(batch.origin, src, dst))
-        if spec.split_column is not None:
-            chunks.append(split_names(label, spec.split_column, batch))
         if sum(len(ends.src) for ends in waiting) >= LOOKUP_ROWS:
             look_up()
     look_up()
-    edges = EdgeTable(
-        src_keys=np.concatenate(src_keys),
-        dst_keys=np.concatenate(dst_keys),
-        features={name: reader.finish() for name, reader in readers.items()},
-    )
-    rows = np.flatnonzero((edges.src_keys >= 0) & (edges.dst_keys >= 0))
-    num_dropped = edges.num_edges - len(rows)
+    src_of, dst_of, features = np.concatenate(src_keys), np.concatenate(dst_keys), table.features()
+    kept = np.flatnonzero((src_of >= 0) & (dst_of >= 0))
+    num_dropped = len(src_of) - len(kept)
     if not num_dropped:
-        return edges, splits_of(chunks), 0
-    return _without_dangling(edges, rows), splits_of(chunks, rows), num_dropped
-
-
-def _without_dangling(edges: EdgeTable, rows: IntArray) -> EdgeTable:
-    return EdgeTable(
-        src_keys=edges.src_keys[rows],
-        dst_keys=edges.dst_keys[rows],
-        features={name: take_rows(column, rows) for name, column in edges.features.items()},
-    )
+        return EdgeTable(src_keys=src_of, dst_keys=dst_of, features=features), table.splits(), 0
+    edges = EdgeTable(src_keys=src_of[kept], dst_keys=dst_of[kept], features=_take(features, kept))
+    return edges, table.splits(kept), num_dropped
 
 
 def _refuse_dangling(
@@ -245,18 +261,3 @@ def split_names(label: str, column: str, batch: Batch) -> pa.Array:
     marks = pa.array(["", *batch.origin.files.null_values], pa.string())
     names = names.cast(pa.string())
     return pc.if_else(pc.is_in(names, value_set=marks), None, names)
-
-
-def splits_of(chunks: Sequence[pa.Array], rows: IntArray | None = None) -> dict[str, IntArray]:
-    """Split name to ascending keys, in the order in which the table first names them.
-
-    Args:
-        chunks: What ``split_names`` gave for each batch.
-        rows: int64[n], the rows that are kept, ascending, which are numbered anew; None for all.
-    """
-    if not chunks:
-        return {}
-    names = pa.chunked_array(chunks).combine_chunks().dictionary_encode()
-    codes = names.indices.fill_null(-1).to_numpy()
-    codes = codes if rows is None else codes[rows]
-    return {name: np.flatnonzero(codes == code) for code, name in enumerate(names.dictionary.to_pylist())}

@@ -19,7 +19,7 @@ from hopstream.tfgnn.messages import EXAMPLE, message_class
 from hopstream.tfgnn.tfrecord import RecordWriter
 from tests.ingest.chunking.worlds import SMALL
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "tfgnn"
+DATA = Path(__file__).parents[3].parent / "shared" / "data" / "tfgnn"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data are not here")
 
 USERS = {

@@ -1,4 +1,4 @@
-"""Is it told where the header of a page, which no checksum covers, says fewer values than there are?"""
+"""Checks that damage which Arrow accepts is an error: page headers with fewer values, codes in no dictionary."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,11 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from hopstream.errors import FormatError
-from hopstream.ingest.arrow_checks import ValueCounts
+from hopstream.ingest.arrow_checks import ValueCounts, check_codes
+from hopstream.ingest.chunked.parquet import open_parquet
 from hopstream.ingest.example_tables import ExampleTables
 from hopstream.ingest.raw_tables.files import FilePart, TableFiles, read_part
 
 HEADER_BYTES = 40
+WORDS = ["a", "b", "c"] * 20
 LISTS = {
     "list": pa.array([[row] * 30 for row in range(40)], pa.list_(pa.int64())),
     "large": pa.array([[row] * 30 for row in range(40)], pa.large_list(pa.int64())),
@@ -80,3 +82,45 @@ def test_what_a_file_counts_is_counted(tmp_path):
             less.add(file.read_row_group(0).select([name]).slice(1))
             with pytest.raises(FormatError, match=rf"whole has \d+ values in column '{name}'; its footer says \d+"):
                 less.check("whole", [0])
+
+
+def read_chunk(path):
+    file = open_parquet(path, path.name)
+    return [column for _, (column,) in file.batches(0, file.num_rows, 20, as_dictionaries=True)]
+
+
+def read_dictionary(path):
+    files = TableFiles(root=path.parent, paths=(path,), format="parquet")
+    return [batch.columns["x"] for batch in read_part(files, FilePart(file=0), ["x"])]
+
+
+@pytest.mark.parametrize("read", [read_chunk, read_dictionary])
+def test_no_bit_leads_out_of_a_dictionary(tmp_path, read):
+    path = tmp_path / "hurt"
+    pq.write_table(pa.table({"x": pa.array(WORDS).dictionary_encode()}), path, compression="none")
+    whole = path.read_bytes()
+    assert [word for column in read(path) for word in column.to_pylist()] == WORDS
+    told = []
+    for place in range(4, len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")):  # up to the footer
+        for bit in range(8):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            try:
+                columns = read(path)
+            except FormatError as error:
+                told.append(str(error))
+                continue
+            for column in columns:
+                codes = column.indices.drop_null().to_numpy()
+                assert not len(codes) or 0 <= codes.min() <= codes.max() < len(column.dictionary)
+    assert any("column 'x' has codes 0 to 3 for a dictionary of 3 values" in words for words in told)
+
+
+def test_codes_of_every_chunk_are_looked_at():
+    words = pa.array(["a", "b"])
+    good = pa.DictionaryArray.from_arrays(pa.array([0, None, 1], pa.int8()), words)
+    none = pa.DictionaryArray.from_arrays(pa.array([None], pa.int8()), words[:0])
+    check_codes(pa.table({"x": pa.chunked_array([good, none, good[:0]]), "y": [1, 2, 3, 4]}))
+    for code, shown in ((2, "0 to 2"), (-1, "-1 to 0")):
+        bad = pa.DictionaryArray.from_arrays(pa.array([0, code], pa.int8()), words, safe=False)
+        with pytest.raises(pa.ArrowInvalid, match=f"column 'x' has codes {shown} for a dictionary of 2 values"):
+            check_codes(pa.table({"x": pa.chunked_array([good, bad])}))

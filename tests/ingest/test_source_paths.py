@@ -1,4 +1,4 @@
-"""Is what is written kept apart from what is read, and are folders beside each other left alone?"""
+"""Checks that folders to write are refused inside, around and at what is read, and nowhere else."""
 
 from __future__ import annotations
 

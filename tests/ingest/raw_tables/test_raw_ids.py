@@ -1,4 +1,4 @@
-"""Does every raw id get the key a dictionary would give it?"""
+"""Checks that every raw id gets the key that a dictionary would give it."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import SchemaError
-from hopstream.ingest.raw_tables import raw_ids as ids
+from hopstream.ingest.raw_tables import raw_ids
 from hopstream.ingest.raw_tables.raw_ids import (
     INTEGER,
     NAME,
@@ -121,7 +121,7 @@ def test_no_ids_at_all():
 
 
 def test_more_ids_than_arrow_can_look_up(monkeypatch):
-    monkeypatch.setattr(ids, "MAX_IDS", 2)
+    monkeypatch.setattr(raw_ids, "MAX_IDS", 2)
     with pytest.raises(SchemaError, match="3 raw ids of one node type; no more than 2"):
         collect_raw_ids([pa.array([1, 2, 3], INTEGER)], None)
 
