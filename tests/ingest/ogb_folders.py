@@ -1,4 +1,4 @@
-"""How does OGB lay a dataset out on disk? Each function writes one layout and returns the arrays that ``ogb`` gives."""
+"""Writes datasets as OGB lays them out. Each function writes one layout and returns the arrays that ``ogb`` gives."""
 
 from __future__ import annotations
 

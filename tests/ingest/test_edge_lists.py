@@ -1,4 +1,4 @@
-"""Does a text file with an edge on each line become the graph that it says?"""
+"""Checks the graphs of text files with an edge on each line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are examples of Parquet files the lists that they would be as messages?"""
+"""Checks that examples in Parquet files are the lists that they would be as messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does ``graph_from_arrays`` build the graph that was meant, and say what is wrong with one that was not?"""
+"""Checks the graphs of ``graph_from_arrays``, and that each error says what is wrong."""
 
 import numpy as np
 import pytest

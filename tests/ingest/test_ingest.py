@@ -1,4 +1,4 @@
-"""Does ``read_graph`` find the reader for whatever it is given, and list the readers where there is none?"""
+"""Checks that ``read_graph`` finds the reader of each kind of source, and lists the readers where there is none."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Does an ``.npz`` file come back as the graph that was written, and is every other file refused?"""
+"""Checks that an ``.npz`` file reads back as the graph that was written, and that every other file is refused."""
 
 import io
 import zipfile

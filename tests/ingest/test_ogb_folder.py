@@ -1,4 +1,4 @@
-"""Is the graph in a folder of OGB's the one that ``graph_from_ogb`` makes of the arrays that ``ogb`` gives of it?"""
+"""Checks that a folder of OGB's gives the graph that ``graph_from_ogb`` makes of the arrays that ``ogb`` gives."""
 
 from __future__ import annotations
 

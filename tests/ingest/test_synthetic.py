@@ -1,4 +1,4 @@
-"""Are R-MAT graphs whole, repeatable, skewed, and worth learning on?"""
+"""Checks that R-MAT graphs are whole, repeatable, skewed, and worth learning on."""
 
 from __future__ import annotations
 

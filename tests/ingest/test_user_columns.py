@@ -1,4 +1,4 @@
-"""Does whatever a user holds become the column they mean, and nothing else pass?"""
+"""Checks that users' arrays, tensors and lists become the columns that they mean, and that all else is refused."""
 
 import sys
 

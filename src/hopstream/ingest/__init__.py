@@ -1,4 +1,4 @@
-"""How does whatever holds a graph (a file, a folder, an object in memory) become a ``Graph``?"""
+"""Reads a graph from a file, a folder or an object in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READABLE = (
 
 
 def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) -> Graph:
-    """Read a graph out of whatever can be read without torch; ``hopstream.read_graph`` reads the rest too.
+    """Read a graph from any source that is read without torch; ``hopstream.read_graph`` also reads ``.pt``.
 
     Args:
         source: What ``hopstream.load.files.read_graph`` takes, but for ``.pt`` files and folders with such.

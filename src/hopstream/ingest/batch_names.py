@@ -37,17 +37,17 @@ def check_batch_names(features: Mapping[str | EdgeType, Iterable[str]], *, is_ex
     """
     is_untyped = features.keys() <= {NODE, EDGE}
     attached: list[str] = []
-    for owner, names in features.items():
-        own = NODE_ATTRIBUTES if isinstance(owner, str) else EDGE_ATTRIBUTES
+    for entity, names in features.items():
+        own = NODE_ATTRIBUTES if isinstance(entity, str) else EDGE_ATTRIBUTES
         hidden = sorted((NODE_ATTRIBUTES | EDGE_ATTRIBUTES if is_untyped else own).intersection(names))
         if hidden and not is_exempt:
-            where = "the graph" if is_untyped else type_label(owner)
+            where = "the graph" if is_untyped else type_label(entity)
             raise SchemaError(
                 f"{where} has a feature {hidden[0]!r}, which is the name of an attribute of every batch; rename or "
                 "remove it"
             )
         some = sorted((ATTACHED_ATTRIBUTES | PPR_ATTRIBUTES).intersection(names))
-        attached += [f"{type_label(owner)}.{name}" for name in (*hidden, *some)]
+        attached += [f"{type_label(entity)}.{name}" for name in (*hidden, *some)]
     if attached:
         LOG.warning(
             "features %s have names that loaders attach to PyG batches, and those loaders refuse them; leave them out "

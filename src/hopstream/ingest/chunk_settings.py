@@ -1,4 +1,4 @@
-"""How is a chunked graph written?"""
+"""Settings of how a chunked graph is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines and cells does a text file of edges have, and which line is wrong?"""
+"""Reads the lines and cells of a text file of edges, and finds the line that is wrong."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class Joined:
         return found
 
     def close(self) -> None:
-        """Leave the file to whoever opened it."""
+        """Leave the file to its opener."""
         self.closed = True
 
 

@@ -1,4 +1,4 @@
-"""How are examples read that were exported as Parquet: one row each, and one column of lists for each name?"""
+"""Reads examples that were exported as Parquet: a row for each, and a column of lists for each name."""
 
 from __future__ import annotations
 

@@ -150,9 +150,9 @@ def _as_columns(label: str, columns: Columns) -> dict[str, Column]:
     return {name: as_column(value, f"{label}.{name}") for name, value in columns.items()}
 
 
-def _as_split(owner: str | EdgeType, name: str, value: ColumnLike) -> Column:
+def _as_split(entity: str | EdgeType, name: str, value: ColumnLike) -> Column:
     """A mask as it is, keys as int64."""
-    where = f"split {name!r} of {owner!r}"
+    where = f"split {name!r} of {entity!r}"
     is_list = isinstance(value, list | tuple)
     array = np.asarray(value) if is_list else as_array(value, where)
     if array.dtype != np.bool_:
@@ -223,9 +223,11 @@ def _by_type(num_nodes: Mapping[str, int] | int | None, name: str) -> Mapping[st
 
 
 def _columns_by_type(columns: Mapping[str, object] | Mapping[EdgeType, object] | None, name: str) -> object:
-    for owner, named in (columns or {}).items():
+    for entity, named in (columns or {}).items():
         if not isinstance(named, Mapping):
-            raise SchemaError(f"{name}[{owner!r}] is {type(named).__name__}; as edges are given by type, so are {name}")
+            raise SchemaError(
+                f"{name}[{entity!r}] is {type(named).__name__}; as edges are given by type, so are {name}"
+            )
     return columns or {}
 
 
@@ -238,6 +240,6 @@ def _untyped(columns: object, name: str) -> Columns:
 
 
 def _check_known(name: str, given: Iterable[object], known: Iterable[object]) -> None:
-    for owner in given:
-        if owner not in set(known):
-            raise UnknownNameError(f"{name} name type {owner!r}; {known_names(owner, known)}")
+    for entity in given:
+        if entity not in set(known):
+            raise UnknownNameError(f"{name} name type {entity!r}; {known_names(entity, known)}")

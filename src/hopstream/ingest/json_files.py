@@ -1,4 +1,4 @@
-"""What does a JSON file say, if it is one?"""
+"""Reads JSON files and refuses repeated keys."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Which graph does an ``.npz`` file hold, and how is one written?
+"""Reads and writes graphs as ``.npz`` files.
 
 Without types the arrays are named as PyG names attributes: ``edge_index``, ``x``, ``y``, ``train_mask``, ``edge_attr``.
 With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, ``author__writes__paper/edge_index``.
 ``hopstream.ingest.objects.attributes`` says which attribute becomes what. Three endings of a name add what PyG
-cannot say:
-``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of strings,
-and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may also be a
-numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its links,
+cannot say: ``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of
+strings, and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may
+also be a numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its links,
 which are to be predicted, were taken from. Pickles are never loaded.
 A file that ``scipy.sparse.save_npz`` wrote is read by ``hopstream.ingest.objects.sparse_matrices``.
 An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
@@ -54,7 +53,7 @@ def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
 
     Args:
         path: The file.
-        ignore: Names of arrays that are left out, or ``"all"`` for whatever becomes nothing of the graph.
+        ignore: Names of arrays that are left out, or ``"all"`` for all arrays that are no part of the graph.
 
     Raises:
         FormatError: The file is missing, damaged, or holds pickles or things other than arrays.
@@ -75,16 +74,16 @@ def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> 
             raise SettingsError(f"ignore names {name!r}; {path} has {', '.join(shown.values())}")
     groups: dict[str, dict[str, Array]] = defaultdict(dict)
     for name, array in arrays.items():
-        owner, slash, attribute = name.partition("/")
-        groups[owner if slash else ""][attribute if slash else name] = array
+        entity, slash, attribute = name.partition("/")
+        groups[entity if slash else ""][attribute if slash else name] = array
     if "" in groups and len(groups) > 1:
         raise FormatError(f"{path} names some arrays with a type and some without: {sorted(arrays)}")
     attributes, splits, taken_from = {}, {}, {}
-    for owner, group in groups.items():
-        if owner and TAKEN_FROM in group:
-            taken_from[owner] = group.pop(TAKEN_FROM)
-        splits[owner] = {name.removesuffix(SPLIT): group.pop(name) for name in list(group) if name.endswith(SPLIT)}
-        attributes[owner] = _joined(f"{path}: {owner}", group)
+    for entity, group in groups.items():
+        if entity and TAKEN_FROM in group:
+            taken_from[entity] = group.pop(TAKEN_FROM)
+        splits[entity] = {name.removesuffix(SPLIT): group.pop(name) for name in list(group) if name.endswith(SPLIT)}
+        attributes[entity] = _joined(f"{path}: {entity}", group)
     if "" in groups:
         if not {"edge_index", *ADJACENCY} & attributes[""].keys():
             raise SchemaError(f"{path} has no edge_index, integers [2, num_edges]; it has {', '.join(shown.values())}")
@@ -93,7 +92,7 @@ def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> 
     else:
         graph = _with_label_types(_typed_graph(attributes, splits), taken_from)
         types = {type_label(t): t for t in graph.edges} | {t: t for t in graph.nodes}
-        unused = {owner: left_out(graph, named, types[owner]) for owner, named in attributes.items()}
+        unused = {entity: left_out(graph, named, types[entity]) for entity, named in attributes.items()}
     if ignore != "all":
         _refuse_unused(path, unused, shown)
     return graph
@@ -101,12 +100,12 @@ def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> 
 
 def _typed_graph(attributes: Mapping[str, Attributes], splits: Mapping[str, Mapping[str, Array]]) -> Graph:
     edges = {cast(EdgeType, tuple(o.split("__"))): named for o, named in attributes.items() if _is_edge_label(o)}
-    nodes = {owner: named for owner, named in attributes.items() if not _is_edge_label(owner)}
-    for owner, named in nodes.items():
+    nodes = {entity: named for entity, named in attributes.items() if not _is_edge_label(entity)}
+    for entity, named in nodes.items():
         if "edge_index" in named:
-            raise SchemaError(f"{owner}/edge_index: {owner!r} is no edge type; name it source__relation__destination")
+            raise SchemaError(f"{entity}/edge_index: {entity!r} is no edge type; name it source__relation__destination")
     edge_splits = {edge_type: splits[label] for edge_type in edges if splits[label := type_label(edge_type)]}
-    node_splits = {owner: splits[owner] for owner in nodes if splits[owner]}
+    node_splits = {entity: splits[entity] for entity in nodes if splits[entity]}
     return graph_from_typed_attributes(nodes, edges, node_splits, edge_splits)
 
 
@@ -119,9 +118,9 @@ def _with_label_types(graph: Graph, taken_from: Mapping[str, Array]) -> Graph:
 def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[str, str]) -> None:
     """Refuse arrays that became nothing of the graph: most are misnamed."""
     unused: list[str] = []
-    for owner, names in found.items():
+    for entity, names in found.items():
         for name in names:
-            full = f"{owner}/{name}" if owner else name
+            full = f"{entity}/{name}" if entity else name
             unused += [text for file_name, text in shown.items() if file_name in (full, full + VALUES, full + TEXT)]
     if unused:
         raise SchemaError(
@@ -230,8 +229,8 @@ def _taken_apart(label: str, features: Mapping[str, Column]) -> dict[str, Array]
     return arrays
 
 
-def _is_edge_label(owner: str) -> bool:
-    return owner.count("__") == 2
+def _is_edge_label(entity: str) -> bool:
+    return entity.count("__") == 2
 
 
 def _check_label(label: str, *, is_edge: bool) -> None:

@@ -1,4 +1,4 @@
-"""Which graph lies in a folder that the Open Graph Benchmark downloads?
+"""Reads the graph in a folder that the Open Graph Benchmark downloads.
 
 The package ``ogb`` is not needed. Four layouts are known by their files, all for one large graph:
 
@@ -7,8 +7,8 @@ The package ``ogb`` is not needed. Four layouts are known by their files, all fo
 - ``raw/data.npz`` and ``raw/edge_index_dict.npz``: the same two as numpy archives (ogbn-papers100M);
 - ``processed/<source>___<relation>___<target>/edge_index.npy``: MAG240M, whose arrays are mapped, not loaded.
 
-Splits lie in ``split/<name>/``, those of MAG240M in ``split_dict.pt``. Files ``.pt`` are read by whoever gives
-``read_torch``, because this room does not know torch.
+Splits lie in ``split/<name>/``, those of MAG240M in ``split_dict.pt``. The caller gives
+``read_torch`` to read ``.pt`` files, because this room does not know torch.
 """
 
 from __future__ import annotations
@@ -304,12 +304,12 @@ def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | 
     graph: dict[str, Any] = {"num_nodes_dict": num_nodes, "edge_index_dict": {}}
     for folder in sorted(path for path in (root / "processed").iterdir() if path.is_dir()):
         is_edges = BETWEEN in folder.name
-        owner = _edge_type_of(folder, folder.name) if is_edges else folder.name
+        entity = _edge_type_of(folder, folder.name) if is_edges else folder.name
         for path in sorted(folder.glob("*.npy")):
             kind = "edge_" if is_edges else "node_"
             if not path.stem.startswith(kind):
                 raise FormatError(f"{path} is none of OGB's files; wanted {kind}<name>.npy")
-            graph.setdefault(f"{path.stem}_dict", {})[owner] = open_array(path)
+            graph.setdefault(f"{path.stem}_dict", {})[entity] = open_array(path)
     _check_types(meta, num_nodes, graph["edge_index_dict"])
     split, splits = root / "split_dict.pt", None
     if split.is_file():

@@ -1,4 +1,4 @@
-"""What is at a path, and which file describes the tables of a folder: a JSON file, or a TF-GNN schema?"""
+"""Names the kind of source at a path, finds the file that describes tables, and keeps outputs apart from inputs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_dgl_config(path: Path) -> bool:
     """Whether a file is the JSON file of DGL's partitions."""
     try:
         value = read_json(path)
-    except FormatError:  # whoever reads it next says what is wrong with it
+    except FormatError:  # its reader says what is wrong with it
         return False
     return isinstance(value, dict) and "part-0" in value
 
@@ -131,7 +131,7 @@ def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathL
     Args:
         out: The place.
         inputs: What is read, in a few words, to where it is: a folder, or a file. The metadata of a chunked graph
-            stands for its folder, out of which its files do not lead.
+            means its folder, because all its files lie there.
         name: The argument that gave the place, for the message.
 
     Raises:
@@ -156,7 +156,7 @@ def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathL
 def _folder_of_pieces(path: Path) -> Path | None:
     if path.suffix != ".json" or not path.is_file():
         return None
-    from hopstream.ingest.chunked import is_chunked  # only here: it loads Arrow, which not all who ask here need
+    from hopstream.ingest.chunked import is_chunked  # imported here because it loads Arrow
     from hopstream.ingest.source_paths import are_partitions
 
     return path.parent if are_partitions(path) or is_chunked(path) else None

@@ -1,6 +1,6 @@
-"""Where does a graph come from when there are no tables: how are R-MAT graphs made?
+"""Makes R-MAT graphs, for benchmarks and demos.
 
-R-MAT graphs have the skewed degrees and the communities of real ones and any size, so they serve benchmarks and demos.
+They have the skewed degrees and the communities of real graphs, and any size.
 """
 
 from __future__ import annotations

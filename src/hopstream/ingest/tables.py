@@ -1,7 +1,7 @@
-"""Which graph do CSV, Parquet and TFRecord tables hold, given the file that describes them?
+"""Reads a graph in memory from CSV, Parquet and TFRecord tables.
 
 Node tables are read first, each once: they give every raw id its key. Node types that only edges name are collected by
-one more look at the edges' ends. Then edges are read, once, and their raw ids looked up a few million at a time.
+one more pass over the edges' ends. Then edges are read once, and their raw ids are looked up a few million at a time.
 """
 
 from __future__ import annotations

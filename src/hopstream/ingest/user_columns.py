@@ -20,7 +20,7 @@ MAX_KEY = np.iinfo(np.int64).max
 
 @runtime_checkable
 class TensorLike(Protocol):
-    """A torch tensor, or whatever else turns into an array by ``.detach().cpu().numpy()``."""
+    """A torch tensor, or another object that becomes an array by ``.detach().cpu().numpy()``."""
 
     def detach(self) -> Any:
         """The same values without a gradient."""
@@ -34,7 +34,7 @@ class TensorLike(Protocol):
 ColumnLike = Array | RaggedArray | TensorLike | Sequence[object]
 """What can become a column: an array or tensor with a row dimension, ragged rows, a list of strings or of arrays.
 
-So can whatever hands out its memory by ``__dlpack__``, the arrays of JAX for example.
+So can an object that hands out its memory by ``__dlpack__``, the arrays of JAX for example.
 """
 
 

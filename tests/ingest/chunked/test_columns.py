@@ -1,4 +1,4 @@
-"""Are features of every dtype, shape and file format read as they stand, by rows?"""
+"""Checks that features of every dtype, shape and file format are read by rows, unchanged."""
 
 from __future__ import annotations
 

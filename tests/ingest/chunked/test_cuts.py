@@ -1,4 +1,4 @@
-"""Does it make no difference how tables are cut into files?"""
+"""Checks that the cuts of tables into files make no difference."""
 
 from __future__ import annotations
 

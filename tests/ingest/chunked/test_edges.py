@@ -1,4 +1,4 @@
-"""Are the ends of edges read as they stand, piece by piece, and is what is wrong in a file said with its place?"""
+"""Checks that ends of edges are read unchanged, and that flaws of a file are errors that name their place."""
 
 from __future__ import annotations
 

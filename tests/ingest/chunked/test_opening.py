@@ -1,4 +1,4 @@
-"""Is a chunked graph what its metadata and files say, and is every way to say it wrong an error that says where?"""
+"""Checks that a chunked graph is what its metadata and files say, and that each flaw is an error with its place."""
 
 from __future__ import annotations
 

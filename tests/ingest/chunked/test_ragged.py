@@ -1,4 +1,4 @@
-"""Are strings, and lists of any length, read as they stand, block by block, and is what is wrong said?"""
+"""Checks that strings, and lists of any length, are read unchanged, block by block, and that flaws are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does what is written read back equal, however it is cut, and is what cannot be written refused?"""
+"""Checks that every graph reads back as it was written, and that what cannot be written is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the memory that was given enough, however large tables are?"""
+"""Checks that the memory of a job stays within what was given, however large tables are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does work that was ended at any moment go on, on every engine, and is work that fails never taken for a graph?"""
+"""Checks that stopped work goes on, on every engine, and that failed work is never taken for a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do NetworkX graphs become graphs, and graphs NetworkX graphs, without losing anything?"""
+"""Checks that graphs pass to NetworkX and back without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do arrays as OGB gives them become the graph that they are?"""
+"""Checks the graphs that are made of OGB's arrays."""
 
 from __future__ import annotations
 

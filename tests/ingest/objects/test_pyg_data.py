@@ -1,4 +1,4 @@
-"""Does each attribute of a PyG data object end where PyG would look for it?"""
+"""Checks that each attribute of a PyG data object ends where PyG would look for it."""
 
 import subprocess
 import sys

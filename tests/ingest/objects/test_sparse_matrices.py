@@ -1,4 +1,4 @@
-"""Do SciPy's sparse matrices, and arrays that only give DLPack, become the graph that they say?"""
+"""Checks the graphs of SciPy's sparse matrices and of arrays that only give DLPack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a unigraph read as its schema says, whatever its files are, and is every flaw told with its place?"""
+"""Checks that a unigraph is read as its schema says, in every format of files, and that flaws name their place."""
 
 from __future__ import annotations
 

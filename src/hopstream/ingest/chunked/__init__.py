@@ -1,4 +1,4 @@
-"""How is a graph in many files, a chunked graph, read and written without holding it in memory?
+"""Reads and writes chunked graphs, which lie in many files, without holding them in memory.
 
 ``docs/guide-chunked.md`` describes the format for users.
 """

@@ -1,4 +1,4 @@
-"""How are rows written to one file of a chunked graph, a block at a time?"""
+"""Writes rows to one file of a chunked graph, a block at a time."""
 
 from __future__ import annotations
 

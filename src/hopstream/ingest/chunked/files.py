@@ -1,4 +1,4 @@
-"""Which rows of features and edges do the files of a chunked graph hold?"""
+"""Opens the features and edges in the files of a chunked graph, and reads their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pairs of integers stand on the lines of a stretch of a CSV file, and where do its lines end?
+"""Reads pairs of integers from the lines of a stretch of a CSV file, and finds where lines end.
 
 A line is two integers with one delimiter between them. There is no header, no quoting, and no empty line, so a row is a
 line and lines are counted by counting line feeds.

@@ -1,4 +1,4 @@
-"""How does a graph in memory stand in for one in files?"""
+"""Gives a graph in memory the interface of a chunked graph."""
 
 from __future__ import annotations
 

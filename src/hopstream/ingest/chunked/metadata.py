@@ -158,13 +158,13 @@ def _edge_spec(
     return TypeSpec(num_rows=num_edges, chunk_rows=chunk_rows, features=features, ends=ends)
 
 
-def _features(path: Path, name: str, owner: str, data: Mapping[str, object]) -> dict[str, FileSpec]:
-    where = f"{path}: {name}[{owner!r}]"
-    given = data.get(owner, {})
+def _features(path: Path, name: str, entity: str, data: Mapping[str, object]) -> dict[str, FileSpec]:
+    where = f"{path}: {name}[{entity!r}]"
+    given = data.get(entity, {})
     if not isinstance(given, dict):
         raise SchemaError(f"{where} is {type(given).__name__}; wanted an object of features")
     return {
-        feature: _file_spec(path.parent, f"{where}[{feature!r}]", f"{owner}.{feature}", value, FEATURE_FORMATS)
+        feature: _file_spec(path.parent, f"{where}[{feature!r}]", f"{entity}.{feature}", value, FEATURE_FORMATS)
         for feature, value in given.items()
     }
 
@@ -249,21 +249,21 @@ class _Fields:
         return value
 
     def counts(self, name: str, types: Sequence[str]) -> dict[str, tuple[int, tuple[int, ...] | None]]:
-        """Type to its rows, in all and by chunk where that is told, out of either field or both."""
+        """Type to its rows, in all and by chunk where a field says so, from either field or both."""
         per_type, per_chunk = f"{name}_per_type", f"{name}_per_chunk"
         if per_type not in self._value and per_chunk not in self._value:
             raise SchemaError(f"{self._where} has neither {per_type!r} nor {per_chunk!r}; it has {sorted(self._value)}")
         totals = self._list(per_type, types)
         chunks = self._list(per_chunk, types)
         found: dict[str, tuple[int, tuple[int, ...] | None]] = {}
-        for position, owner in enumerate(types):
+        for position, entity in enumerate(types):
             total = None if totals is None else _count(f"{self._where}: {per_type}[{position}]", totals[position])
             rows = None if chunks is None else self._chunk_rows(per_chunk, position, chunks[position])
             if total is not None and rows is not None and total != sum(rows):
                 raise SchemaError(
-                    f"{self._where}: {per_type} says that {owner} has {total}; {per_chunk} adds up to {sum(rows)}"
+                    f"{self._where}: {per_type} says that {entity} has {total}; {per_chunk} adds up to {sum(rows)}"
                 )
-            found[owner] = (sum(rows or ()) if total is None else total, rows)
+            found[entity] = (sum(rows or ()) if total is None else total, rows)
         return found
 
     def _list(self, name: str, types: Sequence[str]) -> list[object] | None:

@@ -1,6 +1,6 @@
-"""Which rows does a stretch of an ``.npy`` file hold?
+"""Reads stretches of rows of an ``.npy`` file.
 
-Files are read, not mapped: mapped pages count as resident memory, and what is walked once needs no map.
+Files are read, not mapped: mapped pages count as resident memory, and rows that are read once need no map.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which graph does a chunked graph's metadata describe, and do its files agree?"""
+"""Opens a chunked graph, and checks its metadata against its files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_chunked(path: str | os.PathLike[str]) -> bool:
     """Whether a JSON file is the metadata of a chunked graph, and not that of tables, by its fields."""
     try:
         return describes_chunks(read_json(local_path(path)))
-    except FormatError:  # whoever reads it next says what is wrong with it
+    except FormatError:  # its reader says what is wrong with it
         return False
 
 

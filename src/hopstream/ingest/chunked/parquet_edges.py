@@ -1,4 +1,4 @@
-"""Which edges does a Parquet file hold?"""
+"""Reads edges from a Parquet file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH_ROWS = 1 << 17
 
 
 class ParquetEdges(CountedFile):
-    """A Parquet file of two columns of integers, whatever they are called: sources, then destinations."""
+    """A Parquet file of two columns of integers with any names: sources, then destinations."""
 
     def __init__(self, path: Path, shown: str) -> None:
         """Read the footer.

@@ -1,4 +1,4 @@
-"""What is a feature of strings, or of lists of any length, whose rows are read block by block?"""
+"""The interface of a feature of strings, or of lists of any length, whose rows are read block by block."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class ChunkedEdges:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChunkedGraph:
-    """A graph of which nothing is in memory but sizes, dtypes and where things are.
+    """A graph of which only sizes, dtypes and places of files are in memory.
 
     Attributes:
         name: What its metadata calls it.

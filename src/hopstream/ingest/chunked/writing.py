@@ -1,4 +1,4 @@
-"""How is a graph written as a chunked graph?
+"""Writes a graph as a chunked graph.
 
 All is written in the work folder beside the place, and renamed when it is complete.
 """
@@ -125,14 +125,14 @@ class ChunkFile:
 
     Attributes:
         name: Its path below the folder.
-        owner: The type whose rows it holds.
+        entity: The type whose rows it holds.
         feature: The feature; None for the ends of edges.
         start: Its first row among those of its type.
         stop: The row after its last.
     """
 
     name: str
-    owner: str | EdgeType
+    entity: str | EdgeType
     feature: str | None
     start: int
     stop: int
@@ -143,24 +143,24 @@ def plan_files(
 ) -> tuple[dict[str, Any], list[ChunkFile]]:
     """The metadata of a chunked graph, and its files in the order of the metadata."""
     files: list[ChunkFile] = []
-    owners: list[str | EdgeType] = [*nodes, *edges]
-    folders = {owner: _file_name(type_label(owner), number, "type") for number, owner in enumerate(owners)}
+    entities: list[str | EdgeType] = [*nodes, *edges]
+    folders = {entity: _file_name(type_label(entity), number, "type") for number, entity in enumerate(entities)}
 
-    def data(stem: str, file_format: str, owner: str | EdgeType, feature: str | None, num_rows: int) -> list[str]:
+    def data(stem: str, file_format: str, entity: str | EdgeType, feature: str | None, num_rows: int) -> list[str]:
         offsets = offsets_of(np.array(chunk_rows(num_rows, settings.num_chunks))).tolist()
         names = [f"{stem}-{chunk}{SUFFIX_OF_FORMAT[file_format]}" for chunk in range(settings.num_chunks)]
         for chunk, file in enumerate(names):
             start, stop = offsets[chunk : chunk + 2]
-            files.append(ChunkFile(name=file, owner=owner, feature=feature, start=start, stop=stop))
+            files.append(ChunkFile(name=file, entity=entity, feature=feature, start=start, stop=stop))
         return names
 
-    def features(folder: str, owner: str | EdgeType, table: TableShape) -> dict[str, Any]:
+    def features(folder: str, entity: str | EdgeType, table: TableShape) -> dict[str, Any]:
         return {
             feature: {
                 "format": {"name": file_format},
                 "data": data(
-                    f"{folder}/{folders[owner]}/{_file_name(feature, number, 'feature')}",
-                    file_format, owner, feature, table.num_rows,
+                    f"{folder}/{folders[entity]}/{_file_name(feature, number, 'feature')}",
+                    file_format, entity, feature, table.num_rows,
                 ),
             }
             for number, (feature, file_format) in enumerate(table.features.items())
@@ -227,11 +227,11 @@ def _write_files(
     for number, file in enumerate(files, 1):
         rows = slice(file.start, file.stop)
         if file.feature is None:
-            table = graph.edges[cast(EdgeType, file.owner)]
+            table = graph.edges[cast(EdgeType, file.entity)]
             write_ends(root / file.name, table.src_keys[rows], table.dst_keys[rows], settings)
         else:
-            owner = file.owner
-            features = tables.nodes[owner] if isinstance(owner, str) else tables.edges[owner]
+            entity = file.entity
+            features = tables.nodes[entity] if isinstance(entity, str) else tables.edges[entity]
             column = features[file.feature]
             if isinstance(column, RaggedArray):
                 write_ragged(root / file.name, MemoryRagged(column), file.start, file.stop)

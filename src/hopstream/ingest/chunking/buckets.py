@@ -1,4 +1,4 @@
-"""Which bucket is a raw id in, and how does a column of raw ids lie on the disk so that a bucket is read at once?
+"""Deals raw ids out to buckets, and stores a column of raw ids so that a bucket is read at once.
 
 Raw ids of a table are dealt out by hash. Those of nodes without a table are dealt out by range, because their keys are
 their order. The raw ids of a block are grouped by bucket; empty ones come last and are in none.

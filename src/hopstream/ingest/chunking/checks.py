@@ -1,4 +1,4 @@
-"""What is refused before anything is read, or when tables have been looked at?"""
+"""Checks names before anything is read, and lists what may be left out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_declared(tables: list[Table], metadata: TablesMetadata, plan: Plan) ->
         if spec.features[name].columns != (name,):
             raise clashing_raw_ids_error(node_type, name)
     for table in tables:
-        if isinstance(table.owner, str):
-            raw = raw_ids_feature(metadata.nodes[table.owner], plan.tables)
+        if isinstance(table.entity, str):
+            raw = raw_ids_feature(metadata.nodes[table.entity], plan.tables)
             is_kept = raw is not None and f"{table.label}.{raw}" not in plan.chunks.leave_out
-            check_not_masks(table.owner, [*([raw] if is_kept and raw is not None else []), *table.features])
+            check_not_masks(table.entity, [*([raw] if is_kept and raw is not None else []), *table.features])

@@ -1,4 +1,4 @@
-"""How do the kept rows of a table become one file of the chunked graph?
+"""Writes the kept rows of a table to one file of the chunked graph.
 
 A file's rows are read from where they were kept, a block at a time, while the file is written.
 """
@@ -40,7 +40,7 @@ def write_chunk(args: dict[str, Any]) -> dict[str, Any]:
     workplace = workplace_of(args)
     table = workplace.tables[int(args["table"])]
     file = ChunkFile(
-        owner=table.owner, feature=args["feature"], name=args["name"], start=args["start"], stop=args["stop"]
+        entity=table.entity, feature=args["feature"], name=args["name"], start=args["start"], stop=args["stop"]
     )
     path = workplace.chunked / file.name
     settings = workplace.plan.chunks
@@ -213,7 +213,7 @@ def _rows_of(
     if name is None:
 
         def read_ids(block: int, start: int, stop: int) -> Array:
-            ids: Array = read_sorted(workplace, str(table.owner), block, start, stop).to_numpy()
+            ids: Array = read_sorted(workplace, str(table.entity), block, start, stop).to_numpy()
             return ids
 
         return StoredRows(layout.kept_offsets, file, np.dtype(np.int64), (), read_ids)
@@ -222,5 +222,5 @@ def _rows_of(
 
 
 def chunk_args(file: ChunkFile) -> dict[str, Any]:
-    """What a task is told of its file."""
+    """The arguments of a task that say which file it writes."""
     return {"feature": file.feature, "name": file.name, "start": file.start, "stop": file.stop}

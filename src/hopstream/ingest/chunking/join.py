@@ -1,4 +1,4 @@
-"""Which nodes are there twice, and which key has each end of each edge?
+"""Finds repeated nodes, and the key of each end of each edge, bucket by bucket.
 
 A bucket's nodes are read from every part of their table and asked for at once. Answers go to the places of the
 questions, in a file beside them, so it does not matter which bucket is done when. When all buckets are done, a block's
@@ -57,7 +57,7 @@ def find_repeated(args: dict[str, Any]) -> dict[str, Any]:
 def _bucket_rows(
     workplace: Workplace, table: Table, layout: Layout, bucket: int
 ) -> tuple[pa.ChunkedArray, IntArray, list[tuple[Grouped, int, int, int]]]:
-    """Raw ids of a bucket in table order, their rows in the table, and which places of which part they are."""
+    """Raw ids of a bucket in table order, their rows in the table, and their places in the parts."""
     chunks: list[pa.Array] = []
     rows: list[IntArray] = [np.empty(0, np.int64)]
     shares: list[tuple[Grouped, int, int, int]] = []
@@ -206,7 +206,7 @@ def sort_implicit(args: dict[str, Any]) -> dict[str, Any]:
         return pc.unique(pa.chunked_array([different, *waiting], raw_type))
 
     for table in workplace.tables:
-        for ids in table.ids if not isinstance(table.owner, str) else ():
+        for ids in table.ids if not isinstance(table.entity, str) else ():
             if ids.node_type != node_type:
                 continue
             for _, grouped, block in _blocks(workplace, table, ids, workplace.layout(table, is_settled=False)):

@@ -1,7 +1,7 @@
-"""How are columns kept between two steps?
+"""Keeps columns on the disk between two steps.
 
-A column is a file of nothing but its values, so that many tasks can read or write parts of it; what it holds is known
-from elsewhere. A folder of columns comes into its place whole.
+A column is a file of its values alone, so that many tasks can read or write parts of it; the caller knows the dtype.
+A folder of columns comes into its place whole.
 """
 
 from __future__ import annotations

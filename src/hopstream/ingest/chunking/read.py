@@ -1,4 +1,4 @@
-"""How is a part of a table read once, its raw ids grouped by bucket and its other columns kept as they are?"""
+"""Reads a part of a table once, groups its raw ids by bucket and keeps its other columns as they are."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ class _Reading:
         return self._stack.enter_context((self._folder / name).open("wb"))
 
     def _keeps_raw(self) -> bool:
-        owner = self._table.owner
-        if not isinstance(owner, str) or self._workplace.kind(owner) == "row":
+        entity = self._table.entity
+        if not isinstance(entity, str) or self._workplace.kind(entity) == "row":
             return False
-        name = raw_ids_feature(self._workplace.metadata.nodes[owner], self._plan.tables)
-        return name is not None and f"{owner}.{name}" not in self._plan.chunks.leave_out
+        name = raw_ids_feature(self._workplace.metadata.nodes[entity], self._plan.tables)
+        return name is not None and f"{entity}.{name}" not in self._plan.chunks.leave_out
 
     def columns(self) -> list[str]:
         """The columns that are read."""
@@ -126,7 +126,7 @@ class _Reading:
 
     def _add_ids(self, ids: Ids, batch: Batch) -> None:
         spec, raw_type = self._workplace.metadata.nodes[ids.node_type], self._workplace.raw_type(ids.node_type)
-        if isinstance(self._table.owner, str):
+        if isinstance(self._table.entity, str):
             raw = node_raw_ids(ids.node_type, spec, batch).cast(raw_type)
             if self._raw_file is not None:
                 self._raw_file.append(raw.to_numpy() if raw_type == INTEGER else strings_column([raw]))
@@ -150,7 +150,7 @@ class _Reading:
         table, column = self._table, str(self._table.split_column)
         names = split_names(table.label, column, batch).dictionary_encode()
         found = names.dictionary.to_pylist()
-        if found and not isinstance(table.owner, str):
+        if found and not isinstance(table.entity, str):
             raise splits_of_edges_error(table)
         for name in found:
             mask_of_split(table.label, name)
@@ -171,7 +171,7 @@ class _Reading:
         """Write what waits; what ``read_table_part`` returns."""
         if self._num_waiting:
             self._end_block()
-        is_node = isinstance(self._table.owner, str)
+        is_node = isinstance(self._table.entity, str)
         for writer in self._writers.values():
             writer.finish(*(("repeats", 1) if is_node else ("keys", 8)))
         return {

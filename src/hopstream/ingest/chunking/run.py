@@ -175,7 +175,7 @@ def _work(
 
 
 def table_states(metadata: TablesMetadata) -> list[tuple[str, int, int]]:
-    """What tells that a file of the input is another one than before."""
+    """The sizes and times of the input's files, which show that a file has changed."""
     tables = [spec.files for spec in metadata.nodes.values()] + [spec.files for spec in metadata.edges.values()]
     paths = [metadata.path, *(path for files in tables if files is not None for path in files.paths)]
     return [(str(path), state.st_size, state.st_mtime_ns) for path in paths for state in (path.stat(),)]
@@ -184,8 +184,8 @@ def table_states(metadata: TablesMetadata) -> list[tuple[str, int, int]]:
 def _estimate(metadata: TablesMetadata, tables: list[Table], parts: Mapping[int, list[Part]]) -> Estimate:
     sizes = {number: sum(part.num_bytes for part in of_table) for number, of_table in parts.items()}
     return estimate(
-        [sizes.get(table.number, 0) for table in tables if isinstance(table.owner, str)],
-        [sizes[table.number] for table in tables if not isinstance(table.owner, str)],
+        [sizes.get(table.number, 0) for table in tables if isinstance(table.entity, str)],
+        [sizes[table.number] for table in tables if not isinstance(table.entity, str)],
         spills_all_edges=any(spec.files is None for spec in metadata.nodes.values()),
     )
 

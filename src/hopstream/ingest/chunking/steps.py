@@ -1,4 +1,4 @@
-"""Which steps make a chunked graph of tables, and what do they tell each other?"""
+"""Runs the steps that make a chunked graph of tables, one after the other."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Steps:
         self._job = job
         self._tell(0)
         self._look()
-        nodes = [table for table in self._workplace.tables if isinstance(table.owner, str)]
-        edges = [table for table in self._workplace.tables if not isinstance(table.owner, str)]
+        nodes = [table for table in self._workplace.tables if isinstance(table.entity, str)]
+        edges = [table for table in self._workplace.tables if not isinstance(table.entity, str)]
         for table in nodes:
             if table.files is not None:
                 self._read_nodes(table)
@@ -157,8 +157,8 @@ class Steps:
         self._workplace.write_layout(table, [result["blocks"] for result in results.values()], None)
         self._read[table.number] = results
         self._outputs[table.number] = self._features_of(table, list(results.values()))
-        owner = table.owner
-        spec = self._metadata.nodes[owner] if isinstance(owner, str) else self._metadata.edges[owner]
+        entity = table.entity
+        spec = self._metadata.nodes[entity] if isinstance(entity, str) else self._metadata.edges[entity]
         check_num_rows(table.label, spec, sum(sum(result["blocks"]) for result in results.values()))
 
     def _features_of(self, table: Table, results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -168,18 +168,18 @@ class Steps:
             SchemaError: Files contradict each other, or a chunked graph cannot hold a feature.
         """
         outputs: dict[str, dict[str, Any]] = {}
-        if isinstance(table.owner, str):
-            raw = raw_ids_feature(self._metadata.nodes[table.owner], self._workplace.plan.tables)
+        if isinstance(table.entity, str):
+            raw = raw_ids_feature(self._metadata.nodes[table.entity], self._workplace.plan.tables)
             if raw is not None and f"{table.label}.{raw}" not in self._workplace.plan.chunks.leave_out:
-                schema = FeatureSchema(dtype=STRING if self._workplace.kind(table.owner) == STRING else "int64")
+                schema = FeatureSchema(dtype=STRING if self._workplace.kind(table.entity) == STRING else "int64")
                 what = "raw" if table.files is not None else "sorted"
                 outputs[raw] = {"what": what, "schema": schema.to_json()}
         for name in table.features:
             schema = self._schema_of(table, name, results)
             check_writable(f"{table.label}.{name}", schema, self._workplace.plan.chunks)
             outputs[name] = {"what": "feature", "schema": schema.to_json()}
-        if isinstance(table.owner, str):
-            check_not_masks(table.owner, outputs)
+        if isinstance(table.entity, str):
+            check_not_masks(table.entity, outputs)
         for split in dict.fromkeys(name for result in results for name in result["splits"]):
             mask = FeatureSchema(dtype="bool")
             outputs[mask_of_split(table.label, split)] = {"what": "mask", "split": split, "schema": mask.to_json()}
@@ -216,9 +216,9 @@ class Steps:
         else:
             self._work_done += WORK["settle"] * self._num_bytes(table)
         layout = self._workplace.write_layout(table, blocks, kept)
-        self._counts.num_nodes[str(table.owner)] = layout.num_kept
+        self._counts.num_nodes[str(table.entity)] = layout.num_kept
         if num_repeated:
-            self._counts.num_repeated[str(table.owner)] = num_repeated
+            self._counts.num_repeated[str(table.entity)] = num_repeated
 
     def _origin(self, table: Table, row: int) -> tuple[str, int, int]:
         """File and line of a row of a table, the part that holds it, and its row there."""
@@ -232,7 +232,7 @@ class Steps:
 
     def _sort_implicit(self, table: Table) -> None:
         """Number the nodes that only edges name."""
-        node_type = str(table.owner)
+        node_type = str(table.entity)
         tasks = [
             Task(
                 f"sort-{table.number}-{bucket}",
@@ -271,7 +271,7 @@ class Steps:
         self._counts.num_edges[edge_type] = self._workplace.write_layout(table, blocks, kept).num_kept
 
     def _edge_type(self, table: Table) -> EdgeType:
-        return cast(EdgeType, table.owner)
+        return cast(EdgeType, table.entity)
 
     def _dangling_error(self, table: Table, number: int, row: int, end: str) -> SchemaError:
         """The error of an end; its raw id is read again."""
@@ -301,8 +301,8 @@ class Steps:
                 name: format_of(FeatureSchema.from_json(output["schema"]), plan.chunks)
                 for name, output in self._outputs.get(table.number, {}).items()
             }
-            if isinstance(table.owner, str):
-                nodes[table.owner] = TableShape(num_rows=counts.num_nodes[table.owner], features=features)
+            if isinstance(table.entity, str):
+                nodes[table.entity] = TableShape(num_rows=counts.num_nodes[table.entity], features=features)
             else:
                 edge_type = self._edge_type(table)
                 edges[edge_type] = TableShape(num_rows=counts.num_edges.get(edge_type, 0), features=features)
@@ -310,7 +310,7 @@ class Steps:
 
     def _write(self, table: Table) -> None:
         """Write a table's files of the chunked graph."""
-        files = [file for file in self._plan_files()[1] if file.owner == table.owner]
+        files = [file for file in self._plan_files()[1] if file.entity == table.entity]
         outputs = self._outputs[table.number]
         size = WORK["write"] * self._num_bytes(table) // max(1, len(files))
         tasks = []

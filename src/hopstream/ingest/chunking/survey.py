@@ -1,10 +1,9 @@
-"""What must be known of a table before it is read?
+"""Surveys tables before they are read: kinds and numbers of raw ids, and dtypes of undeclared features.
 
-Whether its raw ids are integers, how many there are, of which dtypes undeclared features are, and how the raw ids lie
-that only edges name.
+Nodes that only edges name are dealt out by range, so the survey also finds where ranges of equal size begin.
 
-Raw ids that edges name are sampled by their hash: of all different ones those with the lowest hashes. Each is as likely
-to be among them as any other, however often edges name it, and samples of parts make the sample of the whole.
+A sample is the different raw ids with the lowest hashes. Each raw id is as likely in it as any other, however often
+edges name it, and the samples of parts make the sample of the whole.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class _Look:
             if self._spec.id_dtype == "int64" and first_non_integer(raw) is not None:
                 raise not_integers_error(f"{self._table.label}.{self._ids.column}", self._ids.node_type)
         else:
-            raw = node_raw_ids(str(self._table.owner), self._spec, batch)
+            raw = node_raw_ids(str(self._table.entity), self._spec, batch)
         self.are_integers = self.are_integers and first_non_integer(raw) is None
         text = raw if raw.type == INTEGER and not self._is_implicit else raw.cast(NAME)
         self.count += len(raw)
@@ -149,7 +148,7 @@ class Findings:
 
     def must_look_at(self, table: Table, ids: Ids) -> bool:
         """Whether a column of raw ids decides over those of its node type."""
-        return isinstance(table.owner, str) or self._workplace.is_implicit(ids.node_type)
+        return isinstance(table.entity, str) or self._workplace.is_implicit(ids.node_type)
 
     def take(self, table: Table, results: Sequence[Mapping[str, Any]]) -> None:
         """Take what ``look_at_part`` returned of each part of a table."""

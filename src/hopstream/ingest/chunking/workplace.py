@@ -42,7 +42,7 @@ TaskFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def returns_input_errors(function: TaskFunction) -> TaskFunction:
-    """Let a task return an error of its input, so that of several tasks' errors the first in the table is told."""
+    """Let a task return an error of its input, so that the first in table order is raised, not the first in time."""
 
     @functools.wraps(function)
     def run(args: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Table:
 
     Attributes:
         number: Its place among all types, nodes first; it stands for the type in names of files.
-        owner: Its type.
+        entity: Its type.
         files: Its files; None for a node type without a table.
         ids: Its columns of raw ids.
         features: Features that are written; those of CSV files have dtypes once they are known.
@@ -91,7 +91,7 @@ class Table:
     """
 
     number: int
-    owner: str | EdgeType
+    entity: str | EdgeType
     files: TableFiles | None
     ids: tuple[Ids, ...]
     features: Mapping[str, FeatureSpec]
@@ -100,7 +100,7 @@ class Table:
     @property
     def label(self) -> str:
         """What messages call it."""
-        return type_label(self.owner)
+        return type_label(self.entity)
 
     @property
     def undeclared(self) -> dict[str, FeatureSpec]:
@@ -208,7 +208,7 @@ class Workplace:
 
     def table_of(self, node_type: str) -> Table:
         """The table of a node type."""
-        return next(table for table in self.tables if table.owner == node_type)
+        return next(table for table in self.tables if table.entity == node_type)
 
     def is_implicit(self, node_type: str) -> bool:
         """Whether only edges name the nodes of a type."""
@@ -289,7 +289,7 @@ def _node_table(number: int, node_type: str, spec: NodeTableSpec, leave_out: Seq
     has_ids = spec.files is not None and spec.id_column is not None
     ids = (Ids(name="id", column=str(spec.id_column), node_type=node_type),) if has_ids else ()
     features, split = _without(node_type, spec.features, spec.split_column, leave_out)
-    return Table(number=number, owner=node_type, files=spec.files, ids=ids, features=features, split_column=split)
+    return Table(number=number, entity=node_type, files=spec.files, ids=ids, features=features, split_column=split)
 
 
 def _edge_table(number: int, edge_type: EdgeType, spec: EdgeTableSpec, leave_out: Sequence[str]) -> Table:
@@ -298,7 +298,7 @@ def _edge_table(number: int, edge_type: EdgeType, spec: EdgeTableSpec, leave_out
         Ids(name="dst", column=spec.dst_column, node_type=edge_type[2]),
     )
     features, split = _without(type_label(edge_type), spec.features, spec.split_column, leave_out)
-    return Table(number=number, owner=edge_type, files=spec.files, ids=ids, features=features, split_column=split)
+    return Table(number=number, entity=edge_type, files=spec.files, ids=ids, features=features, split_column=split)
 
 
 def _without(

@@ -1,4 +1,4 @@
-"""Sort named arrays into features of nodes and of edges, splits, and what belongs to none of them.
+"""Sorts named arrays into features of nodes and of edges, splits, and what belongs to none of them.
 
 PyG's data objects and ``.npz`` files name arrays in the same way and leave the rest to this file:
 
@@ -11,7 +11,7 @@ PyG's data objects and ``.npz`` files name arrays in the same way and leave the 
   ``val`` and ``test``, not features. So do the keys in ``train_idx``, ``val_idx``, ``valid_idx`` and ``test_idx``, or
   ``train_index`` and so on, and in a mapping ``split_idx``; without types they are of nodes. They may be masks as well.
 - An array [2, n] with ``index`` in its name, ``face``, ``edge_label`` beside an ``edge_label_index`` (and the two with
-  ``pos_`` and ``neg_`` before them), a scalar, a string, a mapping, and, without types, whatever fits neither nodes nor
+  ``pos_`` and ``neg_`` before them), a scalar, a string, a mapping, and, without types, all that fits neither nodes nor
   edges, is of the graph and is left out; the reader of the source says so.
 - A name that promises rows (``x``, ``edge_attr``, ``train_mask``, …) and has another number of them is an error.
 """
@@ -154,13 +154,13 @@ def graph_from_typed_attributes(
     )
 
 
-def left_out(graph: Graph, attributes: Attributes, *owners: str | EdgeType) -> list[str]:
+def left_out(graph: Graph, attributes: Attributes, *entities: str | EdgeType) -> list[str]:
     """Names of the attributes of some types that became nothing of the graph."""
     read = set(TOPOLOGY)
-    for owner in owners:
-        is_node = isinstance(owner, str)
-        table = graph.nodes[owner] if isinstance(owner, str) else graph.edges[owner]
-        splits = graph.splits.get(str(owner), {}) if is_node else graph.edge_splits.get(cast(EdgeType, owner), {})
+    for entity in entities:
+        is_node = isinstance(entity, str)
+        table = graph.nodes[entity] if isinstance(entity, str) else graph.edges[entity]
+        splits = graph.splits.get(str(entity), {}) if is_node else graph.edge_splits.get(cast(EdgeType, entity), {})
         read |= {*table.features, *(name for name, split in (SPLIT_MASKS | INDEXES).items() if split in splits)}
         read |= {SPLIT_IDX} if isinstance(attributes.get(SPLIT_IDX), Mapping) else set()
     return [name for name, value in attributes.items() if value is not None and name not in read]
@@ -174,11 +174,11 @@ def is_like_split(name: str) -> bool:
     return "edge_index" not in name and not WORDS_OF_SPLITS.isdisjoint(name.split("_"))
 
 
-def features_like_splits(graph: Graph, attributes: Attributes, *owners: str | EdgeType) -> list[str]:
+def features_like_splits(graph: Graph, attributes: Attributes, *entities: str | EdgeType) -> list[str]:
     """Names of the attributes of some types that became features of bool and are called like splits."""
     features: dict[str, Column] = {}
-    for owner in owners:
-        features |= (graph.nodes[owner] if isinstance(owner, str) else graph.edges[owner]).features
+    for entity in entities:
+        features |= (graph.nodes[entity] if isinstance(entity, str) else graph.edges[entity]).features
     are_bool = {name for name, of in features.items() if not isinstance(of, RaggedArray) and of.dtype == np.bool_}
     return [name for name in attributes if name in are_bool and is_like_split(name)]
 

@@ -1,4 +1,4 @@
-"""Make edge types and splits of the links that PyG's ``RandomLinkSplit`` attaches to three data objects.
+"""Makes edge types and splits of the links that PyG's ``RandomLinkSplit`` attaches to three data objects.
 
 Links to predict are no edges of the objects: those for validation and testing have left ``edge_index``, and negative
 ones never were there. So they become supervision edge types, as ``hold_out_links`` makes them, which loaders do not

@@ -156,21 +156,21 @@ def _name_kind(node_type: str, name: Hashable) -> type:
 
 
 def _columns(
-    owner: str, rows: Sequence[tuple[str, Mapping[str, Any]]], type_attribute: str | None, fill: Mapping[str, Any]
+    entity: str, rows: Sequence[tuple[str, Mapping[str, Any]]], type_attribute: str | None, fill: Mapping[str, Any]
 ) -> dict[str, Column]:
     """The attributes of all nodes or edges of a type as columns."""
     names = dict.fromkeys(name for _, attributes in rows for name in attributes if name != type_attribute)
     columns: dict[str, Column] = {}
     for name in names:
         if not isinstance(name, str):
-            raise SchemaError(f"{owner} has an attribute {name!r}; names of features are strings")
+            raise SchemaError(f"{entity} has an attribute {name!r}; names of features are strings")
         values = []
         for where, attributes in rows:
             value = attributes.get(name)
             value = fill.get(name) if value is None else value
             if value is None:
                 raise SchemaError(
-                    f"{where} of {owner} has no {name!r}, which others have; give missing={{{name!r}: value}}"
+                    f"{where} of {entity} has no {name!r}, which others have; give missing={{{name!r}: value}}"
                 )
             values.append(value)
         kinds = {_kind(value) for value in values} - {""}
@@ -179,17 +179,17 @@ def _columns(
                 where for (where, _), value in zip(rows, values, strict=True) if _kind(value) != _kind(values[0])
             )
             raise SchemaError(
-                f"{owner}.{name} has values of several kinds: {', '.join(sorted(kinds))}, from {first} on"
+                f"{entity}.{name} has values of several kinds: {', '.join(sorted(kinds))}, from {first} on"
             )
         if kinds == {"integer", "real"}:
-            _refuse_inexact(f"{owner}.{name}", [where for where, _ in rows], values)
-        columns[name] = as_column(values, f"{owner}.{name}")
+            _refuse_inexact(f"{entity}.{name}", [where for where, _ in rows], values)
+        columns[name] = as_column(values, f"{entity}.{name}")
     return columns
 
 
-def _refuse_inexact(label: str, owners: Sequence[str], values: Sequence[Any]) -> None:
+def _refuse_inexact(label: str, entities: Sequence[str], values: Sequence[Any]) -> None:
     """Refuse integers that reals beside them would round."""
-    for where, value in zip(owners, values, strict=True):
+    for where, value in zip(entities, values, strict=True):
         if _kind(value) == "integer" and abs(int(value)) > MAX_EXACT:
             raise SchemaError(
                 f"{label} has integers and reals, and {int(value)} of {where} is no float64; use one kind of number"
@@ -255,11 +255,11 @@ def graph_to_networkx(graph: Graph, *, names: str | None = None) -> Any:
 
 
 def _rows(
-    owner: str, features: Mapping[str, Column], num_rows: int, told: Mapping[str, str], left_out: str | None
+    entity: str, features: Mapping[str, Column], num_rows: int, told: Mapping[str, str], left_out: str | None
 ) -> list[dict[str, Any]]:
     for name in told:
         if name in features:
-            raise SchemaError(f"{owner} has a feature {name!r}, as types are called in NetworkX graphs; rename it")
+            raise SchemaError(f"{entity} has a feature {name!r}, as types are called in NetworkX graphs; rename it")
     columns = {name: _listed(column) for name, column in features.items() if name != left_out}
     return [{**told, **{name: column[row] for name, column in columns.items()}} for row in range(num_rows)]
 

@@ -98,13 +98,13 @@ def _edge_type(given: object) -> EdgeType:
 
 
 def _put(features: dict[Any, dict[str, ColumnLike]], name: str, columns: Mapping[Any, Any]) -> None:
-    for owner, column in columns.items():
+    for entity, column in columns.items():
         if column is None:
             continue
-        if name in features.setdefault(owner, {}):
-            raise SchemaError(f"{owner!r} has two features that would be called {name!r}; give another label_name")
-        array = as_array(column, f"{owner}.{name}")
-        features[owner][name] = array.reshape(-1) if name != "feat" and array.shape[1:] == (1,) else array
+        if name in features.setdefault(entity, {}):
+            raise SchemaError(f"{entity!r} has two features that would be called {name!r}; give another label_name")
+        array = as_array(column, f"{entity}.{name}")
+        features[entity][name] = array.reshape(-1) if name != "feat" and array.shape[1:] == (1,) else array
 
 
 def _splits(split_idx: Any, is_typed: bool) -> dict[str, dict[str, ColumnLike]]:

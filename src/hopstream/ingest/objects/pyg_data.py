@@ -1,4 +1,4 @@
-"""Make a graph of a PyG ``Data`` or ``HeteroData``, or of the three that ``RandomLinkSplit`` returns.
+"""Makes a graph of a PyG ``Data`` or ``HeteroData``, or of the three that ``RandomLinkSplit`` returns.
 
 The objects are known by their methods alone: neither torch nor torch_geometric is imported.
 """
@@ -66,7 +66,7 @@ DataObjects = DataLike | HeteroDataLike | Sequence[DataLike | HeteroDataLike]
 
 
 def graph_from_data(data: DataObjects) -> Graph:
-    """Make a graph of a PyG data object; ``hopstream.ingest.objects.attributes`` says which attribute becomes what.
+    """Makes a graph of a PyG data object; ``hopstream.ingest.objects.attributes`` says which attribute becomes what.
 
     A ``Data`` gets the types ``node`` and ``(node, to, node)``. Tensors on another device are copied to main memory,
     all others are shared with the data object. Attributes of the graph as a whole are left out, which a warning in the
@@ -126,11 +126,13 @@ def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool =
     graph, attributes = found
     names: list[str] = []
     features: list[str] = []
-    for owner, of_owner in attributes.items():
-        owners: list[Any] = [NODE, EDGE] if owner == EDGE and graph.schema.is_homogeneous else [owner] if owner else []
-        label = f"{owner if isinstance(owner, str) else type_label(owner)}." if len(owners) == 1 else ""
-        names += [label + name for name in left_out(graph, of_owner, *owners) if not (has_links and name in LINKS)]
-        features += [label + name for name in features_like_splits(graph, of_owner, *owners)]
+    for entity, of_entity in attributes.items():
+        entities: list[Any] = (
+            [NODE, EDGE] if entity == EDGE and graph.schema.is_homogeneous else [entity] if entity else []
+        )
+        label = f"{entity if isinstance(entity, str) else type_label(entity)}." if len(entities) == 1 else ""
+        names += [label + name for name in left_out(graph, of_entity, *entities) if not (has_links and name in LINKS)]
+        features += [label + name for name in features_like_splits(graph, of_entity, *entities)]
     links = [name for name in names if name.rpartition(".")[2] in LINKS]
     if links:
         LOG.warning(

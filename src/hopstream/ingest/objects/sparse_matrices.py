@@ -1,4 +1,4 @@
-"""How do SciPy's sparse matrices, in memory or as ``scipy.sparse.save_npz`` writes them, become a graph?
+"""Makes graphs of SciPy's sparse matrices, in memory or as ``scipy.sparse.save_npz`` writes them.
 
 They are known by their methods, and files by the names of their arrays, so SciPy is not imported.
 """

@@ -82,7 +82,7 @@ class FeatureSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTableSpec:
-    """One node type: a table, or whatever its edges name.
+    """One node type: a table, or the nodes that edges name.
 
     Attributes:
         files: The table, or None where the nodes are those that edges name.

@@ -1,4 +1,4 @@
-"""Which key does a raw id get, and which raw ids are missing or there twice?
+"""Gives raw ids their keys, and finds raw ids that are missing or repeated.
 
 A node's key is its row in its type's table. Raw ids are Arrow arrays of one of three types: ``int64``;
 ``large_string``, which stays what it is; and ``string``, the cells of a CSV file, which are integers if all of a node

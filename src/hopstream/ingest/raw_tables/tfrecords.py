@@ -1,7 +1,7 @@
 """Reads the rows of a TFRecord file of ``tf.Example`` messages as columns of given schemas.
 
-A message has a flat list for each column, of 64-bit integers, of float32 or of bytes. How many values make a row, and
-of which dtype they are, the file does not say: the schema does.
+A message has a flat list for each column, of 64-bit integers, of float32 or of bytes. The schema says
+how many values make a row, and their dtype; the file does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the tables that the schema of a unigraph describes. ``docs/unigraph.md`` describes unigraphs for users.
 
 A unigraph is TF-GNN's format of whole graphs: a ``GraphSchema`` whose sets name files. It becomes what a JSON file
-beside tables becomes, so whatever reads tables reads it. The id column is called ``#id`` here, whatever files call it,
+beside tables becomes, so every reader of tables reads it. The id column is always called ``#id`` here,
 and raw ids are strings. A table of context is the one node of a type that no edge joins.
 """
 
@@ -74,7 +74,7 @@ def _format_of(where: str, filename: str) -> TableFormat:
     name = Path(filename).name
     found = [(match.end(), of) for pattern, of in _FORMATS for match in re.finditer(pattern, name)]
     if found:
-        return max(found)[1]  # what stands last: a set may be called after a format
+        return max(found)[1]  # the last one: a set may be called after a format
     raise SchemaError(
         f"{where}: metadata.filename is {quoted(filename)}, which names no format; a name has .tfrecord, .csv or "
         ".parquet in it"
