@@ -5,8 +5,8 @@ With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, `
 ``hopstream.ingest.objects.attributes`` says which attribute becomes what. Three endings of a name add what PyG
 cannot say: ``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of
 strings, and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may
-also be a numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its links,
-which are to be predicted, were taken from. Pickles are never loaded.
+also be a numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its
+links, which are to be predicted, were taken from. Pickles are never loaded.
 A file that ``scipy.sparse.save_npz`` wrote is read by ``hopstream.ingest.objects.sparse_matrices``.
 An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
 """

@@ -46,6 +46,7 @@ COLUMNS = {
     "lists": pa.array([[1, 2, 3]] * 7 + [[]] * 2, pa.list_(pa.int16())),
     "deep": pa.array([[[1, 2], [3, 4]]] * 9, pa.list_(pa.list_(pa.int64(), 2))),
     "strings": pa.array(["", "a", "ünd"] * 3),
+    "halves": pa.array([[1, 2]] * 7 + [[]] * 2, pa.list_(pa.float16())),
 }
 
 
@@ -70,7 +71,7 @@ def test_no_rows(tmp_path, num_groups):
     assert [sizes.tolist() for sizes in open_parquet(path, "a").list_sizes] == [[0] * num_groups] * 2
 
 
-@pytest.mark.parametrize("name", ["lists", "strings"])
+@pytest.mark.parametrize("name", ["halves", "lists", "strings"])
 def test_no_byte_of_a_footer_ends_the_process(tmp_path, name):
     check_changes(tmp_path, name, step=61)
 

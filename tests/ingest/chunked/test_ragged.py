@@ -10,7 +10,7 @@ import pytest
 from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, HopstreamError, IdRangeError, SchemaError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.chunked import RaggedSource, open_chunked, parquet_lengths, parquet_ragged, ragged, write_chunked
+from hopstream.ingest.chunked import RaggedSource, open_chunked, parquet_ragged, ragged, write_chunked
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema
 from tests.ingest.chunked.folders import Folder
 
@@ -150,8 +150,8 @@ def test_a_large_column_of_one_length_is_dense(folder):
 @pytest.mark.parametrize("max_groups", [1 << 10, 5])
 def test_of_a_column_too_large_to_look_at_some_of_each_row_group_is_seen(folder, monkeypatch, max_groups):
     """What is not seen at first is an error when it is read, which names the remedy."""
-    monkeypatch.setattr(parquet_lengths, "CHECK_BYTES", 20 * 100 * 32)
-    monkeypatch.setattr(parquet_lengths, "MAX_GROUPS", max_groups)
+    monkeypatch.setattr(parquet_ragged, "CHECK_BYTES", 20 * 100 * 32)
+    monkeypatch.setattr(parquet_ragged, "MAX_GROUPS", max_groups)
     assert not isinstance(big_column(folder, {})[0], RaggedSource)
     assert isinstance(big_column(folder, {8050: 1})[0], RaggedSource)
     assert isinstance(big_column(folder, {7900: 8})[0], RaggedSource), "statistics tell of the empty list"

@@ -61,7 +61,7 @@ def _are_ragged(files: Sequence[NpyFile | ParquetColumn]) -> bool:
         return False
     if len(open_columns) == len(columns) and len({file.shape for file in columns} - {None}) > 1:
         return True
-    from hopstream.ingest.chunked.parquet_lengths import are_of_one_length  # Arrow costs a worker 40 MB
+    from hopstream.ingest.chunked.parquet_ragged import are_of_one_length  # Arrow costs a worker 40 MB
 
     return not are_of_one_length(open_columns)
 

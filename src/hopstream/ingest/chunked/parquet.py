@@ -65,13 +65,15 @@ class ParquetFile:
         Raises:
             FormatError: The footer is damaged.
         """
-        told = np.zeros((len(self.group_offsets) - 1, 2), np.int64)
-        for group, record in self.records(range(len(told))):
-            statistics = record.statistics if record.is_stats_set else None
-            told[group] = record.num_values, statistics.null_count or 0 if statistics is not None else 0
-        if told.min(initial=0) < 0:
+        sizes = np.zeros((self.num_groups, 2), np.int64)
+        physical_type = self.footer.schema.column(0).physical_type
+        for group, record in self.records(range(self.num_groups)):
+            # Statistics of a record of another type end the process, even where Arrow could read the column.
+            has_statistics = record.physical_type == physical_type and record.is_stats_set
+            sizes[group] = record.num_values, (record.statistics.null_count or 0) if has_statistics else 0
+        if sizes.min(initial=0) < 0:
             raise FormatError(f"{self.shown} has a footer whose row groups contradict each other; it may be damaged")
-        return told[:, 0], told[:, 1]
+        return sizes[:, 0], sizes[:, 1]
 
     def num_bytes(self, group: int) -> int:
         """Bytes of a row group before compression, as the footer says; at least one."""

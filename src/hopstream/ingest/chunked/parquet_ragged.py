@@ -1,13 +1,19 @@
-"""Reads stretches of rows of Parquet files of strings, or of lists of any length.
+"""Reads stretches of rows of Parquet files of strings, or of lists of any length, and checks whether lists are of one.
 
 [Memory] A batch holds as many rows as take ``BATCH_BYTES`` on the average of their row group, and never more than
     ``MAX_BATCH_ROWS``: only long rows that lie side by side take more. A footer does not tell how long the strings are
     that a file has in dictionaries, so these are read as dictionaries, and put together a block at a time. Where the
     file gave its dictionary up, which Arrow would collect for a whole row group, strings are read as they are.
+[Cost] Parquet has no lengths apart from values, so values are decoded to see whether lists are of one length: 0.4 s for
+    400 MB. A footer counts the values of a row group, and an empty list as one, so lists of other lengths may even out.
+    All lists of a feature are looked at up to ``CHECK_BYTES``. Of larger features, that many bytes are, spread over the
+    row groups, and in full those row groups whose statistics count empty lists or nulls; the rest is checked when it is
+    read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -21,6 +27,9 @@ from hopstream.ingest.chunked.parquet import BATCH_BYTES, NO_NULLS, ParquetColum
 from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
 
 MAX_BATCH_ROWS = 1 << 12
+CHECK_BYTES = 512 << 20
+MAX_GROUPS = 1 << 10
+"""The most row groups of a feature that are looked at, where not all are; each costs some milliseconds."""
 MAX_DICTIONARY_ROWS, MAX_DICTIONARY_BYTES = 1 << 8, 2 << 20
 """Of a batch that is read as a dictionary, and of the dictionary beyond which rows are read as they are. Arrow keeps
 more than it counts while it collects one: 110 MB of strings took 271 MB with batches of 8 MiB, and 119 with these."""
@@ -182,3 +191,51 @@ def _text_rows(array: pa.Array, is_string: bool) -> RaggedArray:
     offsets = np.frombuffer(offsets_buffer, np.int64)[wide.offset : wide.offset + len(wide) + 1]
     values = np.frombuffer(text, np.uint8) if text is not None else np.empty(0, np.uint8)
     return RaggedArray(values[offsets[0] : offsets[-1]], offsets - offsets[0], is_string)
+
+
+def are_of_one_length(files: Sequence[ParquetColumn]) -> bool:
+    """Whether lists have the length that the footer of their file allows; null lists have any.
+
+    Args:
+        files: Files of one feature; of those whose lists may be of any length, rows have a shape.
+
+    Raises:
+        FormatError: A file is damaged.
+    """
+    open_files = [file for file in files if file.element_shape is not None and file.num_rows]
+    return all(_has_length(file, start, stop) for file, start, stop in _stretches(open_files))
+
+
+def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, int, int]]:
+    """First row and end of what is looked at in each file."""
+    groups = [(file, group) for file in files for group in range(file.file.num_groups)]
+    is_small = sum(file.num_rows * _row_bytes(file) for file in files) <= CHECK_BYTES
+    step = -(-len(groups) // MAX_GROUPS)
+    for place, (file, group) in enumerate(groups):
+        start, stop = map(int, file.file.group_offsets[group : group + 2])
+        if is_small or _has_empty(file, group):
+            yield file, start, stop
+        elif place % step == 0:
+            num_rows = CHECK_BYTES // min(len(groups), MAX_GROUPS) // _row_bytes(file)
+            yield file, start, min(stop, start + max(1, num_rows))
+
+
+def _has_empty(file: ParquetColumn, group: int) -> bool:
+    """Whether statistics tell that a row group has empty lists or nulls, which they count alike."""
+    return bool(file.file.list_sizes[1][group])
+
+
+def _has_length(file: ParquetColumn, start: int, stop: int) -> bool:
+    wanted = (file.shape or (0,))[0]
+    batch_rows = max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // _row_bytes(file)))
+    for _, (lists,) in file.file.batches(start, stop, batch_rows):
+        lengths = np.diff(lists.offsets.to_numpy())
+        if lists.null_count:
+            lengths = lengths[lists.is_valid().to_numpy(zero_copy_only=False)]
+        if (lengths != wanted).any():
+            return False
+    return True
+
+
+def _row_bytes(file: ParquetColumn) -> int:
+    return max(1, math.prod(file.shape or ()) * file.dtype.itemsize)
