@@ -24,7 +24,7 @@ from hopstream.store.contract import Store
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, parts_label
-from hopstream.store.routed import RoutedStore, check_same_dataset
+from hopstream.store.routed import Explain, RoutedStore, check_same_dataset
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.sources import check_scheme
@@ -142,7 +142,13 @@ def parse_locations(text: str) -> Cluster:
     return Cluster(dataset_id=None, servers=tuple(ServerEntry(location=entry.strip()) for entry in text.split(",")))
 
 
-def open_cluster(cluster: Cluster, settings: StoreSettings | None = None, *, own: ServerEntry | None = None) -> Store:
+def open_cluster(
+    cluster: Cluster,
+    settings: StoreSettings | None = None,
+    *,
+    own: ServerEntry | None = None,
+    explain: Explain | None = None,
+) -> Store:
     """Open a store over all parts of a cluster.
 
     Parts whose dataset is on this machine are mapped. The other servers are asked at once what they serve; one that
@@ -153,6 +159,7 @@ def open_cluster(cluster: Cluster, settings: StoreSettings | None = None, *, own
         settings: How they are asked.
         own: The server that opens the store, where one does: its parts are mapped from its folder whatever the settings
             say, and neither it nor any replica of its parts alone is asked.
+        explain: See ``RoutedStore``.
 
     Raises:
         SettingsError: ``settings`` are no ``StoreSettings``.
@@ -164,7 +171,7 @@ def open_cluster(cluster: Cluster, settings: StoreSettings | None = None, *, own
     settings = check_store_settings(settings)
     opening = _Opening(cluster, settings, own)
     try:
-        return opening.open()
+        return opening.open(explain)
     except BaseException:
         opening.close()
         raise
@@ -183,7 +190,7 @@ class _Opening:
             self._parts_of_path[own.path.resolve()] = set(own.parts)
         self._dead: list[tuple[ServerEntry, StoreTimeout | StoreUnavailable]] = []
 
-    def open(self) -> Store:
+    def open(self, explain: Explain | None) -> Store:
         """The store over all parts."""
         others = [entry for entry in self._cluster.servers if not self._is_own(entry.parts, entry.location)]
         remote = [entry for entry in others if not self._is_here(entry.path, entry.parts)]
@@ -203,7 +210,7 @@ class _Opening:
             if len(only.parts) == only.book.num_parts:
                 return only
         self._check_parts()
-        return RoutedStore(self._stores, self._settings)
+        return RoutedStore(self._stores, self._settings, explain)
 
     def close(self) -> None:
         """Close what was opened, after a failure."""

@@ -1,4 +1,4 @@
-"""How are requests answered from parts whose files are on this machine?
+"""Answers requests from parts whose files are on this machine.
 
 A ``LocalStore`` maps any number of parts of one dataset and answers across them with one kernel call per request:
 kernels are given a table of the parts' addresses. Nothing is copied but the answer, and pages are shared between
@@ -17,7 +17,6 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray
 from hopstream.dataset.book import Owner, owner_label
 from hopstream.dataset.halo_layout import HaloArrays, open_halo
-from hopstream.dataset.in_memory import MemoryDataset
 from hopstream.dataset.layout import Dataset, PartArrays
 from hopstream.dataset.overlays import edge_pieces
 from hopstream.dataset.paths import link_folder, node_folder, split_path
@@ -62,13 +61,13 @@ class _Deferred(Generic[T]):
 
 
 class LocalStore(Store):
-    """Answers from the mapped files of some or all parts of a dataset, or from a part in memory."""
+    """Answers from the mapped files of some or all parts of a dataset."""
 
-    def __init__(self, dataset: Dataset | MemoryDataset, parts: Sequence[int] | None = None) -> None:
+    def __init__(self, dataset: Dataset, parts: Sequence[int] | None = None) -> None:
         """Map the parts.
 
         Args:
-            dataset: An opened dataset, or one part in memory.
+            dataset: An opened dataset.
             parts: The parts to map; None means all of them.
 
         Raises:
@@ -109,7 +108,7 @@ class LocalStore(Store):
         Raises:
             FormatError: A file of a halo is missing, truncated or not what the manifest says.
         """
-        if self.is_whole or isinstance(self._dataset, MemoryDataset):
+        if self.is_whole:
             return []
         return [halo for part in self.parts if (halo := open_halo(self._dataset, part)) is not None]
 
@@ -309,7 +308,7 @@ class LocalStore(Store):
 
         A ``FormatError`` says what is wrong, and may be of a message: it stays as it is where no file is damaged.
         """
-        if isinstance(self._dataset, MemoryDataset):
+        if not self._dataset.root.is_dir():  # it was removed since; what is mapped stays as it was
             return error
         found = self._dataset.find_damage(self.parts)
         if found is None and isinstance(error, FormatError):
@@ -319,7 +318,7 @@ class LocalStore(Store):
 
     @property
     def _root(self) -> Path:
-        return Path() if isinstance(self._dataset, MemoryDataset) else self._dataset.root
+        return self._dataset.root
 
     def row_lengths(self, owner: Owner, name: str, ids: IntArray) -> IntArray:
         """int64[n], elements in each row of a ragged or string column.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import logging
+import socket
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,6 +75,15 @@ class Location:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    def towards(self) -> Location:
+        """An address of this machine, with port 0, as the machine of this location reaches it."""
+        if self.is_loopback:
+            return replace(self, port=0)
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
+            probe.connect((self.host, self.port))
+            return Location(probe.getsockname()[0], 0, self.has_tls)
 
     def __str__(self) -> str:
         """The location as it is written."""

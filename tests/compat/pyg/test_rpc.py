@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from hopstream.compat.pyg import rpc
+from hopstream.compat.pyg import rank_group, rpc
+from hopstream.compat.pyg.rank_group import Group, Membership
 from hopstream.compat.pyg.rpc import RpcMember, _cause_of, init_rpc, shutdown_rpc
 from hopstream.errors import StoreTimeout, StoreUnavailable
-from hopstream.store import rendezvous
-from hopstream.store.rendezvous import Group, Membership
 from tests.compat.pyg.ranks import context
 from tests.ports import free_port
 
@@ -61,7 +60,7 @@ def test_all_members_leave_where_one_cannot() -> None:
 
 
 def test_members_wait_together_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "LAST_S", 0.05)
+    monkeypatch.setattr(rank_group, "LAST_S", 0.05)
     _, groups, left = begin(4)
     start = time.monotonic()
     rpc._close_all()

@@ -1,4 +1,4 @@
-"""How does one rank sample a graph whose partitions are in the memories of several?"""
+"""Samples a graph of which each rank holds a partition."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from hopstream.compat.pyg.dist_context import DistContext, check_context
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.one_hop import OneHop
 from hopstream.compat.pyg.outputs import Output
-from hopstream.compat.pyg.own_part import read_own_part, store_pair
+from hopstream.compat.pyg.own_part import OwnPart, read_own_part, store_pair
+from hopstream.compat.pyg.rank_store import RankStore
 from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler
-from hopstream.dataset.in_memory import OwnPart
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.sample.sampling_settings import TemporalStrategy
 from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.edge_keys import EdgeIdsOfKeys
-from hopstream.store.shared_parts import SharedParts
 from hopstream.store.whole import keeps_edge_keys
 
 
@@ -113,7 +112,7 @@ class DistNeighborSampler:
         self.label_type = label_type
         self._rng_seed = rng_seed
         self._own: OwnPart | None = None
-        self._shared: SharedParts | None = None
+        self._shared: RankStore | None = None
         self._sampler: DatasetSampler | None = None
         self._delivery = Delivery(concurrency)
         self._lock = threading.Lock()
@@ -147,7 +146,7 @@ class DistNeighborSampler:
         if self._own is None:
             raise StateError("call init_sampler_instance before register_sampler_rpc")
         member = member or current_member()
-        shared = SharedParts(self._own, member.group, security=member.security, settings=member.settings)
+        shared = RankStore(self._own, member.group, member.location, security=member.security, settings=member.settings)
         self._shared = shared
         member.closers.append(lambda waits: self.close(waits=waits))
         leave_at_exit()

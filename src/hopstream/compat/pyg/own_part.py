@@ -1,27 +1,70 @@
-"""What of PyG's local stores is the part of one rank?
+"""Reads PyG's local stores as the part of one rank.
 
 ``LocalGraphStore`` and ``LocalFeatureStore``, PyG's or ours, hold the edges and features of a partition under global
-ids, beside books that say who owns each node. This module reads them as an ``OwnPart``; no other rank is asked.
+ids, beside books that say which partition owns each node. This module reads them as an ``OwnPart``, checks it, and asks
+no other rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, find_sorted, to_array
-from hopstream.dataset.in_memory import OwnEdges, OwnPart
-from hopstream.errors import SchemaError, SettingsError
+from hopstream.arrays import Array, IntArray, find_sorted, to_array
+from hopstream.errors import IdRangeError, SchemaError, SettingsError
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 TIME_NAMES = ("time",)
 """Tensors of nodes that PyG's files hold for the whole graph in every part."""
 _REMEDY = "LocalGraphStore.from_partition sets it, or set it yourself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnEdges:
+    """The edges of one type whose destinations a part owns, in any order.
+
+    Attributes:
+        src_keys: int64[num_edges], keys of sources, which may belong to any part.
+        dst_keys: int64[num_edges], keys of destinations, all of this part.
+        edge_keys: int64[num_edges], keys of the edges in the whole graph, or None where nobody knows them. A node's
+            edges are stored in the order of their keys, and without them in the order in which they are given.
+        features: Feature name to column of num_edges rows.
+    """
+
+    src_keys: IntArray
+    dst_keys: IntArray
+    edge_keys: IntArray | None
+    features: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnPart:
+    """What one rank holds of a graph.
+
+    Attributes:
+        part: Number of the part.
+        num_parts: How many parts there are.
+        owners: Node type to int32[num_nodes], the part of each node of the whole graph, by key.
+        node_features: Node type to feature name to column; row ``i`` is the ``i``-th node of the part in the order of
+            keys.
+        edges: Edge type to the edges that lead to the part's nodes.
+        time_attr: The feature that holds times, or None.
+        node_times: Node type to integer[num_nodes], the times of all nodes of the whole graph, for types that have any:
+            an edge is as late as the node it comes from.
+    """
+
+    part: int
+    num_parts: int
+    owners: Mapping[str, NDArray[np.int32]]
+    node_features: Mapping[str, Mapping[str, Array]]
+    edges: Mapping[EdgeType, OwnEdges]
+    time_attr: str | None = None
+    node_times: Mapping[str, Array] = field(default_factory=dict)
 
 
 def read_own_part(data: Any, time_attr: str | None = None, label_type: str | None = None) -> OwnPart:
@@ -37,6 +80,7 @@ def read_own_part(data: Any, time_attr: str | None = None, label_type: str | Non
     Raises:
         SettingsError: ``data`` are not two such stores, or one misses its books.
         SchemaError: A tensor has another number of rows than its ids, or an id is missing.
+        IdRangeError: A number of a part or node is out of range.
     """
     stores = _Stores.of(data)
     owners = stores.owners()
@@ -110,16 +154,18 @@ class _Stores:
             tensor = features.get_tensor(group_name=attr.group_name, attr_name=attr.attr_name, index=None)
             if tensor is not None:
                 tensors[_owner_of(attr.group_name), attr.attr_name] = tensor
-        return cls(
-            features=features, graph=graph, is_hetero=is_hetero, part=int(graph.partition_idx),
-            num_parts=int(graph.num_partitions), tensors=tensors,
-        )  # fmt: skip
+        part, num_parts = int(graph.partition_idx), int(graph.num_partitions)
+        if not 0 <= part < num_parts:
+            raise IdRangeError(
+                f"graph_store.partition_idx is {part}; of {num_parts} partitions the numbers are 0..{num_parts - 1}"
+            )
+        return cls(features=features, graph=graph, is_hetero=is_hetero, part=part, num_parts=num_parts, tensors=tensors)
 
     def owners(self) -> dict[str, NDArray[np.int32]]:
         """Node type to the partition of each node."""
         books = self.graph.node_pb if self.is_hetero else {NODE: self.graph.node_pb}
         known = (self.graph.meta or {}).get("node_types") if self.is_hetero else None
-        return {str(t): _owners_of(str(t), to_array(books[t])) for t in (known or books)}
+        return {str(t): _owners_of(str(t), to_array(books[t]), self.num_parts) for t in (known or books)}
 
     def ids(self, owner: str | EdgeType) -> IntArray | None:
         """Global ids of the rows of a type's tensors, where the feature store has them."""
@@ -138,9 +184,9 @@ class _Nodes:
         self._owners = owners
         self._time_attr = time_attr
 
-    def features(self, label_type: str | None) -> dict[str, dict[str, Column]]:
+    def features(self, label_type: str | None) -> dict[str, dict[str, Array]]:
         """Every tensor of nodes, with one row per node of the partition in the order of keys."""
-        found: dict[str, dict[str, Column]] = {node_type: {} for node_type in self._owners}
+        found: dict[str, dict[str, Array]] = {node_type: {} for node_type in self._owners}
         for (owner, name), tensor in self._stores.tensors.items():
             if isinstance(owner, str) and owner in found:
                 found[owner][name] = self._own_rows(owner, name, to_array(tensor))
@@ -214,9 +260,11 @@ class _Edges:
         return {t: self._table(t, *given[t][:2], keys[t]) for t in (*wanted, *(t for t in given if t not in wanted))}
 
     def _table(self, edge_type: EdgeType, row: Array, col: Array, keys: IntArray | None) -> OwnEdges:
+        num_sources = len(self._owners[edge_type[0]])
+        _check_range(f"sources of {type_label(edge_type)}", row, num_sources, f"nodes of {edge_type[0]!r}")
         places = self._own_places(edge_type, col)
         own_keys = None if keys is None else keys[places]
-        columns: dict[str, Column] = {}
+        columns: dict[str, Array] = {}
         for (owner, name), tensor in self._stores.tensors.items():
             if owner == edge_type:
                 columns[name] = self._own_rows(edge_type, name, to_array(tensor), places, own_keys, len(col))
@@ -323,11 +371,16 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
     return rows
 
 
-def _owners_of(node_type: str, owners: Array) -> NDArray[np.int32]:
-    limit = np.iinfo(np.int32).max
-    if len(owners) and not -limit <= int(owners.min()) <= int(owners.max()) <= limit:  # would be others as int32
-        raise SchemaError(f"node_pb of {node_type!r} is in {int(owners.min())}..{int(owners.max())}; wanted are parts")
+def _owners_of(node_type: str, owners: Array, num_parts: int) -> NDArray[np.int32]:
+    _check_range(f"node_pb of {node_type!r}", owners, num_parts, "partitions")
     return owners.astype(np.int32, copy=False)
+
+
+def _check_range(what: str, values: Array, num: int, of: str) -> None:
+    """Refuse values that are not numbers of what there are ``num`` of."""
+    if len(values) and not 0 <= int(values.min()) <= int(values.max()) < num:
+        row = int(np.flatnonzero((values < 0) | (values >= num))[0])
+        raise IdRangeError(f"{what}[{row}] is {int(values[row])}; {of} are numbered 0..{num - 1}")
 
 
 def _owner_of(group: Any, *, is_edge: bool = False) -> Any:

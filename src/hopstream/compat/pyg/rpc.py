@@ -1,6 +1,6 @@
-"""What stands here for PyG's set-up of torch RPC?
+"""Begins and ends a rank's place among all ranks, under the names of PyG's set-up of torch RPC.
 
-Nothing here is torch RPC: ``init_rpc`` is a meeting of all ranks at ``master_addr:master_port``. Loaders do it by
+Nothing here is torch RPC: ``init_rpc`` is a meeting of all ranks at ``master_addr:master_port``. Loaders call it by
 themselves; the names are for scripts that override ``DistLoader.worker_init_fn``.
 """
 
@@ -18,9 +18,9 @@ from multiprocessing.util import Finalize
 
 from hopstream.checks import read_integer
 from hopstream.compat.pyg.dist_context import DistContext, check_context
-from hopstream.errors import StateError, StoreError
-from hopstream.store.rendezvous import Group, Membership
-from hopstream.store.security import ServerSecurity
+from hopstream.compat.pyg.rank_group import Group, Membership, resolved
+from hopstream.errors import StateError, StoreError, StoreUnavailable
+from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
 
 LOG = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class RpcMember:
     Attributes:
         name: The process as its context names it.
         group: The meeting; None where there is one rank.
+        location: Where this rank's servers listen, with a port that the system chooses.
         security: What this rank's servers show and ask for.
         settings: Deadline of requests, and what this rank shows to others.
         before: The exception that was being handled when the rank came, which says nothing of how it leaves.
@@ -41,6 +42,7 @@ class RpcMember:
 
     name: str
     group: Group | None
+    location: Location
     security: ServerSecurity | None
     settings: StoreSettings | None
     before: BaseException | None
@@ -137,16 +139,17 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
         group=str(context.group_name), rank=context.rank, world_size=context.world_size, master_addr=master_addr,
         master_port=port, timeout_s=rpc_timeout,
     )  # fmt: skip
-    group = None
+    group, location = None, Location("127.0.0.1", 0)
     if context.world_size > 1:
-        group = Group(membership, security=security, settings=store_settings)
+        location = _own_location(membership, security or ServerSecurity())
+        group = Group(membership)
         try:
             group.gather(None, f"for all ranks to meet as {context.group_name!r}")
         except BaseException:
             group.close()
             raise
     before = sys.exc_info()[1]
-    member = RpcMember(f"{context.group_name}-{context.rank}", group, security, store_settings, before)
+    member = RpcMember(f"{context.group_name}-{context.rank}", group, location, security, store_settings, before)
     with _LOCK:
         if not _MEMBERS:
             Finalize(None, _close_all, exitpriority=100)  # in processes that multiprocessing started
@@ -220,6 +223,17 @@ def _leave(members: Sequence[RpcMember], leave: Callable[[RpcMember], None]) -> 
     with ExitStack() as stack:
         for member in members:
             stack.callback(leave, member)
+
+
+def _own_location(membership: Membership, security: ServerSecurity) -> Location:
+    """Where this rank's servers listen, after checking that they may."""
+    master = Location(resolved(membership.master_addr), membership.master_port, security.certificate is not None)
+    if not security.is_insecure:  # a server of an insecure rank writes a warning of its own
+        security.check_bind(master)
+    try:
+        return master.towards()
+    except OSError as error:
+        raise StoreUnavailable(f"no network leads to rank 0 at {master.host}: {error}") from error
 
 
 def _read_port(port: object) -> int:

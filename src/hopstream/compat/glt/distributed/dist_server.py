@@ -27,7 +27,6 @@ from hopstream.errors import SettingsError, StoreError, StoreTimeout
 from hopstream.schema import EdgeType
 from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
 from hopstream.store.contract import Store
-from hopstream.store.rendezvous import location_towards
 from hopstream.store.security import ServerSecurity
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
@@ -85,7 +84,7 @@ class StorageServer:
         try:
             self._server = StoreServer(
                 dataset.store,
-                str(meeting.location if dataset.partition_idx == 0 else location_towards(meeting.location)),
+                str(meeting.location if dataset.partition_idx == 0 else meeting.location.towards()),
                 security=meeting.security,
                 path=dataset.folder,
                 limits=ServerLimits(max_request_bytes=limits.max_request_bytes),

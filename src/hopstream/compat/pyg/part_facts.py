@@ -1,25 +1,25 @@
-"""What do machines tell each other of their parts in memory, and do the parts belong together?"""
+"""Compares what ranks say of their parts, and tells whether the parts are of one graph and one cut."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hopstream.arrays import IntArray, offsets_of
+from hopstream.arrays import Array, IntArray, column_schema, offsets_of
+from hopstream.compat.pyg.own_part import OwnPart
 from hopstream.dataset.book import EdgeOwner
 from hopstream.dataset.times import check_time_schema
 from hopstream.errors import FormatError, VersionMismatch
-from hopstream.graph.checksums import hex_digest
+from hopstream.graph.checksums import array_sum
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 
 _MASK = (1 << 64) - 1
 _BLOCK = 1 << 16
 """Keys whose powers are in memory at once."""
-_FIELDS = ("part", "num_parts", "owners", "schema", "rows", "time_attr", "has_edge_keys", "edge_keys", "digest")
+_FIELDS = ("part", "num_parts", "owners", "schema", "rows", "time_attr", "edge_keys")
 
 
 class KeyFacts(NamedTuple):
@@ -63,10 +63,8 @@ class PartFacts:
         schema: What the part has; columns of types without rows may be missing.
         rows: Label of a node or edge type to how many of them the part owns.
         time_attr: The feature that holds times, or None.
-        has_edge_keys: Edges have keys.
         edge_keys: Label of an edge type to what is known of the keys of the part's edges; types without edges, and
             without keys, are missing.
-        digest: Names the part's content.
     """
 
     part: int
@@ -75,16 +73,31 @@ class PartFacts:
     schema: GraphSchema
     rows: Mapping[str, int]
     time_attr: str | None
-    has_edge_keys: bool
     edge_keys: Mapping[str, KeyFacts]
-    digest: str
+
+    @classmethod
+    def of(cls, own: OwnPart) -> PartFacts:
+        """The facts of what a rank holds."""
+        schema = GraphSchema(
+            nodes={t: _schemas(own.node_features.get(t, {})) for t in own.owners},
+            edges={t: _schemas(edges.features) for t, edges in own.edges.items()},
+        )
+        rows = {t: int(np.count_nonzero(owners == own.part)) for t, owners in own.owners.items()}
+        rows |= {type_label(t): len(edges.src_keys) for t, edges in own.edges.items()}
+        return cls(
+            part=own.part, num_parts=own.num_parts, schema=schema, rows=rows, time_attr=own.time_attr,
+            owners={t: (len(of), array_sum(np.ascontiguousarray(of))[1]) for t, of in own.owners.items()},
+            edge_keys={
+                type_label(t): KeyFacts.of(edges.edge_keys)
+                for t, edges in own.edges.items() if edges.edge_keys is not None and len(edges.edge_keys)
+            },
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value that ``from_json`` reads back."""
         owners = {node_type: list(of) for node_type, of in self.owners.items()}
         values = (self.part, self.num_parts, owners, self.schema.to_json(), dict(self.rows), self.time_attr,
-                  self.has_edge_keys, {label: list(of) for label, of in self.edge_keys.items()},
-                  self.digest)  # fmt: skip
+                  {label: list(of) for label, of in self.edge_keys.items()})  # fmt: skip
         return dict(zip(_FIELDS, values, strict=True))
 
     @classmethod
@@ -106,19 +119,17 @@ class PartFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WholeFacts:
-    """What all machines agree on.
+    """What all ranks agree on.
 
     Attributes:
         schema: Types and columns of the whole graph.
         edge_offsets: (edge type, direction) to int64[num_parts + 1], the range of edge ids that each part owns.
         has_edge_keys: Edges have keys.
-        digest: Names the content of all parts.
     """
 
     schema: GraphSchema
     edge_offsets: Mapping[EdgeOwner, IntArray]
     has_edge_keys: bool
-    digest: str
 
 
 def agree(facts: Sequence[PartFacts]) -> WholeFacts:
@@ -148,13 +159,7 @@ def agree(facts: Sequence[PartFacts]) -> WholeFacts:
     if has_edge_keys:
         for edge_type in schema.edges:
             _check_coverage(parts, type_label(edge_type))
-    text = json.dumps([schema.to_json(), sorted(first.owners.items()), [one.digest for one in parts]])
-    return WholeFacts(
-        schema=schema,
-        edge_offsets=edge_offsets,
-        has_edge_keys=has_edge_keys,
-        digest=hex_digest(text.encode()),
-    )
+    return WholeFacts(schema=schema, edge_offsets=edge_offsets, has_edge_keys=has_edge_keys)
 
 
 def _compare(first: PartFacts, rank: int, other: PartFacts) -> None:
@@ -180,13 +185,9 @@ def _compare(first: PartFacts, rank: int, other: PartFacts) -> None:
 
 
 def _check_parts(facts: Sequence[PartFacts]) -> None:
-    """Refuse parts that nobody holds, and parts that two ranks hold in different content."""
-    rank_of: dict[int, int] = {}
-    for rank, one in enumerate(facts):
-        other = rank_of.setdefault(one.part, rank)
-        if facts[other].digest != one.digest:
-            raise VersionMismatch(f"ranks {other} and {rank} both hold part {one.part}, and the two differ")
-    missing = next((part for part in range(facts[0].num_parts) if part not in rank_of), None)
+    """Refuse parts that nobody holds."""
+    there = {one.part for one in facts}
+    missing = next((part for part in range(facts[0].num_parts) if part not in there), None)
     if missing is not None:
         held = {rank: one.part for rank, one in enumerate(facts)}
         raise VersionMismatch(
@@ -196,24 +197,20 @@ def _check_parts(facts: Sequence[PartFacts]) -> None:
 
 def _agree_on_edge_keys(facts: Sequence[PartFacts], schema: GraphSchema) -> bool:
     """Whether edges have keys; those of a type have them on all ranks that have such edges, or on none."""
-    for label in map(type_label, schema.edges):
+    labels = [type_label(edge_type) for edge_type in schema.edges]
+    for label in labels:
         told = {label in one.edge_keys: rank for rank, one in enumerate(facts) if one.rows.get(label)}
         if len(told) == 2:
             raise VersionMismatch(
                 f"rank {told[True]} has ids of its edges {label}, and rank {told[False]} has none; give all ranks ids"
             )
-    return all(one.has_edge_keys for one in facts)
+    return all(one.edge_keys.keys() >= {t for t in labels if one.rows.get(t)} for one in facts)
 
 
 def _check_coverage(parts: Sequence[PartFacts], label: str) -> None:
-    """Refuse keys of edges of which some are missing and others are there twice.
-
-    Keys that are out of range are left to who holds them: it knows which edge it is.
-    """
+    """Refuse keys of edges that are not ``0..n-1``, each once."""
     num_edges = sum(one.rows.get(label, 0) for one in parts)
     told = {one.part: one.edge_keys[label] for one in parts if label in one.edge_keys}
-    if any(of.first < 0 or of.last >= num_edges for of in told.values()):
-        return
     n = num_edges
     wanted = (n * (n - 1) // 2, n * (n - 1) * (2 * n - 1) // 6, (n * (n - 1) // 2) ** 2)
     found = [sum(sums) for sums in zip(*(of[2:] for of in told.values()), strict=True)] or [0, 0, 0]
@@ -253,3 +250,7 @@ def _merged_columns(facts: Sequence[PartFacts], owner: str | EdgeType) -> Mappin
         if who is None:
             found, who = columns, rank
     return found
+
+
+def _schemas(features: Mapping[str, Array]) -> dict[str, FeatureSchema]:
+    return {name: column_schema(column) for name, column in features.items()}

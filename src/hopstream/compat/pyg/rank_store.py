@@ -1,0 +1,189 @@
+"""Opens one store over the parts of all ranks: writes and serves this rank's part, and connects to those of the others.
+
+Ranks compare what they hold, each writes its part below a temporary folder as an ordinary part of one dataset, and
+serves it as any part is served. The folder is removed as soon as its files are mapped, so a rank that is killed leaves
+none. Nobody stops to serve while others sample.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hopstream.compat.pyg.own_part import OwnPart
+from hopstream.compat.pyg.part_facts import PartFacts, agree
+from hopstream.compat.pyg.part_writing import PartWriter, records_of
+from hopstream.compat.pyg.rank_group import Group
+from hopstream.dataset.layout import open_dataset
+from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
+from hopstream.store.contract import Store
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import parts_label
+from hopstream.store.security import Location, ServerSecurity
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+
+LOG = logging.getLogger(__name__)
+GRACE_S = 5.0
+_ORDER = "a rank takes part when it makes its loader or sampler: all ranks make the same ones, in one order"
+
+
+class RankStore:
+    """A store over the parts of all ranks, and the server of this rank's part, until it is closed."""
+
+    def __init__(
+        self,
+        own: OwnPart,
+        group: Group | None,
+        location: Location,
+        *,
+        security: ServerSecurity | None = None,
+        settings: StoreSettings | None = None,
+    ) -> None:
+        """Compare parts with the other ranks, serve the own part, and connect to the others'.
+
+        Args:
+            own: What this rank holds.
+            group: The ranks; it is left, or closed, with this object. None where there is one rank.
+            location: Where this rank serves; not looked at where there is one rank.
+            security: What this rank's server shows and asks for.
+            settings: Deadline of requests, and what this rank shows to other ranks' servers.
+
+        Raises:
+            VersionMismatch: Ranks hold parts of different graphs or cuts, or a part is held by no rank; all raise.
+            SchemaError: What this rank holds contradicts itself.
+            StoreTimeout: Some ranks did not come in time.
+            StoreUnavailable: Rank 0 or a server cannot be reached, or a rank gave up.
+        """
+        self._group = group
+        self._server: StoreServer | None = None
+        self._served: LocalStore | None = None
+        self._store: Store | None = None
+        self._locations: list[str] = []
+        self._holders: list[int] = []
+        self._is_closed = False
+        try:
+            with tempfile.TemporaryDirectory(prefix="hopstream-rank-", ignore_cleanup_errors=True) as folder:
+                self._store = self._open(own, Path(folder), location, security, settings or StoreSettings())
+        except BaseException as error:
+            if group is not None:
+                group.fail(f"{type(error).__name__}: {error}")
+            self._release()
+            if group is not None:
+                group.close()
+            raise
+
+    @property
+    def store(self) -> Store:
+        """The store over all parts."""
+        if self._store is None:
+            raise StoreUnavailable("the store of all ranks was not opened")
+        return self._store
+
+    def _open(
+        self, own: OwnPart, root: Path, location: Location, security: ServerSecurity | None, settings: StoreSettings
+    ) -> Store:
+        told = [PartFacts.from_json(one) for one in self._gather(PartFacts.of(own).to_json(), "for the parts of all")]
+        self._holders = [one.part for one in told]
+        writer = PartWriter(own, agree(told), root)
+        written = {name: record.content_to_json() for name, record in writer.write().items()}
+        files = self._gather(written, "for the files of all")
+        self._check_copies(files)
+        writer.write_manifest(records_of(files))
+        self._served = LocalStore(open_dataset(root), [own.part])
+        if self._group is None:
+            return self._served
+        self._server = StoreServer(self._served, str(location), security=security)
+        self._locations = self._gather(self._server.location, "for the servers of all")
+        check_reach(self._locations)
+        entries = [
+            ServerEntry(location=where, parts=(part,), path=root if where == self._server.location else None)
+            for where, part in zip(self._locations, self._holders, strict=True)
+        ]
+        mine = entries[self._group.membership.rank]
+        cluster = Cluster(dataset_id=self._served.dataset_id, servers=tuple(entries))
+        try:
+            return open_cluster(cluster, settings, own=mine, explain=self._explain)
+        except StoreUnavailable as error:  # the server may be that of a rank that gave up meanwhile
+            if why := self._group.failure():
+                raise StoreUnavailable(f"rank {self._group.membership.rank} cannot go on: {why}") from error
+            raise
+
+    def _gather(self, value: Any, what: str) -> list[Any]:
+        if self._group is None:
+            return [value]
+        try:
+            return self._group.gather(value, f"{what} ranks")
+        except StoreTimeout as error:
+            error.add_note(_ORDER)
+            raise
+
+    def _check_copies(self, files: Sequence[object]) -> None:
+        """Refuse ranks that hold one part in different content."""
+        for rank, part in enumerate(self._holders):
+            first = self._holders.index(part)
+            if files[first] != files[rank]:
+                raise VersionMismatch(f"ranks {first} and {rank} both hold part {part}, and the two differ")
+
+    def _explain(self, error: HopstreamError, parts: Sequence[int]) -> HopstreamError:
+        """Why parts of others cannot be had: which rank gave up, with its words, or which ranks are gone."""
+        if self._group is None or self._is_closed or isinstance(error, StoreTimeout):  # who gives up ends its server
+            return error
+        why = self._group.failure()
+        if not why:
+            ranks = ", ".join(str(rank) for rank, part in enumerate(self._holders) if part in parts)
+            why = (
+                f"rank {ranks}, which held {parts_label(parts)}, is gone, or cannot be reached any more; see how it "
+                "ended, and start all ranks again"
+            )
+        told = StoreUnavailable(f"rank {self._group.membership.rank} cannot go on: {why}")
+        told.__cause__ = error
+        return told
+
+    def close(self, *, waits: bool = True) -> None:
+        """Leave the group and stop to serve; a second call does nothing.
+
+        Args:
+            waits: Serve until all ranks leave; False where this rank failed, so that the others hear of it at once.
+
+        Raises:
+            StoreTimeout: Some ranks are there and did not leave in time. This one has left all the same.
+            StoreUnavailable: A rank gave up while this one waited. This one has left all the same.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._group is not None and waits:
+                gone = self._group.leave(self._locations)
+                if gone:
+                    LOG.warning("rank %s ended without leaving", ", ".join(map(str, gone)))
+        finally:
+            self._release()  # who misses this rank asks the group why
+            if self._group is not None:
+                self._group.close()
+
+    def _release(self) -> None:
+        if self._store is not None:
+            self._store.close()
+        if self._server is not None and not self._server.close(GRACE_S):
+            LOG.warning("requests to this rank were still under way %g s after it left", GRACE_S)
+        if self._served is not None:
+            self._served.close()
+
+
+def check_reach(locations: Sequence[str]) -> None:
+    """Refuse ranks of which some serve where only their own machine reaches them; all ranks come to the same error.
+
+    It happens where rank 0's machine knows its own name as a loopback address, as Debian's do.
+    """
+    lonely = [rank for rank, where in enumerate(locations) if Location.parse(where).is_loopback]
+    if lonely and len(lonely) < len(locations):
+        raise StoreUnavailable(
+            f"rank {lonely[0]} serves at {locations[lonely[0]]}, a loopback address, which other machines do not "
+            "reach (see its /etc/hosts): give all ranks the IP address of the machine of rank 0 as master_addr"
+        )
