@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hopstream.checks import check_choice, read_flag, read_integer
 from hopstream.compat.glt.typing import Split
-from hopstream.compat.pyg.given import id_list_given
+from hopstream.compat.pyg.id_values import id_list_given
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.sample.negatives import NegativeSampling as NegativeSampling
 from hopstream.sample.negatives import read_negative_sampling

@@ -1,4 +1,4 @@
-"""Which names of PyG's distributed and remote interfaces does this package answer to?
+"""The names of PyG's distributed and remote interfaces that this package has.
 
 ``import hopstream.compat.pyg as pyg_dist`` in place of ``import torch_geometric.distributed as pyg_dist``. Names are
 loaded when they are first used.

@@ -1,4 +1,4 @@
-"""How do outputs get into a channel, and out of it, so that nobody waits for what does not come?"""
+"""Puts outputs into a channel and takes them out, with a deadline for every wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several processes is this one?"""
+"""Says which of several processes this one is."""
 
 from __future__ import annotations
 

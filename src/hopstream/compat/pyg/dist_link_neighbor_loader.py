@@ -1,4 +1,4 @@
-"""How does one rank get batches of links, with the neighbourhoods of their ends, from the partitions of all ranks?"""
+"""Batches of links, with the neighbourhoods of their ends, from the partitions of all ranks."""
 
 from __future__ import annotations
 

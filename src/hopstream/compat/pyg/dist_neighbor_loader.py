@@ -1,4 +1,4 @@
-"""How does one rank get batches of nodes' neighbourhoods from the partitions of all ranks?"""
+"""Batches of nodes' neighbourhoods from the partitions of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a coroutine wait for one of torch's futures?"""
+"""Lets a coroutine wait for one of torch's futures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do PyG's scripts keep of links to predict, one file per part and split?
+"""The files of links to predict that PyG's scripts keep, one per part and split.
 
 A file holds ``edge_label_index``, ``edge_label`` and, where edges have times, ``edge_label_time``, the moment before
 each link, so that a link is not seen from itself. Where several edge types have a split, it holds that by edge type.

@@ -1,4 +1,4 @@
-"""What does a rank hold of a partitioned graph's features, and how are those of other parts looked up?"""
+"""Holds the features of one part under PyG's interface, and looks up those of other parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_geometric.data import FeatureStore, TensorAttr
 from torch_geometric.data.feature_store import _FieldStatus
 
 from hopstream.arrays import find_sorted
-from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given, rows_given
+from hopstream.compat.pyg.id_values import check_ids, id_list_given, ids_given, rows_given
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,

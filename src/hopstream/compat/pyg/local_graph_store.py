@@ -1,4 +1,4 @@
-"""What does a rank hold of a partitioned graph's edges?"""
+"""Holds the edges of one part under PyG's interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.utils import sort_edge_index
 
 from hopstream.checks import known_names, read_integer
-from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given
+from hopstream.compat.pyg.id_values import check_ids, id_list_given, ids_given
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
     NodeParts,

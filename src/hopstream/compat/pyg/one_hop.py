@@ -1,4 +1,4 @@
-"""How is one hop drawn by itself, as PyG's ``sample_one_hop`` has it?"""
+"""Draws one hop by itself, as PyG's ``sample_one_hop`` does."""
 
 from __future__ import annotations
 

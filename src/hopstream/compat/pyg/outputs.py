@@ -1,4 +1,4 @@
-"""What do PyG's samplers return of a subgraph that was sampled here?"""
+"""Turns a sampled subgraph into what PyG's samplers return."""
 
 from __future__ import annotations
 

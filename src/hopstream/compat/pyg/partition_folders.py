@@ -1,4 +1,4 @@
-"""Where do labels and splits lie beside PyG's partition files?
+"""Keeps labels and splits beside PyG's partition files.
 
 PyG's scripts keep ``<name>-partitions``, ``<name>-label/label.pt`` with the labels of all nodes, and for each split
 ``<name>-<split>-partitions/partition<i>.pt`` with ids of nodes, or with links (``hopstream.compat.pyg.link_files``).

@@ -1,4 +1,4 @@
-"""Which graph, cut how, do PyG's partition files hold?"""
+"""Reads PyG's partition files as a graph and its owners."""
 
 from __future__ import annotations
 

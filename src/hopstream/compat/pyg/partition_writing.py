@@ -1,4 +1,4 @@
-"""How does a graph become PyG's partition files?
+"""Writes a graph as PyG's partition files.
 
 An edge belongs to the part of its destination, and lies there by destination, and by time where there are times. The
 layout is that of ``hopstream.compat.pyg.partition_files``, with the names that PyG's code gives.

@@ -1,4 +1,4 @@
-"""How is a PyG data object cut into PyG's partition files?"""
+"""Cuts a PyG data object into PyG's partition files."""
 
 from __future__ import annotations
 

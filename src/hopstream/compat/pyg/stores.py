@@ -1,4 +1,4 @@
-"""How does PyG's remote backend read a dataset?
+"""Reads a dataset for PyG's remote backend.
 
 ``DatasetFeatureStore`` and ``DatasetGraphStore`` are PyG's ``FeatureStore`` and ``GraphStore`` over a dataset, wherever
 its parts are. Nodes and edges are named by their keys: their order in the graph that the dataset was made of.

@@ -23,7 +23,7 @@ from hopstream.compat.gigl.types.graph import (
     message_passing_to_positive_label,
     reverse_edge_type,
 )
-from hopstream.compat.pyg.given import check_ids, id_list_given, ids_given
+from hopstream.compat.pyg.id_values import check_ids, id_list_given, ids_given
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.splits import TEST, TRAIN, VAL, SplitSettings, places_of_keys
 from hopstream.schema import NODE, Direction

@@ -1,4 +1,4 @@
-"""Is what a user gives to the stores of a part ids, or rows?"""
+"""Reads what a user gives to the stores of a part as ids or as rows."""
 
 from __future__ import annotations
 
