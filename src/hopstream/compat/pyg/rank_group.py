@@ -37,7 +37,7 @@ _TOGETHER = "it is busy, stopped or waits elsewhere: let ranks make, use and clo
 MAX_RANKS = 1 << 20
 POLL_S = 0.005
 """How long a rank that waits rests between two looks at the store, at first."""
-MAX_POLL_S = 0.1
+MAX_POLL_S = 0.05
 """How long it rests when it has waited for a while; it looks for failures as often."""
 CALL_S = 5.0
 """How long one call of the store may take before rank 0 counts as gone."""
