@@ -12,13 +12,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hopstream.kernels.compiling import kernel
 
 DIGIT_BITS = 11
 """Bits that one pass sorts by, at most."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_ends(src: np.ndarray, dst: np.ndarray, src_first: np.int64, dst_first: np.int64, shift: np.int64,
               ends: np.ndarray, counts: np.ndarray) -> np.int64:  # fmt: skip
     """Keep the edges whose ends differ, as positions, and count ends per cell; return how many are kept.
@@ -44,7 +45,7 @@ def take_ends(src: np.ndarray, dst: np.ndarray, src_first: np.int64, dst_first: 
     return np.int64(kept)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_buckets(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, counts: np.ndarray) -> None:
     """Count the ends of each bucket.
 
@@ -60,7 +61,7 @@ def count_buckets(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, coun
         counts[bucket_of[np.uint64(ends[1, i]) >> cells_shift]] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def deal_ends(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, cursor: np.ndarray, pairs: np.ndarray) -> None:
     """Write both directions of every edge, ``position << 32 | neighbour``, where its bucket goes on.
 
@@ -82,7 +83,7 @@ def deal_ends(ends: np.ndarray, shift: np.int64, bucket_of: np.ndarray, cursor: 
         cursor[bucket] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_rows(pairs: np.ndarray, first: np.int64, low_bits: np.int64, digit_bits: np.int64, counts: np.ndarray,
                scratch: np.ndarray, degrees: np.ndarray, neighbors: np.ndarray) -> np.int64:  # fmt: skip
     """Write the neighbours of a bucket's nodes, ascending and each once per node; return how many they are.

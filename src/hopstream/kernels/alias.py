@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, high_product, mix64
 from hopstream.kernels.memory import prefetch_address
 from hopstream.kernels.smallest import drop_repeated, insert_position, sort_few
@@ -34,7 +35,7 @@ WEIGHTLESS = ALIAS_MASK
 """Entry of a row in which no edge has weight: its alias is outside every row."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def build_aliases(
     offsets: np.ndarray, weights: np.ndarray, scaled: np.ndarray, stack: np.ndarray, entries: np.ndarray
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.alias import draw_alias, prefetch_entries
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import has_id, set_shift, sieve_shift
 from hopstream.kernels.filtered import (
     FEW,
@@ -153,7 +154,7 @@ def _draw_by_weight(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_chosen(
     sources: Sources, rules: Rules, ids: np.ndarray, trees: np.ndarray, parts: np.ndarray, starts: np.ndarray,
     row_degrees: np.ndarray, degrees: np.ndarray, begin: int, scratch: Scratch, positions: np.ndarray, written: int,
@@ -376,7 +377,7 @@ def draw_chosen(
     return num_ids, written, 0, 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_chosen(
     sources: Sources, rules: Rules, ids: np.ndarray, trees: np.ndarray, parts: np.ndarray, starts: np.ndarray,
     degrees: np.ndarray, num_eligible: np.ndarray,

@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hopstream.kernels.compiling import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_rows(rows: np.ndarray, indptr: np.ndarray) -> None:
     """Write the running count of edges per row.
 
@@ -28,7 +29,7 @@ def count_rows(rows: np.ndarray, indptr: np.ndarray) -> None:
         indptr[row] += indptr[row - 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_edges(rows: np.ndarray, indptr: np.ndarray, cursor: np.ndarray, order: np.ndarray) -> None:
     """Write the edges' positions grouped by row, in original order inside a row.
 
@@ -46,7 +47,7 @@ def group_edges(rows: np.ndarray, indptr: np.ndarray, cursor: np.ndarray, order:
         cursor[row] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_mapped(own_keys: np.ndarray, own_ids: np.ndarray, indptr: np.ndarray) -> None:
     """Write the running count of edges per id of the owning end.
 
@@ -62,7 +63,7 @@ def count_mapped(own_keys: np.ndarray, own_ids: np.ndarray, indptr: np.ndarray) 
         indptr[row] += indptr[row - 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_mapped(
     own_keys: np.ndarray, other_keys: np.ndarray, own_ids: np.ndarray, other_ids: np.ndarray,
     cursor: np.ndarray, order: np.ndarray, indices: np.ndarray,

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.memory import array_at
 
@@ -109,7 +110,7 @@ def has_pair(table: int, num_entries: int, shift: np.uint64, node: int, neighbor
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_ids(ids: np.ndarray, table: np.ndarray) -> None:
     """Add ids to a set.
 
@@ -126,7 +127,7 @@ def add_ids(ids: np.ndarray, table: np.ndarray) -> None:
         table[probe] = ids[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_to_sieve(ids: np.ndarray, sieve: np.ndarray) -> None:
     """Let ids pass a sieve.
 
@@ -140,7 +141,7 @@ def add_to_sieve(ids: np.ndarray, sieve: np.ndarray) -> None:
         sieve[bit >> WORD_BITS] |= ONE << (bit & WORD_MASK)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_pairs(nodes: np.ndarray, neighbors: np.ndarray, table: np.ndarray) -> None:
     """Add pairs to a set.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.examples import (
     BYTES_LIST,
     FLOAT_LIST,
@@ -38,7 +39,7 @@ def _compare(data: np.ndarray, start: int, length: int, keys: np.ndarray, at: in
     return np.int64(length - key_length)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def locate_lists(
     data: np.ndarray, bounds: np.ndarray, keys: np.ndarray, key_offsets: np.ndarray, entries: np.ndarray,
     found: np.ndarray, num_others: np.ndarray,
@@ -87,7 +88,7 @@ def locate_lists(
     return most
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_values(data: np.ndarray, found: np.ndarray, counts: np.ndarray, num_bytes: np.ndarray) -> None:
     """Count the values of each list.
 
@@ -120,7 +121,7 @@ def count_values(data: np.ndarray, found: np.ndarray, counts: np.ndarray, num_by
             counts[k, m], num_bytes[k, m] = count, length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_float_lists(data: np.ndarray, found: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> None:
     """Copy floats of all messages.
 
@@ -135,7 +136,7 @@ def read_float_lists(data: np.ndarray, found: np.ndarray, offsets: np.ndarray, o
         out[4 * offsets[m] : 4 * offsets[m] + length] = data[start : start + length]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_int_lists(data: np.ndarray, found: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> int:
     """Decode integers of all messages.
 
@@ -162,7 +163,7 @@ def read_int_lists(data: np.ndarray, found: np.ndarray, offsets: np.ndarray, out
     return UNUSUAL
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_string_lists(
     data: np.ndarray, found: np.ndarray, offsets: np.ndarray, out: np.ndarray, lengths: np.ndarray
 ) -> None:

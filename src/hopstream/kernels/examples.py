@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
+
 MESSAGE, VALUE, PACKED = 0x0A, 0x12, 0x0A
 """Tags: a message or a string in field 1, a message in field 2, packed values or a string in field 1."""
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 0x0A, 0x12, 0x1A
@@ -45,7 +47,7 @@ def _put_varint(out: np.ndarray, at: int, value: int) -> int:
     return at + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def int_list_sizes(values: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> None:
     """Bytes of the packed integers of each list.
 
@@ -61,7 +63,7 @@ def int_list_sizes(values: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -
         sizes[i] = size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def string_list_sizes(value_offsets: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> None:
     """Bytes of the strings of each list with their tags and sizes.
 
@@ -78,7 +80,7 @@ def string_list_sizes(value_offsets: np.ndarray, offsets: np.ndarray, sizes: np.
         sizes[i] = size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_entry_sizes(payload_sizes: np.ndarray, is_packed: bool, num_key_bytes: int, totals: np.ndarray) -> None:
     """Add what an entry of the map takes in each message, with its tag and size.
 
@@ -127,7 +129,7 @@ def _put_head(
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def begin_examples(starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
     """Write the tag and the size of the map of each message.
 
@@ -142,7 +144,7 @@ def begin_examples(starts: np.ndarray, sizes: np.ndarray, out: np.ndarray, place
         places[i] = _put_varint(out, starts[i] + 1, sizes[i])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_floats(out: np.ndarray, places: np.ndarray, key: np.ndarray, data: np.ndarray, offsets: np.ndarray) -> None:
     """Write an entry of floats into each message.
 
@@ -161,7 +163,7 @@ def put_floats(out: np.ndarray, places: np.ndarray, key: np.ndarray, data: np.nd
         places[i] = at + payload
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_ints(
     out: np.ndarray, places: np.ndarray, key: np.ndarray, values: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
 ) -> None:
@@ -183,7 +185,7 @@ def put_ints(
         places[i] = at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_strings(
     out: np.ndarray, places: np.ndarray, key: np.ndarray, data: np.ndarray, value_offsets: np.ndarray,
     offsets: np.ndarray, sizes: np.ndarray,
@@ -236,7 +238,7 @@ def _message(data: np.ndarray, at: int, end: int, tag: int) -> tuple[np.int64, n
     return np.int64(begin), np.int64(begin + size)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_features(data: np.ndarray, start: int, end: int, found: np.ndarray) -> int:
     """Find the features of an ``Example`` that is ``data[start:end]``.
 

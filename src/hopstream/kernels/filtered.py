@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import has_id, has_pair, passes
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.labor import labor_variate
@@ -80,7 +81,7 @@ def is_eligible(rule: Filter, neighbor: int) -> bool:
     return rule.num_pairs == 0 or not has_pair(rule.pairs, rule.num_pairs, rule.pair_shift, rule.node, neighbor)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_eligible(rule: Filter, indices: np.ndarray, start: int, num: int) -> int:
     """How many of the ``num`` edges from ``start`` on a node may draw; ``indices`` are its part's."""
     total = 0
@@ -89,7 +90,7 @@ def count_eligible(rule: Filter, indices: np.ndarray, start: int, num: int) -> i
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def list_eligible(
     rule: Filter, indices: np.ndarray, start: int, num: int, drawn: np.ndarray, first: int, num_drawn: int,
     listed: np.ndarray,
@@ -123,7 +124,7 @@ def list_eligible(
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_listed(
     sums: np.ndarray, weights: int, kind: int, start: int, listed: np.ndarray, num_listed: int,
     listed_weights: np.ndarray, out: np.ndarray,
@@ -148,7 +149,7 @@ def sum_listed(
         out[np.uint64(i)] = total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_listed(
     stream: np.uint64, is_weighted: bool, sums: np.ndarray, weights: int, num_listed: int, count: int, replaces: bool,
     listed: np.ndarray, variates: np.ndarray, positions: np.ndarray, first: int,
@@ -187,7 +188,7 @@ def draw_listed(
     return drawn
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_skipping(
     stream: np.uint64, rule: Filter, indices: np.ndarray, base: int, item_bytes: int, is_weighted: bool,
     sums: np.ndarray, start: int, num: int, count: int, replaces: bool, tried: np.ndarray, variates: np.ndarray,
@@ -245,7 +246,7 @@ def draw_skipping(
     return taken, turns
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_last(
     rule: Filter, indices: np.ndarray, start: int, num: int, count: int, positions: np.ndarray, first: int
 ) -> int:
@@ -275,7 +276,7 @@ def take_last(
     return taken
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_labor_eligible(
     rule: Filter, indices: np.ndarray, keys: np.ndarray, start: int, num: int, count: int, first_seed: np.uint64,
     second_seed: np.uint64, share: float, variates: np.ndarray, positions: np.ndarray, first: int,

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import tree_stream
 from hopstream.kernels.memory import array_at, prefetch_address
 from hopstream.kernels.neighbors import RANGE_AHEAD, READ_BEHIND, draw_positions, prefetch_key, stream_of
@@ -23,7 +23,7 @@ TREE_SHIFT = np.int64(40)
 """A node of a tree is relabelled as ``tree << TREE_SHIFT | id``."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_and_relabel(
     ids: np.ndarray, trees: np.ndarray, offsets: np.ndarray, keys: np.ndarray, indices: np.ndarray,
     rng_seed: np.uint64, replaces: bool, is_drawn: bool, parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray,

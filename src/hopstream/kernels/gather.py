@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import array_at, find_part, prefetch_address
 
 ROWS_AHEAD = 32
@@ -25,7 +25,7 @@ def word_dtype(row_bytes: int) -> np.dtype[Any]:
     return np.dtype(f"uint{8 * next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)}")
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_rows(
     ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: np.ndarray, positions: np.ndarray
 ) -> None:
@@ -61,7 +61,7 @@ def gather_rows(
                 row[np.uint64(word)] = column[np.uint64(first + word)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_ranges(
     ids: np.ndarray, offsets: np.ndarray, row_offsets: np.ndarray, values: np.ndarray, width: int,
     parts: np.ndarray, starts: np.ndarray, lengths: np.ndarray,
@@ -96,7 +96,7 @@ def gather_ranges(
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_elements(
     values: np.ndarray, parts: np.ndarray, starts: np.ndarray, lengths: np.ndarray, out: np.ndarray
 ) -> None:

@@ -17,12 +17,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import array_at, find_part
 
 WORD_BITS = 64
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_neighbors(
     ids: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, indices: np.ndarray, item: np.ndarray, num_others: int,
     marks: np.ndarray,
@@ -57,7 +58,7 @@ def mark_neighbors(
     return 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_marks(marks: np.ndarray) -> int:
     """How many bits are set in uint64[n]."""
     count = 0
@@ -69,7 +70,7 @@ def count_marks(marks: np.ndarray) -> int:
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def list_marks(marks: np.ndarray, first_word: int, out: np.ndarray) -> tuple[int, int]:
     """Write the numbers of the bits that are set from a word on, ascending, while those of another word fit.
 
@@ -93,28 +94,28 @@ def list_marks(marks: np.ndarray, first_word: int, out: np.ndarray) -> tuple[int
     return word, written
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_range(marks: np.ndarray, first: int, stop: int) -> None:
     """Set the bits ``[first, stop)`` of uint64[n]."""
     for other in range(first, stop):
         marks[np.uint64(other >> 6)] |= np.uint64(1) << np.uint64(other & 63)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def clear_range(marks: np.ndarray, first: int, stop: int) -> None:
     """Clear the bits ``[first, stop)`` of uint64[n]."""
     for other in range(first, stop):
         marks[np.uint64(other >> 6)] &= ~(np.uint64(1) << np.uint64(other & 63))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_ids(ids: np.ndarray, marks: np.ndarray) -> None:
     """Set the bits of int64[n] in uint64[m]."""
     for i in range(len(ids)):
         marks[np.uint64(ids[i] >> 6)] |= np.uint64(1) << np.uint64(ids[i] & 63)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def weigh_chances(bits: np.ndarray, prefix: int, shift: int, row_bytes: np.ndarray, totals: np.ndarray) -> None:
     """Add up the bytes of rows by 16 bits of their chances, of those rows whose chances begin with the bits ``prefix``.
 
@@ -136,7 +137,7 @@ def weigh_chances(bits: np.ndarray, prefix: int, shift: int, row_bytes: np.ndarr
             totals[leading & np.uint64(0xFFFF)] += row_bytes[np.uint64(i * step)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_above(bits: np.ndarray, first_id: int, threshold: int, marks: np.ndarray) -> None:
     """Set the bit of each node whose chance, as bits, is larger.
 
@@ -153,7 +154,7 @@ def mark_above(bits: np.ndarray, first_id: int, threshold: int, marks: np.ndarra
             marks[np.uint64(other >> 6)] |= np.uint64(1) << np.uint64(other & 63)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def spread_chances(
     indptr: np.ndarray, indices: np.ndarray, chances: np.ndarray, fanout: int, misses: np.ndarray
 ) -> int:
@@ -198,7 +199,7 @@ def _last_not_above(values: np.ndarray, first: int, stop: int, wanted: int) -> i
     return first - 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_rows(
     ids: np.ndarray, offsets: np.ndarray, is_here: np.ndarray, halo_ids: np.ndarray, starts: np.ndarray, shift: int,
     first_row: int, rows: np.ndarray,
@@ -224,7 +225,7 @@ def find_rows(
             rows[i] = first_row + at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_edge_rows(
     edge_ids: np.ndarray, offsets: np.ndarray, is_here: np.ndarray, edge_starts: np.ndarray, indptr: np.ndarray,
     first_edge: int, rows: np.ndarray,
@@ -253,7 +254,7 @@ def find_edge_rows(
             rows[i] = first_edge + at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def number_edges(
     rows: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, edge_starts: np.ndarray, counts: np.ndarray,
     edge_ids: np.ndarray,
@@ -280,7 +281,7 @@ def number_edges(
             at += np.uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_replicated(
     ids: np.ndarray, offsets: np.ndarray, rows: np.ndarray, part_starts: np.ndarray, positions: np.ndarray,
     sorted_ids: np.ndarray,

@@ -17,6 +17,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from hopstream.kernels.compiling import kernel
+
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
 
@@ -61,7 +63,7 @@ def draw_below(stream: np.uint64, turn: np.uint64, bound: np.uint64) -> np.uint6
     return high_product(mix64(stream + np.uint64(turn) * GOLDEN), np.uint64(bound))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_keys(keys: np.ndarray, rng_seed: np.uint64, out: np.ndarray) -> None:
     """Write ``node_stream(rng_seed, key)`` of every key.
 

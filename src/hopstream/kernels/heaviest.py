@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.filtered import Filter, is_eligible
 from hopstream.kernels.reals import ordered_bits
 from hopstream.kernels.smallest import offer, sort_by_variate
@@ -36,7 +37,7 @@ def num_ranks(num: int, degree: int, count: int, kind: int) -> int:
     return min(steps, degree)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_heaviest(
     order: np.ndarray, sums: np.ndarray, start: int, num: int, degree: int, ranks: int, count: int,
     positions: np.ndarray, first: int,
@@ -81,7 +82,7 @@ def take_heaviest(
     return taken
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_heaviest_eligible(
     rule: Filter, indices: np.ndarray, order: np.ndarray, sums: np.ndarray, start: int, num: int, degree: int,
     ranks: int, count: int, positions: np.ndarray, first: int,
@@ -120,7 +121,7 @@ def take_heaviest_eligible(
     return TOO_FAR if taken < count and ranks < degree else taken
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def select_heaviest(
     rule: Filter, is_filtered: bool, indices: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int,

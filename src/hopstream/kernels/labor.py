@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, mix64, node_stream
 from hopstream.kernels.reals import normal_quantile, open_fraction, ordered_bits, quarter_turn
 from hopstream.kernels.smallest import offer, sort_positions
@@ -49,7 +50,7 @@ def labor_variate(
     return (bits & ~PLACE_MASK) | own
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_labor(
     keys: np.ndarray, start: int, num: int, count: int, first_seed: np.uint64, second_seed: np.uint64, share: float,
     variates: np.ndarray, positions: np.ndarray, first: int,

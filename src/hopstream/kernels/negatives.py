@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, draw_below, mix64, node_stream
 from hopstream.kernels.reals import fraction
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_uniform_nodes(
     draw_seed: np.uint64, positions: np.ndarray, turns: np.ndarray, num_nodes: int, keys: np.ndarray
 ) -> None:
@@ -35,7 +35,7 @@ def draw_uniform_nodes(
         keys[i] = np.int64(draw_below(stream, np.uint64(turns[i]), np.uint64(num_nodes)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_weighted_nodes(
     draw_seed: np.uint64, positions: np.ndarray, turns: np.ndarray, weight_sums: np.ndarray, keys: np.ndarray
 ) -> None:

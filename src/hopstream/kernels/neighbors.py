@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import draw_below, node_stream, tree_stream
 from hopstream.kernels.memory import array_at, find_part, prefetch_address
 
@@ -26,7 +27,7 @@ MAX_TAKEN = 0x7FFFFFFF
 TOO_MANY = -(1 << 62)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def edge_ranges(
     ids: np.ndarray, offsets: np.ndarray, indptrs: np.ndarray, indices: np.ndarray, count: int, is_replacing: bool,
     parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray,
@@ -127,7 +128,7 @@ def stream_of(identifier: int, row: int, keys: int, num_keys: int, rng_seed: np.
     return node_stream(rng_seed, key)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_neighbors(
     ids: np.ndarray, trees: np.ndarray, offsets: np.ndarray, keys: np.ndarray, indices: np.ndarray,
     rng_seed: np.uint64, replaces: bool, is_drawn: bool, parts: np.ndarray, starts: np.ndarray, degrees: np.ndarray,

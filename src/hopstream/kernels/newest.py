@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import prefetch_address
 
 AHEAD = 16
@@ -32,7 +33,7 @@ def _count_bits(word: np.uint64) -> np.uint64:
     return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_nodes(ids: np.ndarray, marks: np.ndarray) -> None:
     """Mark nodes, and count those before each word.
 
@@ -49,7 +50,7 @@ def mark_nodes(ids: np.ndarray, marks: np.ndarray) -> None:
         total += _count_bits(marks[word, 0])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_newest(ids: np.ndarray, marks: np.ndarray, newest: np.ndarray, found: np.ndarray) -> None:
     """Write the id of each node's newest row: its own, or that of a row of an overlay.
 

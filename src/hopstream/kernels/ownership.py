@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import find_part
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def first_unowned(ids: np.ndarray, offsets: np.ndarray, is_present: np.ndarray) -> int:
     """The position of the first id that no present part owns, or -1.
 

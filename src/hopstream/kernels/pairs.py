@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import array_at, prefetch_address
 from hopstream.kernels.neighbors import RANGE_AHEAD
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_edges(
     neighbor_ids: np.ndarray, indices: np.ndarray, item: np.ndarray, parts: np.ndarray, starts: np.ndarray,
     degrees: np.ndarray, edge_offsets: np.ndarray, edge_ids: np.ndarray,

@@ -13,14 +13,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, mix64
 
 ROUNDS = 8
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def permute_range(start: np.int64, num_positions: np.int64, order_seed: np.uint64, out: np.ndarray) -> None:
     """Write the images of ``start, start + 1, …`` under the permutation of ``[0, num_positions)`` that a seed names.
 

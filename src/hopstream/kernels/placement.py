@@ -14,10 +14,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hopstream.kernels.compiling import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_after(node: np.int64, part: np.int64, rows: np.ndarray, amounts: np.ndarray, loads: np.ndarray,
                limits: np.ndarray) -> float:  # fmt: skip
     """How full the fullest of a node's loads would be in a part with the node in it, as a share of the limit."""
@@ -30,7 +31,7 @@ def fill_after(node: np.int64, part: np.int64, rows: np.ndarray, amounts: np.nda
     return fullest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_load(node: np.int64, part: np.int64, sign: np.int64, rows: np.ndarray, amounts: np.ndarray,
              loads: np.ndarray) -> None:  # fmt: skip
     """Count a node into a part's loads, or with ``sign`` -1 out of them."""
@@ -40,7 +41,7 @@ def add_load(node: np.int64, part: np.int64, sign: np.int64, rows: np.ndarray, a
             loads[row, part] += sign * (amounts[group, node] if group < len(amounts) else 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def place_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: np.ndarray, rows: np.ndarray,
                 amounts: np.ndarray, limits: np.ndarray, is_fennel: bool, penalty: float, first_part: np.int64,
                 loads: np.ndarray, owner: np.ndarray, counts: np.ndarray) -> None:  # fmt: skip
@@ -95,7 +96,7 @@ def place_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: 
         add_load(node, best, 1, rows, amounts, loads)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_loads(owner: np.ndarray, rows: np.ndarray, amounts: np.ndarray, loads: np.ndarray) -> None:
     """Count every node that has a part into its loads.
 
@@ -110,7 +111,7 @@ def add_loads(owner: np.ndarray, rows: np.ndarray, amounts: np.ndarray, loads: n
             add_load(node, owner[node], 1, rows, amounts, loads)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_keys(keys: np.ndarray, counts: np.ndarray) -> None:
     """Add to ``counts[key]`` how often a key occurs.
 
@@ -122,7 +123,7 @@ def count_keys(keys: np.ndarray, counts: np.ndarray) -> None:
         counts[keys[i]] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_amount(keys: np.ndarray, amount: np.int64, sums: np.ndarray) -> None:
     """Add to ``sums[key]`` the amount as many times as a key occurs.
 
@@ -135,7 +136,7 @@ def add_amount(keys: np.ndarray, amount: np.int64, sums: np.ndarray) -> None:
         sums[keys[i]] += amount
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_amounts(keys: np.ndarray, amounts: np.ndarray, sums: np.ndarray) -> None:
     """Add ``amounts[i]`` to ``sums[keys[i]]``.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN
 
 FIRST_CAPACITY = 64
@@ -47,7 +48,7 @@ def _find_entry(
         probe = (probe + 1) & mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def begin_walks(
     num_seeds: int, num_channels: int, alpha: float, walks: np.ndarray, table: np.ndarray, slots: np.ndarray,
     masses: np.ndarray, hops: np.ndarray, marks: np.ndarray, queue: np.ndarray, queue_counts: np.ndarray,
@@ -91,7 +92,7 @@ def begin_walks(
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def collect_wanted(
     num_channels: int, follows: np.ndarray, types: np.ndarray, lists: np.ndarray, walks: np.ndarray,
     slots: np.ndarray, queue: np.ndarray, queue_counts: np.ndarray, wanted: np.ndarray,
@@ -149,7 +150,7 @@ def _move_walk(
     walks[walk, CAPACITY] = capacity
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def push_round(
     first_walk: int, first_turn: int, used: int, num_channels: int, num_slots: int, alpha: float, threshold: float,
     opens: bool, max_nodes: int, follows: np.ndarray, types: np.ndarray, degrees: np.ndarray, lists: np.ndarray,
@@ -257,7 +258,7 @@ def push_round(
     return len(walks), 0, used, DONE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def settle_hops(
     num_channels: int, follows: np.ndarray, types: np.ndarray, lists: np.ndarray, neighbors: np.ndarray,
     walks: np.ndarray, table: np.ndarray, slots: np.ndarray, hops: np.ndarray, marks: np.ndarray, queue: np.ndarray,
@@ -304,7 +305,7 @@ def settle_hops(
                         num_queued += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def describe_channels(
     num_channels: int, tops_up: bool, walks: np.ndarray, table: np.ndarray, slots: np.ndarray, masses: np.ndarray,
     hops: np.ndarray, chosen_slots: np.ndarray, counts: np.ndarray, attributes: np.ndarray,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.ppr import COUNT, START
 
 NO_CHANNEL = -1
@@ -75,7 +76,7 @@ def _choose_best(
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def select_nodes(
     num_channels: int, targets: np.ndarray, limit: int, tops_up: bool, group_of_type: np.ndarray, num_groups: int,
     types: np.ndarray, walks: np.ndarray, slots: np.ndarray, masses: np.ndarray, hops: np.ndarray,
@@ -171,7 +172,7 @@ def select_nodes(
     return row
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def number_nodes(
     slots: np.ndarray, types: np.ndarray, numbers: np.ndarray, type_counts: np.ndarray, new_slots: np.ndarray
 ) -> int:

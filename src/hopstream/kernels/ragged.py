@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hopstream.kernels.compiling import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_rows(
     offsets: np.ndarray, starts: np.ndarray, begin: int, end: int, width: int, values: np.ndarray, out: np.ndarray
 ) -> None:

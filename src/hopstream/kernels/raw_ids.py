@@ -11,15 +11,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import mix64
 
 FNV_START = np.uint64(0xCBF29CE484222325)
 FNV_PRIME = np.uint64(0x100000001B3)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_strings(values: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> None:
     """Hash strings.
 
@@ -35,7 +35,7 @@ def hash_strings(values: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> No
         out[i] = mix64(value)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_ranges(
     values: np.ndarray, offsets: np.ndarray, bound_values: np.ndarray, bound_offsets: np.ndarray, out: np.ndarray
 ) -> None:
@@ -68,7 +68,7 @@ def find_ranges(
         out[i] = low
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_rows(buckets: np.ndarray, next_places: np.ndarray, order: np.ndarray) -> None:
     """Write the rows of each bucket, one bucket after the other, in their own order inside a bucket.
 

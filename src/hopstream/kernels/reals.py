@@ -19,6 +19,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from hopstream.kernels.compiling import kernel
+
 FRACTION_STEP = 2.0**-53
 HALF_PI = math.pi / 2
 _SIGN = np.uint64(1 << 63)
@@ -73,7 +75,7 @@ def number_of(bits: np.uint64) -> float:
     return _float_of(~bits)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def natural_log(value: float) -> float:
     """The natural logarithm of a normal positive number, to the last bit or the one beside it."""
     mantissa, exponent = math.frexp(value)
@@ -92,7 +94,7 @@ def natural_log(value: float) -> float:
     return exponent * 6.93147180369123816490e-01 - ((half - low) - f)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def normal_quantile(u: float) -> float:
     """The number below which a standard normal variate lies with probability ``u`` in (0, 1)."""
     q = u - 0.5
@@ -130,7 +132,7 @@ def normal_quantile(u: float) -> float:
     return -top / bottom if q < 0.0 else top / bottom
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def quarter_turn(share: float) -> tuple[float, float]:
     """Cosine and sine of ``share`` of a right angle, ``share`` in [0, 1], to 1e-15."""
     is_past_half = share > 0.5

@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
+
 WHOLE, MORE_NEEDED, BAD_SIZE, BAD_RECORD, TOO_LONG = 0, 1, 2, 3, 4
 """How a walk over records ended: all are whole, the last one goes on, or the next one is not what was written."""
 HEAD, TAIL = 12, 4
@@ -41,7 +43,7 @@ def _little(data: np.ndarray, at: int, count: int) -> np.uint64:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
     """CRC-32C of ``data[start:end]``, rotated and shifted as TFRecord files have it; uint64."""
     # In 64 bits: numba makes uint64 of what is done with two uint32.
@@ -68,7 +70,7 @@ def _put_little(data: np.ndarray, at: int, value: np.uint64, count: int) -> None
         data[at + b] = np.uint8(value >> np.uint64(8 * b) & np.uint64(255))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_frames(data: np.ndarray, offsets: np.ndarray) -> None:
     """Write sizes and checksums around records, in the room that is left for them.
 
@@ -83,7 +85,7 @@ def put_frames(data: np.ndarray, offsets: np.ndarray) -> None:
         _put_little(data, end - TAIL, masked_crc(data, start + HEAD, end - TAIL), 4)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_records(data: np.ndarray, max_bytes: int, max_checked: int, bounds: np.ndarray) -> tuple[int, int, int]:
     """Find the records in a block, and check them.
 
@@ -120,7 +122,7 @@ def find_records(data: np.ndarray, max_bytes: int, max_checked: int, bounds: np.
     return count, at, WHOLE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_starts(data: np.ndarray, at: int, max_bytes: int, starts: np.ndarray) -> tuple[int, int, int]:
     """Find where the records of a file begin, from their sizes, which are checked; what they hold is not looked at.
 

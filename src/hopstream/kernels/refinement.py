@@ -16,12 +16,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.placement import add_load
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def excess_change(node: np.int64, old: np.int64, new: np.int64, rows: np.ndarray, amounts: np.ndarray,
                   limits: np.ndarray, scales: np.ndarray, loads: np.ndarray) -> float:  # fmt: skip
     """By how much the excess rises when a node moves from one part to another."""
@@ -36,7 +36,7 @@ def excess_change(node: np.int64, old: np.int64, new: np.int64, rows: np.ndarray
     return change
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: np.ndarray, rows: np.ndarray,
                amounts: np.ndarray, limits: np.ndarray, scales: np.ndarray, price: float, loads: np.ndarray,
                owner: np.ndarray, counts: np.ndarray) -> int:  # fmt: skip
@@ -91,7 +91,7 @@ def move_nodes(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: n
     return num_moved
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_cut(first: np.int64, stop: np.int64, indptr: np.ndarray, neighbors: np.ndarray, owner: np.ndarray) -> int:
     """How many neighbours of a stretch of nodes are in another part than the node.
 

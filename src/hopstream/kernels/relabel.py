@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.memory import prefetch_address
 
@@ -61,7 +62,7 @@ def find_slot(
         probe = (probe + np.uint64(1)) & mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def assign_slots(
     ids: np.ndarray,
     first: int,
@@ -103,7 +104,7 @@ def assign_slots(
     return num_ids, num_nodes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def look_up_slots(ids: np.ndarray, table: np.ndarray, shift: np.uint64, generation: int, slots: np.ndarray) -> None:
     """Write the slot that each id has, and -1 for ids that have none; nothing is added.
 
@@ -133,7 +134,7 @@ def look_up_slots(ids: np.ndarray, table: np.ndarray, shift: np.uint64, generati
             slots[np.uint64(j)] = slot
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def repeat_slots(first_slot: int, counts: np.ndarray, out: np.ndarray, written: int) -> int:
     """Write slot ``first_slot + i`` ``counts[i]`` times to ``out`` from ``written`` on; return where it ends.
 

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, mix64
 
 LEVELS_PER_HASH = 4
@@ -21,7 +21,7 @@ TOP = np.uint64(round((0.57 + 0.19) * 2**16))
 BOTTOM_LEFT = np.uint64(round((0.57 + 0.19 + 0.19) * 2**16))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_edges(
     first: np.int64,
     scale: np.int64,
@@ -59,7 +59,7 @@ def draw_edges(
         dst_keys[i] = key_of[dst]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_features(
     first: np.int64, rng_seed: np.uint64, labels: np.ndarray, centroids: np.ndarray, noise: np.float32, out: np.ndarray
 ) -> None:

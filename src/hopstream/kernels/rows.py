@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.weighted import add_weight
 
 RUN = 16
@@ -25,7 +26,7 @@ def _is_after(left: float, right: float, is_descending: bool) -> bool:
     return right > left if is_descending else right < left
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sort_rows(
     offsets: np.ndarray, values: np.ndarray, is_descending: bool, order: np.ndarray, scratch: np.ndarray
 ) -> None:
@@ -78,7 +79,7 @@ def sort_rows(
             width *= 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_rows(offsets: np.ndarray, weights: np.ndarray, sums: np.ndarray) -> None:
     """Write the running sum of the weights inside each row.
 

@@ -9,12 +9,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import find_part
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def move_rows(
     order: np.ndarray, starts: np.ndarray, counts: np.ndarray, width: int, values: np.ndarray, out: np.ndarray
 ) -> None:
@@ -38,7 +38,7 @@ def move_rows(
         place += num_words
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_rows(
     starts: np.ndarray, targets: np.ndarray, counts: np.ndarray, width: int, values: np.ndarray, out: np.ndarray
 ) -> None:
@@ -58,7 +58,7 @@ def scatter_rows(
             out[target + np.uint64(word)] = values[source + np.uint64(word)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_parts(ids: np.ndarray, offsets: np.ndarray, counts: np.ndarray) -> None:
     """Count the ids of each part.
 

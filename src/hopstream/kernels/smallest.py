@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
+
 INSERTION_LIMIT = 32
 FEW = 16
 
@@ -50,7 +52,7 @@ def sink_entry(variates: np.ndarray, positions: np.ndarray, first: int, size: in
         parent = child
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def offer(
     variates: np.ndarray, positions: np.ndarray, first: int, size: int, count: int, variate: np.uint64, position: int
 ) -> int:
@@ -87,7 +89,7 @@ def offer(
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sort_by_variate(variates: np.ndarray, positions: np.ndarray, first: int, size: int) -> None:
     """Sort the heap that ``offer`` made by variate, equal ones by position, in place."""
     for last in range(size - 1, 0, -1):
@@ -95,7 +97,7 @@ def sort_by_variate(variates: np.ndarray, positions: np.ndarray, first: int, siz
         sink_entry(variates, positions, first, last)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sort_positions(positions: np.ndarray, first: int, size: int) -> None:
     """Sort ``positions[first:first + size]`` in place."""
     if size <= INSERTION_LIMIT:

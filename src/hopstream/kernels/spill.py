@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hopstream.kernels.compiling import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def number_nodes(owners: np.ndarray, next_ids: np.ndarray, ids: np.ndarray) -> None:
     """Give each node the next id of its part.
 
@@ -29,7 +30,7 @@ def number_nodes(owners: np.ndarray, next_ids: np.ndarray, ids: np.ndarray) -> N
         next_ids[part] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_ids(keys: np.ndarray, ids_of_keys: np.ndarray, ids: np.ndarray) -> None:
     """Write the id of each key; keys are in range.
 
@@ -42,7 +43,7 @@ def take_ids(keys: np.ndarray, ids_of_keys: np.ndarray, ids: np.ndarray) -> None
         ids[i] = ids_of_keys[np.uint64(keys[i])]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_buckets(
     ids: np.ndarray, starts: np.ndarray, guesses: np.ndarray, shift: int, counts: np.ndarray, buckets: np.ndarray
 ) -> None:
@@ -65,7 +66,7 @@ def find_buckets(
         buckets[i] = bucket
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_buckets(
     own_ids: np.ndarray, other_ids: np.ndarray, buckets: np.ndarray, next_places: np.ndarray,
     rows: np.ndarray, others: np.ndarray, offsets: np.ndarray,
@@ -90,7 +91,7 @@ def group_buckets(
         offsets[place] = i
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_between(
     src_buckets: np.ndarray, src_parts: np.ndarray, dst_buckets: np.ndarray, dst_parts: np.ndarray, between: np.ndarray
 ) -> int:
@@ -113,7 +114,7 @@ def count_between(
     return num_cut
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_ids(ids: np.ndarray, first_id: int, counts: np.ndarray) -> None:
     """Count edges per row.
 
@@ -126,7 +127,7 @@ def count_ids(ids: np.ndarray, first_id: int, counts: np.ndarray) -> None:
         counts[np.uint64(np.int64(ids[i]) - first_id)] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def place_edges(
     ids: np.ndarray, others: np.ndarray, offsets: np.ndarray, first_id: int, first_key: int, first_place: int,
     next_places: np.ndarray, indices: np.ndarray, keys: np.ndarray, places: np.ndarray,

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import find_part
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split_by_part(
     ids: np.ndarray, offsets: np.ndarray, part_starts: np.ndarray, positions: np.ndarray, sorted_ids: np.ndarray
 ) -> None:
@@ -46,7 +46,7 @@ def split_by_part(
     part_starts[0] = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
     """Copy row ``i`` to row ``positions[i]``.
 
@@ -63,7 +63,7 @@ def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> No
             target[np.uint64(byte)] = source[np.uint64(byte)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scatter_runs(
     values: np.ndarray, lengths: np.ndarray, positions: np.ndarray, offsets: np.ndarray, width: int, out: np.ndarray
 ) -> None:

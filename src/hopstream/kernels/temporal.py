@@ -14,8 +14,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import array_at, prefetch_address
 from hopstream.kernels.neighbors import INT64_BYTES, MAX_TAKEN, TOO_MANY
 
@@ -23,7 +23,7 @@ TOGETHER = 64
 LATEST = np.int64((1 << 63) - 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def trim_by_time(
     limits: np.ndarray, is_inclusive: bool, times: np.ndarray, parts: np.ndarray, starts: np.ndarray,
     degrees: np.ndarray,
@@ -78,7 +78,7 @@ def trim_by_time(
                 lows[k], lefts[k], stops[k] = lows[num_active], lefts[num_active], stops[num_active]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_draws(
     count: int, is_replacing: bool, takes_last: bool, starts: np.ndarray, degrees: np.ndarray, counts: np.ndarray
 ) -> int:

@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from hopstream.kernels.compiling import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack_neighbors(
     neighbor_ids: np.ndarray, counts: np.ndarray, trees: np.ndarray, tree_shift: int, pairs: np.ndarray
 ) -> None:
@@ -33,7 +34,7 @@ def pack_neighbors(
             written += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def unpack_pairs(pairs: np.ndarray, tree_shift: int, ids: np.ndarray, trees: np.ndarray) -> None:
     """Write the id and the tree of each pair.
 
@@ -49,7 +50,7 @@ def unpack_pairs(pairs: np.ndarray, tree_shift: int, ids: np.ndarray, trees: np.
         trees[i] = pairs[i] >> tree_shift
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_by_tree(trees: np.ndarray, offsets: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
     """Group items by their tree, in the order that they are in.
 

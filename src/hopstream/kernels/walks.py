@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, mix64, node_stream
 from hopstream.kernels.reals import fraction
 
@@ -24,7 +25,7 @@ REJECTED, ACCEPTED, OPEN = 0, 1, 2
 NO_NODE = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_fractions(rng_seed: np.uint64, numbers: np.ndarray, out: np.ndarray) -> None:
     """Write a fraction in [0, 1) for each number, uniform over seeds.
 
@@ -37,7 +38,7 @@ def hash_fractions(rng_seed: np.uint64, numbers: np.ndarray, out: np.ndarray) ->
         out[i] = fraction(node_stream(rng_seed, numbers[i]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def judge_candidates(
     rng_seed: np.uint64, walks: np.ndarray, candidates: np.ndarray, previous: np.ndarray, return_bias: float,
     far_bias: float, verdicts: np.ndarray,
@@ -71,7 +72,7 @@ def judge_candidates(
                 verdicts[i, k] = OPEN if level < possibly else REJECTED
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_second_order(
     rng_seed: np.uint64, walks: np.ndarray, rows: np.ndarray, offsets: np.ndarray, neighbors: np.ndarray,
     weights: np.ndarray, previous: np.ndarray, previous_rows: np.ndarray, previous_offsets: np.ndarray,

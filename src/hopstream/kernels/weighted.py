@@ -31,6 +31,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, mix64
 from hopstream.kernels.neighbors import FLOYD_ALWAYS
 from hopstream.kernels.reals import fraction, natural_log, number_of, open_fraction, ordered_bits
@@ -145,7 +146,7 @@ def next_weighted(sums: np.ndarray, position: int, end: int, running_sum: float)
     return find_above(sums, position, min(step, end - position), 0.0, running_sum)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_weighted(sums: np.ndarray, start: int, num: int, count: int, positions: np.ndarray, first: int) -> int:
     """Write the first ``count`` edges that have weight, in stored order; the number tells whether there are more.
 
@@ -168,7 +169,7 @@ def take_weighted(sums: np.ndarray, start: int, num: int, count: int, positions:
         position += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_weighted(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int, is_replacing: bool,
     variates: np.ndarray, positions: np.ndarray, first: int,
@@ -210,7 +211,7 @@ def draw_weighted(
     return _draw_successively(stream, sums, weights, kind, start, num, limit, variates, positions, first, ZERO, ZERO)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_missing(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int, turn: int,
@@ -247,7 +248,7 @@ def draw_missing(
     return _draw_successively(stream, sums, weights, kind, start, num, count, variates, positions, first, drawn, turn)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_in_one_pass(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int,
@@ -277,7 +278,7 @@ def _draw_in_one_pass(
     return drawn + size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_successively(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int, turn: int,
@@ -319,7 +320,7 @@ def _draw_successively(
     return drawn
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _undrawn_weight(sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int) -> float:
     """The weight in the gaps between the positions drawn."""
     rest = 0.0
@@ -328,7 +329,7 @@ def _undrawn_weight(sums: np.ndarray, start: int, num: int, positions: np.ndarra
     return rest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_undrawn(
     u: float, rest: float, sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int
 ) -> int:
