@@ -196,19 +196,15 @@ class _Fleet:
     def start(self, groups: Sequence[tuple[int, ...]], timeout_s: float) -> bool:
         """Start one server for each group of parts; False where this process was told to stop meanwhile.
 
-        The first one is waited for: where kernels are not compiled yet it compiles them for all, and several at once
-        would compile the same.
+        They start together: kernels that are not compiled yet are shared among them, and each is compiled by one.
 
         Raises:
             StoreUnavailable: A server ended before it was ready.
             StoreTimeout: A server was not ready in time.
         """
         ends = time.monotonic() + timeout_s
-        for some in (groups[:1], groups[1:]):
-            self._start(some)
-            if not self._wait_until_ready(ends, timeout_s):
-                return False
-        return True
+        self._start(groups)
+        return self._wait_until_ready(ends, timeout_s)
 
     def _start(self, groups: Sequence[tuple[int, ...]]) -> None:
         for parts in groups:
