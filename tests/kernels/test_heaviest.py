@@ -1,4 +1,4 @@
-"""Are the heaviest eligible edges found, walking or selecting, with equal weights in stored order?"""
+"""Checks that the heaviest eligible edges are found, walking or selecting, with equal weights in stored order."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopstream.kernels.eligible import add_pairs, empty_set, set_capacity, set_shift
-from hopstream.kernels.filtered import Filter
-from hopstream.kernels.heaviest import (
-    TOO_FAR,
-    num_ranks,
-    select_heaviest,
-    take_heaviest,
-    take_heaviest_eligible,
-)
+from hopstream.kernels.eligible import NodeFilter
+from hopstream.kernels.heaviest import TOO_FAR, num_ranks, select_heaviest, take_heaviest
 from hopstream.kernels.smallest import offer, sort_by_variate
 from hopstream.kernels.stored_weights import UNREADABLE, WEIGHT_DTYPES, weight_kind
 from tests import naive_weighted
+from tests.kernels.draw_inputs import excluding
 
 NODE = 3
 START = 3
@@ -38,25 +32,17 @@ class Row:
         self.order[START : START + len(weights)] = np.argsort(-np.array(self.weights), kind="stable")
         self.indices = np.arange(len(self.column), dtype=np.uint32) - np.uint32(START)
         self.excluded = sorted(excluded)
-        self._pairs = empty_set(2 * set_capacity(len(self.excluded)))
-        add_pairs(np.full(len(self.excluded), NODE), np.array(self.excluded, np.int64), self._pairs)
-        num_pairs = len(self._pairs) // 2 if self.excluded else 0
-        none = {name: np.uint64(0) if name.endswith("shift") else 0 for name in Filter._fields}
-        shift = np.uint64(set_shift(num_pairs))
-        given = {"node": NODE, "pairs": self._pairs.ctypes.data, "num_pairs": num_pairs, "pair_shift": shift}
-        self.rule = Filter(**{**none, **given})
+        rule, self._sets = excluding(NODE, self.excluded)
+        self.own = NodeFilter(rule, NODE, 0, bool(self.excluded))
 
     def walk(self, num: int, count: int, ranks: int | None = None) -> list[int] | None:
         """What walking finds; None where it stopped too early."""
         degree = len(self.weights)
         ranks = degree if ranks is None else ranks
         positions = np.full(num + 2, -1, np.int64)
-        if self.excluded:
-            taken = take_heaviest_eligible(
-                self.rule, self.indices, self.order, self.sums, START, num, degree, ranks, count, positions, 1
-            )
-        else:
-            taken = take_heaviest(self.order, self.sums, START, num, degree, ranks, count, positions, 1)
+        taken = take_heaviest(
+            self.own, self.indices, self.order, self.sums, START, num, degree, ranks, count, positions, 1
+        )
         return None if taken == TOO_FAR else (positions[1 : 1 + taken] - START).tolist()
 
     def select(self, num: int, count: int) -> list[int]:
@@ -64,9 +50,8 @@ class Row:
         variates, positions = np.empty(count, np.uint64), np.full(count + 2, -1, np.int64)
         kind = weight_kind(self.column.dtype)
         taken = select_heaviest(
-            self.rule, bool(self.excluded), self.indices, self.column.ctypes.data, kind, START, num, count, variates,
-            positions, 1,
-        )  # fmt: skip
+            self.own, self.indices, self.column.ctypes.data, kind, START, num, count, variates, positions, 1
+        )
         assert positions[0] == -1 and (positions[1 + taken :] == -1).all()
         return (positions[1 : 1 + taken] - START).tolist()
 

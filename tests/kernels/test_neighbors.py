@@ -1,4 +1,4 @@
-"""Does a node draw the neighbours it should, each with the chance it should?"""
+"""Checks that nodes draw the neighbours that they should, each with the chance that it should have."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hopstream.kernels.draw_records import Draws
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import draw_neighbors, edge_ranges
 from tests import naive
-
-NO_TREES = np.empty(0, np.int64)
+from tests.kernels.draw_inputs import make_nodes, make_tables
 
 
 class Parts:
@@ -30,20 +30,21 @@ class Parts:
     def draw(
         self, ids: NDArray[np.int64], count: int, is_replacing: bool, rng_seed: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        tables = [address_table(arrays) for arrays in (self.indptr, self.keys, self.indices)]
-        n = len(ids)
-        parts, counts = np.empty(n, np.int32), np.empty(n, np.int32)
-        starts, degrees = np.empty(n, np.int64), np.empty(n, np.int64)
-        total = edge_ranges(
-            ids, self.offsets, tables[0], tables[2], count, is_replacing, parts, starts, degrees, counts
+        tables = make_tables(
+            self.dtype,
+            offsets=self.offsets,
+            edge_offsets=self.edge_offsets,
+            indptrs=address_table(self.indptr),
+            keys=address_table(self.keys),
+            indices=address_table(self.indices),
         )
-        assert total == counts.sum()
+        nodes = make_nodes(ids)
+        total = edge_ranges(tables, nodes, count, is_replacing)
+        assert total == nodes.counts.sum()
         neighbors, edge_ids = np.empty(total, self.dtype), np.empty(total, np.int64)
-        draw_neighbors(
-            ids, NO_TREES, self.offsets, tables[1], tables[2], np.uint64(rng_seed), is_replacing and count >= 0, False,
-            parts, starts, degrees, counts, self.edge_offsets, neighbors, edge_ids,
-        )  # fmt: skip
-        return counts, neighbors, edge_ids
+        draws = Draws(count, is_replacing and count >= 0, np.uint64(rng_seed))
+        draw_neighbors(tables, draws, nodes, None, neighbors, edge_ids)
+        return nodes.counts, neighbors, edge_ids
 
     def naive(
         self, ids: NDArray[np.int64], count: int, is_replacing: bool, rng_seed: int
@@ -84,9 +85,9 @@ def test_no_ids_draw_nothing(rng: np.random.Generator) -> None:
 def test_a_range_outside_the_edges_is_reported(indptr: list[int]) -> None:
     """A damaged ``indptr`` must not make a kernel read outside the file."""
     arrays = np.array(indptr), np.arange(3)
-    tables = [address_table([array]) for array in arrays]
-    scratch = [np.empty(2, dtype) for dtype in (np.int32, np.int64, np.int64, np.int32)]
-    assert edge_ranges(np.array([0, 1]), np.array([0, 2]), *tables, -1, False, *scratch) in (-1, -2)
+    indptrs, indices = (address_table([array]) for array in arrays)
+    tables = make_tables(offsets=np.array([0, 2]), indptrs=indptrs, indices=indices)
+    assert edge_ranges(tables, make_nodes(np.array([0, 1])), -1, False) in (-1, -2)
 
 
 @pytest.mark.parametrize("degree,count", [(2, 1), (5, 1), (5, 4), (30, 7), (200, 66), (100, 90)])
@@ -140,15 +141,18 @@ def _draw_many(degree: int, count: int, is_replacing: bool, num_draws: int) -> N
             # Every node shares one list of edges: id i is row 0 of part i.
             offsets = np.arange(n + 1, dtype=np.int64)
             indices = np.arange(degree, dtype=np.int64)
-            tables = [address_table([array] * n) for array in (indptr, indices)]
-            key_table = address_table([block[i : i + 1] for i in range(n)])
-            parts, counts = np.empty(n, np.int32), np.empty(n, np.int32)
-            starts, degrees = np.empty(n, np.int64), np.empty(n, np.int64)
-            total = edge_ranges(offsets[:-1], offsets, *tables, count, is_replacing, parts, starts, degrees, counts)
+            tables = make_tables(
+                np.int64,
+                offsets=offsets,
+                edge_offsets=np.zeros(n + 1, np.int64),
+                indptrs=address_table([indptr] * n),
+                keys=address_table([block[i : i + 1] for i in range(n)]),
+                indices=address_table([indices] * n),
+            )
+            nodes = make_nodes(offsets[:-1])
+            total = edge_ranges(tables, nodes, count, is_replacing)
             neighbors, edge_ids = np.empty(total, np.int64), np.empty(total, np.int64)
-            draw_neighbors(
-                offsets[:-1], NO_TREES, offsets, key_table, tables[1], np.uint64(rng_seed), is_replacing, False, parts,
-                starts, degrees, counts, np.zeros(n + 1, np.int64), neighbors, edge_ids,
-            )  # fmt: skip
+            draws = Draws(count, is_replacing, np.uint64(rng_seed))
+            draw_neighbors(tables, draws, nodes, None, neighbors, edge_ids)
             drawn.append(neighbors.reshape(n, count))
     return np.concatenate(drawn)

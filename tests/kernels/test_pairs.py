@@ -1,4 +1,4 @@
-"""Is the first edge between two nodes found, and none where there is none?"""
+"""Checks that the first edge between two nodes is found, and none where there is none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.pairs import find_edges
+from tests.kernels.draw_inputs import make_nodes, make_tables
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
@@ -18,8 +19,9 @@ def test_pairs_are_found_as_a_scan_finds_them(rng: np.random.Generator, dtype: t
     degrees = rng.integers(0, 6, 200)
     neighbor_ids = rng.integers(0, 7, 200)
     edge_ids = np.empty(200, np.int64)
-    item = np.empty(0, dtype)
-    find_edges(neighbor_ids, address_table(indices), item, parts, starts, degrees, edge_offsets, edge_ids)
+    tables = make_tables(dtype, indices=address_table(indices), edge_offsets=edge_offsets)
+    nodes = make_nodes(np.arange(200), parts=parts, starts=starts, degrees=degrees)
+    find_edges(tables, nodes, neighbor_ids, edge_ids)
     for i, (part, start, degree, neighbor) in enumerate(zip(parts, starts, degrees, neighbor_ids, strict=True)):
         row = indices[part][start : start + degree].tolist()
         wanted = edge_offsets[part] + start + row.index(neighbor) if neighbor in row else -1

@@ -1,18 +1,18 @@
-"""Do ids get slots in order of first occurrence, whatever the table's size and history?"""
+"""Checks that ids get slots in order of first occurrence, whatever the table's size and history."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hopstream.kernels.relabel import assign_slots, look_up_slots, repeat_slots
+from hopstream.kernels.relabel import SlotTable, assign_slots, look_up_slots, repeat_slots
 from tests import naive
 
 
 def _assign(ids: np.ndarray, table: np.ndarray, generation: int, node_ids: np.ndarray) -> tuple[list[int], list[int]]:
     slots = np.empty(len(ids), np.int64)
     shift = np.uint64(64 - (len(table).bit_length() - 1))
-    done, num_nodes = assign_slots(ids, 0, table, shift, generation, node_ids, 0, slots)
+    done, num_nodes = assign_slots(ids, 0, SlotTable(table, shift, generation, node_ids, 0, slots))
     assert done == len(ids)
     return slots.tolist(), node_ids[:num_nodes].tolist()
 
@@ -41,7 +41,7 @@ def test_colliding_ids_are_told_apart() -> None:
 def test_a_full_table_says_where_it_stopped() -> None:
     table, node_ids = np.zeros((32, 2), np.int64), np.empty(8, np.int64)
     slots = np.full(12, -1, np.int64)
-    done, num_nodes = assign_slots(np.arange(12), 0, table, np.uint64(59), 1, node_ids, 0, slots)
+    done, num_nodes = assign_slots(np.arange(12), 0, SlotTable(table, np.uint64(59), 1, node_ids, 0, slots))
     assert (done, num_nodes) == (8, 8)
     assert slots.tolist() == [*range(8), -1, -1, -1, -1]
 

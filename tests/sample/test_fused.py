@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hopstream.dataset.layout import open_dataset
-from hopstream.kernels.fused import TREE_SHIFT as KERNEL_TREE_SHIFT
+from hopstream.kernels.neighbors import TREE_SHIFT as KERNEL_TREE_SHIFT
 from hopstream.kernels.trees import pack_neighbors
 from hopstream.preparation.write import write_parts
 from hopstream.sample.fused import FusedSampler

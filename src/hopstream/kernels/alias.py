@@ -110,7 +110,7 @@ def pick(bits: np.uint64, entries: np.ndarray, start: int, degree: int) -> np.ui
     return place ^ ((place ^ (entry & ALIAS_MASK)) & takes_alias)
 
 
-@njit(inline="always")
+@kernel
 def draw_alias(
     stream: np.uint64, entries: np.ndarray, start: int, num: int, degree: int, count: int, is_replacing: bool,
     positions: np.ndarray, first: int,

@@ -1,4 +1,4 @@
-"""May an edge be drawn, where neighbours are excluded or only some are candidates?
+"""Tells which edges may be drawn, where neighbours are excluded or only some are candidates.
 
 [Algorithm] Three sets of open addressing with linear probing, built once per request: nodes that have excluded
     neighbours, pairs of such a node and a neighbour, and candidates, which are one number each, of trees too. A set is
@@ -14,11 +14,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from hopstream.kernels.compiling import kernel
+from hopstream.kernels.draw_records import Nodes, Tables
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.memory import array_at
 
@@ -29,6 +32,112 @@ ENTRIES_PER_WORD = 4
 ONE = np.uint64(1)
 WORD_BITS = np.uint64(6)
 WORD_MASK = np.uint64(63)
+
+
+class Filter(NamedTuple):
+    """Which neighbours the nodes of a request may draw: addresses and lengths of sets, and their shifts.
+
+    Attributes:
+        nodes: Set of nodes with excluded neighbours.
+        num_nodes: Its length; 0 where nothing is excluded.
+        node_shift: See ``set_shift``.
+        pairs: Set of excluded pairs of a node and a neighbour.
+        num_pairs: How many pairs it has room for.
+        pair_shift: See ``set_shift``.
+        candidates: Set of the only neighbours that are eligible; with trees they are pairs,
+            ``tree << tree_shift | id``.
+        num_candidates: Its length; 0 where all are eligible.
+        candidate_shift: See ``set_shift``.
+        sieve: Sieve of candidates.
+        num_words: Its length.
+        sieve_shift: See ``sieve_shift``.
+        tree_shift: Bits that ids have in candidates of trees.
+    """
+
+    nodes: int
+    num_nodes: int
+    node_shift: np.uint64
+    pairs: int
+    num_pairs: int
+    pair_shift: np.uint64
+    candidates: int
+    num_candidates: int
+    candidate_shift: np.uint64
+    sieve: int
+    num_words: int
+    sieve_shift: np.uint64
+    tree_shift: int
+
+
+class NodeFilter(NamedTuple):
+    """Which neighbours one node may draw.
+
+    Attributes:
+        sets: The request's filter.
+        node: The node's id.
+        tree: What its candidates begin with: its tree, shifted to above ids; 0 where there is one tree.
+        has_excluded: It has excluded neighbours.
+    """
+
+    sets: Filter
+    node: int
+    tree: int
+    has_excluded: bool
+
+
+class FilterSets(NamedTuple):
+    """The sets of a request; whoever holds them keeps the memory of its ``Filter``.
+
+    Attributes:
+        nodes: int64, nodes with excluded neighbours; int64[0] for none.
+        pairs: int64, pairs of such a node and a neighbour.
+        candidates: int64, candidates; int64[0] for all.
+        sieve: uint64, their sieve.
+    """
+
+    nodes: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    candidates: NDArray[np.int64]
+    sieve: NDArray[np.uint64]
+
+    def to_filter(self, tree_shift: int) -> Filter:
+        """What kernels are given."""
+        num_pairs = len(self.pairs) >> 1
+        return Filter(
+            self.nodes.ctypes.data, len(self.nodes), _shift(len(self.nodes)),
+            self.pairs.ctypes.data, num_pairs, _shift(num_pairs),
+            self.candidates.ctypes.data, len(self.candidates), _shift(len(self.candidates)),
+            self.sieve.ctypes.data, len(self.sieve), _shift(len(self.sieve) * 64), tree_shift,
+        )  # fmt: skip
+
+
+def _shift(num_entries: int) -> np.uint64:
+    """As ``set_shift``, outside kernels."""
+    return np.uint64(64 - max(0, num_entries.bit_length() - 1))
+
+
+def filter_sets(
+    excluded: tuple[NDArray[np.int64], NDArray[np.int64]] | None, candidates: NDArray[np.int64] | None
+) -> FilterSets:
+    """Build the sets of a request.
+
+    Args:
+        excluded: Nodes and the neighbours that each may not draw, int64[m] both; None for none.
+        candidates: int64[c], the only neighbours that are eligible; None for all.
+    """
+    nodes = pairs = members = np.empty(0, np.int64)
+    sieve = np.empty(0, np.uint64)
+    if excluded is not None:
+        num_entries = set_capacity(len(excluded[0]))
+        nodes, pairs = empty_set(num_entries), empty_set(2 * num_entries)
+        add_ids(excluded[0], nodes)
+        add_pairs(*excluded, pairs)
+    if candidates is not None:
+        members = empty_set(set_capacity(len(candidates)))
+        sieve = empty_sieve(len(members))
+        add_ids(candidates, members)
+        add_to_sieve(candidates, sieve)
+    return FilterSets(nodes, pairs, members, sieve)
 
 
 def set_capacity(num_members: int) -> int:
@@ -160,3 +269,88 @@ def add_pairs(nodes: np.ndarray, neighbors: np.ndarray, table: np.ndarray) -> No
             probe = (probe + ONE) & mask
         table[probe << ONE] = nodes[i]
         table[(probe << ONE) | ONE] = neighbors[i]
+
+
+@njit(inline="always")
+def node_filter(rule: Filter, node: int, trees: np.ndarray, i: int) -> NodeFilter:
+    """The filter of the ``i``-th node."""
+    has_excluded = rule.num_nodes > 0 and has_id(rule.nodes, rule.num_nodes, rule.node_shift, node)
+    return NodeFilter(rule, node, trees[i] << rule.tree_shift if len(trees) > 0 else 0, has_excluded)
+
+
+@njit(inline="always")
+def is_filtered(own: NodeFilter) -> bool:
+    """Whether some neighbours of the node may not be drawn."""
+    return own.has_excluded or own.sets.num_candidates > 0
+
+
+@njit(inline="always")
+def is_eligible(own: NodeFilter, neighbor: int) -> bool:
+    """Whether the node may draw an edge to a neighbour."""
+    rule = own.sets
+    if rule.num_candidates > 0:
+        candidate = own.tree | neighbor
+        if not passes(rule.sieve, rule.num_words, rule.sieve_shift, candidate):
+            return False
+        if not has_id(rule.candidates, rule.num_candidates, rule.candidate_shift, candidate):
+            return False
+    return not own.has_excluded or not has_pair(rule.pairs, rule.num_pairs, rule.pair_shift, own.node, neighbor)
+
+
+@kernel
+def list_eligible(
+    own: NodeFilter, indices: np.ndarray, start: int, num: int, drawn: np.ndarray, first: int, num_drawn: int,
+    listed: np.ndarray,
+) -> int:  # fmt: skip
+    """Write the positions of the edges that a node may draw, without those drawn already.
+
+    Args:
+        own: The node's filter.
+        indices: uint32 or int64[edges], its part's.
+        start: Its first edge.
+        num: Its number of edges.
+        drawn: int64[n]; ``drawn[first:first + num_drawn]`` are positions drawn already, ascending.
+        first: See there.
+        num_drawn: See there.
+        listed: int64[capacity], out.
+
+    Returns:
+        How many there are; -1 where they are more than the capacity.
+    """
+    size = 0
+    behind = first
+    for position in range(start, start + num):
+        if behind < first + num_drawn and drawn[np.uint64(behind)] == position:
+            behind += 1
+            continue
+        if is_eligible(own, np.int64(indices[np.uint64(position)])):
+            if size == len(listed):
+                return -1
+            listed[np.uint64(size)] = position
+            size += 1
+    return size
+
+
+@kernel
+def count_eligible(tables: Tables, rule: Filter, nodes: Nodes, num_eligible: np.ndarray) -> None:
+    """Count each node's eligible edges.
+
+    Args:
+        tables: The parts.
+        rule: Which neighbours are eligible.
+        nodes: Of whom.
+        num_eligible: int64[n], out.
+    """
+    indices, ids, trees, parts = tables.indices, nodes.ids, nodes.trees, nodes.parts
+    starts, degrees = nodes.starts, nodes.degrees
+    for i in range(len(ids)):
+        own = node_filter(rule, ids[i], trees, i)
+        if not is_filtered(own):
+            num_eligible[i] = degrees[i]
+            continue
+        part = np.int64(parts[i])
+        part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
+        total = 0
+        for position in range(starts[i], starts[i] + degrees[i]):
+            total += np.int64(is_eligible(own, np.int64(part_indices[np.uint64(position)])))
+        num_eligible[i] = total

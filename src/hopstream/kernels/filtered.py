@@ -1,9 +1,8 @@
-"""Which edges does a node draw, where some of its neighbours are excluded or only some are candidates?
+"""Draws edges where some neighbours are excluded or only some are candidates, uniformly or by weight.
 
-[Algorithm] The eligible edges are listed and drawn from like a row of their own. Two ways out spare hubs the list:
-    ``last`` and ``top_k`` (in ``heaviest``) walk along the row, from its end or from its heaviest edge, until they have
-    enough; and few draws of a long row with excluded neighbours (``skips``) are made from the whole row, in rounds of
-    as many as are still missing. A draw of an excluded edge, or without replacement of one already drawn, is thrown
+[Algorithm] The eligible edges are listed and drawn from like a row of their own. Hubs are spared the list: few draws of
+    a long row with excluded neighbours (``skips``) are made from the whole row, in rounds of as many as are still
+    missing. A draw of an excluded edge, or without replacement of one already drawn, is thrown
     away, which leaves the law of the others as it is. After ``MAX_ROUNDS`` the rest is drawn from a list after all.
 [Cost] O(degree) probes of sets in the second cache; O(count) where rows are skipped or walked along.
 [Not chosen] Listing always: every batch of links excludes edges of hubs, and hubs would be scanned in every batch.
@@ -12,116 +11,41 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.eligible import has_id, has_pair, passes
+from hopstream.kernels.draw_records import (
+    RANGE_AHEAD,
+    ROWS_AHEAD,
+    Draws,
+    Nodes,
+    Scratch,
+    Tables,
+    most_drawn,
+    prefetch_key,
+    prefetch_row,
+    stream_in_tree,
+    stream_of,
+    view,
+)
+from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, is_filtered, list_eligible, node_filter
 from hopstream.kernels.hashing import GOLDEN
-from hopstream.kernels.labor import labor_variate
-from hopstream.kernels.memory import prefetch_address
+from hopstream.kernels.memory import ZERO, array_at, prefetch_address
 from hopstream.kernels.neighbors import draw_positions
-from hopstream.kernels.reals import quarter_turn
-from hopstream.kernels.smallest import offer, sort_positions
+from hopstream.kernels.smallest import sort_positions
 from hopstream.kernels.stored_weights import FLOAT64, UNREADABLE
-from hopstream.kernels.weighted import ZERO, add_weight, draw_weighted, edge_weight
+from hopstream.kernels.weighted import add_weight, draw_weighted, edge_weight
 
 SCANNED = 512
 FEW = 64
 MAX_ROUNDS = 8
 
 
-class Filter(NamedTuple):
-    """Which neighbours one node may draw; the sets are those of ``eligible``.
-
-    Attributes:
-        node: The node's id.
-        tree: What its candidates begin with: its tree, shifted to above ids; 0 where there is one tree.
-        pairs: Address of the set of excluded pairs.
-        num_pairs: Its length; 0 where the node has no excluded neighbours.
-        pair_shift: See ``set_shift``.
-        candidates: Address of the set of candidates.
-        num_candidates: Its length; 0 where all neighbours are.
-        candidate_shift: See ``set_shift``.
-        sieve: Address of the sieve of candidates.
-        num_words: Its length.
-        sieve_shift: See ``sieve_shift``.
-    """
-
-    node: int
-    tree: int
-    pairs: int
-    num_pairs: int
-    pair_shift: np.uint64
-    candidates: int
-    num_candidates: int
-    candidate_shift: np.uint64
-    sieve: int
-    num_words: int
-    sieve_shift: np.uint64
-
-
 @njit(inline="always")
 def skips(num: int, count: int, has_candidates: bool) -> bool:
     """Whether a node's draws are made from its whole row, and those of excluded edges thrown away."""
     return not has_candidates and num > SCANNED and 0 <= count <= FEW
-
-
-@njit(inline="always")
-def is_eligible(rule: Filter, neighbor: int) -> bool:
-    """Whether the node may draw an edge to a neighbour."""
-    if rule.num_candidates > 0:
-        candidate = rule.tree | neighbor
-        if not passes(rule.sieve, rule.num_words, rule.sieve_shift, candidate):
-            return False
-        if not has_id(rule.candidates, rule.num_candidates, rule.candidate_shift, candidate):
-            return False
-    return rule.num_pairs == 0 or not has_pair(rule.pairs, rule.num_pairs, rule.pair_shift, rule.node, neighbor)
-
-
-@kernel
-def count_eligible(rule: Filter, indices: np.ndarray, start: int, num: int) -> int:
-    """How many of the ``num`` edges from ``start`` on a node may draw; ``indices`` are its part's."""
-    total = 0
-    for position in range(start, start + num):
-        total += np.int64(is_eligible(rule, np.int64(indices[np.uint64(position)])))
-    return total
-
-
-@kernel
-def list_eligible(
-    rule: Filter, indices: np.ndarray, start: int, num: int, drawn: np.ndarray, first: int, num_drawn: int,
-    listed: np.ndarray,
-) -> int:  # fmt: skip
-    """Write the positions of the edges that a node may draw, without those drawn already.
-
-    Args:
-        rule: The node's.
-        indices: uint32 or int64[edges], its part's.
-        start: Its first edge.
-        num: Its number of edges.
-        drawn: int64[n]; ``drawn[first:first + num_drawn]`` are positions drawn already, ascending.
-        first: See there.
-        num_drawn: See there.
-        listed: int64[capacity], out.
-
-    Returns:
-        How many there are; -1 where they are more than the capacity.
-    """
-    size = 0
-    behind = first
-    for position in range(start, start + num):
-        if behind < first + num_drawn and drawn[np.uint64(behind)] == position:
-            behind += 1
-            continue
-        if is_eligible(rule, np.int64(indices[np.uint64(position)])):
-            if size == len(listed):
-                return -1
-            listed[np.uint64(size)] = position
-            size += 1
-    return size
 
 
 @kernel
@@ -151,15 +75,14 @@ def sum_listed(
 
 @kernel
 def draw_listed(
-    stream: np.uint64, is_weighted: bool, sums: np.ndarray, weights: int, num_listed: int, count: int, replaces: bool,
+    stream: np.uint64, sums: np.ndarray | None, weights: int, num_listed: int, count: int, replaces: bool,
     listed: np.ndarray, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
     """Draw from a list of edges.
 
     Args:
         stream: The node's stream of draws.
-        is_weighted: Draw by weight, not uniformly.
-        sums: float64[num_listed or more], running sums of the listed edges' weights, where those count.
+        sums: float64[num_listed or more], running sums of the listed edges' weights; None to draw uniformly.
         weights: Address of the listed edges' weights, float64.
         num_listed: Length of the list.
         count: How many to draw; -1 means all.
@@ -174,15 +97,15 @@ def draw_listed(
     """
     if num_listed == 0:
         return 0
-    if is_weighted:
-        drawn = draw_weighted(
-            stream, sums, weights, np.int64(FLOAT64), ZERO, num_listed, count, replaces, variates, positions, first
-        )
-    else:
+    if sums is None:
         drawn = count
         if count < 0 or (count > num_listed and not replaces):
             drawn = num_listed
         draw_positions(stream, 0, num_listed, drawn, replaces, positions, first)
+    else:
+        drawn = draw_weighted(
+            stream, sums, weights, np.int64(FLOAT64), ZERO, num_listed, count, replaces, variates, positions, first
+        )
     for k in range(first, first + drawn):
         positions[np.uint64(k)] = listed[np.uint64(positions[np.uint64(k)])]
     return drawn
@@ -190,20 +113,17 @@ def draw_listed(
 
 @kernel
 def draw_skipping(
-    stream: np.uint64, rule: Filter, indices: np.ndarray, base: int, item_bytes: int, is_weighted: bool,
-    sums: np.ndarray, start: int, num: int, count: int, replaces: bool, tried: np.ndarray, variates: np.ndarray,
-    positions: np.ndarray, first: int,
+    own: NodeFilter, stream: np.uint64, indices: np.ndarray, base: int, sums: np.ndarray | None, start: int, num: int,
+    count: int, replaces: bool, tried: np.ndarray, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Draw from a whole row and throw away what may not be drawn, for so many rounds at most.
 
     Args:
-        stream: The node's stream of draws.
-        rule: The node's.
+        own: The node's filter.
+        stream: Its stream of draws.
         indices: uint32 or int64[edges], its part's.
         base: Address of ``indices``.
-        item_bytes: Bytes of one of them.
-        is_weighted: Draw by weight, not uniformly.
-        sums: float64[edges], running sums of the part, where weights count.
+        sums: float64[edges], running sums of the part; None to draw uniformly.
         start: The node's first edge.
         num: Its number of edges.
         count: How many to draw.
@@ -216,25 +136,24 @@ def draw_skipping(
     Returns:
         How many were drawn, and how many turns of the stream that took.
     """
-    taken = 0
-    turns = 0
+    taken = turns = ZERO
     for _ in range(MAX_ROUNDS):
         missing = count - taken
         if missing == 0:
             break
-        own = stream + np.uint64(turns) * GOLDEN
+        rest = stream + np.uint64(turns) * GOLDEN
         size = missing
-        if is_weighted:
-            kind, is_replacing = np.int64(UNREADABLE), np.bool_(True)
-            size = draw_weighted(own, sums, ZERO, kind, start, num, missing, is_replacing, variates, tried, ZERO)
+        if sums is None:
+            draw_positions(rest, start, num, missing, True, tried, 0)
         else:
-            draw_positions(own, start, num, missing, True, tried, 0)
+            kind, is_replacing = np.int64(UNREADABLE), np.bool_(True)
+            size = draw_weighted(rest, sums, ZERO, kind, start, num, missing, is_replacing, variates, tried, ZERO)
         turns += missing
         for k in range(size):
-            prefetch_address(base + tried[np.uint64(k)] * item_bytes)
+            prefetch_address(base + tried[np.uint64(k)] * indices.itemsize)
         for k in range(size):
             position = tried[np.uint64(k)]
-            is_new = is_eligible(rule, np.int64(indices[np.uint64(position)]))
+            is_new = is_eligible(own, np.int64(indices[np.uint64(position)]))
             if not replaces:
                 for earlier in range(first, first + taken):
                     is_new = is_new and positions[np.uint64(earlier)] != position
@@ -247,67 +166,122 @@ def draw_skipping(
 
 
 @kernel
-def take_last(
-    rule: Filter, indices: np.ndarray, start: int, num: int, count: int, positions: np.ndarray, first: int
-) -> int:
-    """Write the last ``count`` edges that a node may draw, in stored order; return how many there are.
+def draw_eligible(
+    own: NodeFilter, stream: np.uint64, indices: np.ndarray, base: int, sums: np.ndarray | None, weights: int,
+    kind: int, start: int, num: int, count: int, replaces: bool, scratch: Scratch, positions: np.ndarray, first: int,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Draw the edges of one node that has a filter.
 
     Args:
-        rule: The node's.
+        own: The node's filter.
+        stream: Its stream of draws.
         indices: uint32 or int64[edges], its part's.
-        start: Its first edge.
+        base: Address of ``indices``.
+        sums: float64[edges], running sums of the part; None to draw uniformly.
+        weights: As for ``draw_weighted``.
+        kind: As there.
+        start: The node's first edge.
         num: Its number of edges.
-        count: The most to take.
-        positions: int64[n], out.
-        first: Where to begin in ``positions``.
+        count: How many to draw; -1 means all.
+        replaces: Draw with replacement; False where ``count`` is -1.
+        scratch: Memory for its edges.
+        positions: int64[n], out: ``positions[first:first + taken]``.
+        first: See there.
+
+    Returns:
+        taken: How many were drawn; -1 where memory is to be grown.
+        num_positions: The capacity of ``positions`` that is needed, or 0.
+        num_scratch: The capacity of the scratch that is needed, or 0.
     """
-    taken = 0
-    position = start + num
-    while position > start and taken < count:
-        position -= 1
-        if is_eligible(rule, np.int64(indices[np.uint64(position)])):
-            positions[np.uint64(first + taken)] = position
-            taken += 1
-    for k in range(taken >> 1):
-        other = first + taken - 1 - k
-        position = positions[np.uint64(first + k)]
-        positions[np.uint64(first + k)] = positions[np.uint64(other)]
-        positions[np.uint64(other)] = position
-    return taken
+    listed, variates = scratch.listed, scratch.variates
+    is_skipping = skips(num, count, own.sets.num_candidates > 0)
+    taken, turns, num_listed = 0, 0, num
+    if not is_skipping:
+        num_listed = list_eligible(own, indices, start, num, positions, first, ZERO, listed)
+        if num_listed < 0:
+            return -1, 0, 2 * len(listed)
+    most = most_drawn(num_listed, count, replaces)
+    if first + most > len(positions):
+        return -1, first + most, 0
+    if sums is not None and count >= 0 and not replaces and most > len(variates):
+        return -1, 0, most
+    if is_skipping:
+        taken, turns = draw_skipping(
+            own, stream, indices, base, sums, start, num, count, replaces, listed, variates, positions, first
+        )
+        if taken == count:
+            return taken, 0, 0
+        num_drawn = 0 if replaces else taken
+        num_listed = list_eligible(own, indices, start, num, positions, first, num_drawn, listed)
+        if num_listed < 0:
+            return -1, 0, 2 * len(listed)
+    rest = stream + np.uint64(turns) * GOLDEN
+    missing, begin = count - taken, first + taken
+    if sums is None:
+        more = draw_listed(rest, None, ZERO, num_listed, missing, replaces, listed, variates, positions, begin)
+    else:
+        if num_listed > len(scratch.sums):
+            return -1, 0, num_listed
+        sum_listed(sums, weights, kind, start, listed, num_listed, scratch.weights, scratch.sums)
+        address = np.int64(scratch.weights.ctypes.data)
+        more = draw_listed(
+            rest, scratch.sums, address, num_listed, missing, replaces, listed, variates, positions, begin
+        )
+    if is_skipping and not replaces:
+        sort_positions(positions, first, taken + more)
+    return taken + more, 0, 0
 
 
 @kernel
-def draw_labor_eligible(
-    rule: Filter, indices: np.ndarray, keys: np.ndarray, start: int, num: int, count: int, first_seed: np.uint64,
-    second_seed: np.uint64, share: float, variates: np.ndarray, positions: np.ndarray, first: int,
-) -> int:  # fmt: skip
-    """As ``draw_labor``, of the edges that a node may draw.
-
-    Args:
-        rule: The node's.
-        indices: uint32 or int64[edges], its part's.
-        keys: As there.
-        start: As there.
-        num: As there.
-        count: The most to take.
-        first_seed: As there.
-        second_seed: As there.
-        share: As there.
-        variates: uint64[min(count, num)] or more, scratch.
-        positions: As there.
-        first: As there.
-
-    Returns:
-        How many were taken.
-    """
-    if count == 0:
-        return 0
-    cosine, sine = quarter_turn(share)
-    size = 0
-    for position in range(start, start + num):
-        if is_eligible(rule, np.int64(indices[np.uint64(position)])):
-            key = np.int64(keys[np.uint64(position)])
-            variate = labor_variate(key, position - start, np.uint64(first_seed), np.uint64(second_seed), cosine, sine)
-            size = offer(variates, positions, first, size, count, variate, position)
-    sort_positions(positions, first, size)
-    return size
+def draw_uniformly(
+    tables: Tables, source: None, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    positions: np.ndarray, written: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Draw each node's edges; arguments and answer as for ``draw_by_weight``, without weights."""
+    offsets, keys, indices = tables.offsets, tables.keys, tables.indices
+    count, replaces = draws.count, draws.replaces
+    ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
+    degrees, counts = nodes.degrees, nodes.counts
+    item_bytes = tables.item.itemsize
+    out = view(positions, np.int64)
+    room = Scratch(
+        view(scratch.listed, np.int64), view(scratch.sums, np.float64), view(scratch.weights, np.float64),
+        view(scratch.variates, np.uint64),
+    )  # fmt: skip
+    num_ids = len(ids)
+    for i in range(begin, num_ids):
+        if i + RANGE_AHEAD < num_ids:
+            ahead = i + RANGE_AHEAD
+            part = np.int64(parts[ahead])
+            prefetch_key(ids[ahead] - offsets[part], keys[part, 0], keys[part, 1])
+        if i + ROWS_AHEAD < num_ids:
+            ahead = i + ROWS_AHEAD
+            part = np.int64(parts[ahead])
+            prefetch_row(indices[part, 0] + starts[ahead] * item_bytes, degrees[ahead] * item_bytes)
+        start, num = starts[i], degrees[i]
+        if num == 0 or count == 0:
+            counts[i] = 0
+            continue
+        part = np.int64(parts[i])
+        stream = stream_of(ids[i], ids[i] - offsets[part], keys[part, 0], keys[part, 1], draws.rng_seed)
+        stream = stream_in_tree(stream, trees, i)
+        if rule is not None:
+            own = node_filter(rule, ids[i], trees, i)
+            if is_filtered(own):
+                part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
+                taken, num_positions, num_scratch = draw_eligible(
+                    own, stream, part_indices, indices[part, 0], None, ZERO, ZERO, start, num, count, replaces, room,
+                    out, written,
+                )  # fmt: skip
+                if taken < 0:
+                    return i, written, num_positions, num_scratch
+                counts[i] = taken
+                written += taken
+                continue
+        most = most_drawn(num, count, replaces)
+        if written + most > len(out):
+            return i, written, written + most, 0
+        draw_positions(stream, start, num, most, replaces, out, written)
+        counts[i] = most
+        written += most
+    return num_ids, written, 0, 0

@@ -1,4 +1,4 @@
-"""Which are the heaviest of a node's eligible edges?
+"""Draws the heaviest of each node's eligible edges.
 
 [Algorithm] The positions of a row by weight are stored, so they are walked from the heaviest on until enough are
     eligible. Where times leave few edges of a row, most steps of the walk are in vain: it stops after as many as
@@ -16,13 +16,18 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.filtered import Filter, is_eligible
+from hopstream.kernels.draw_records import ROWS_AHEAD, Draws, Nodes, Scratch, Tables, Weights, prefetch_row, view
+from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, is_filtered, node_filter
+from hopstream.kernels.memory import ZERO, array_at, prefetch_address
 from hopstream.kernels.reals import ordered_bits
 from hopstream.kernels.smallest import offer, sort_by_variate
 from hopstream.kernels.stored_weights import stored_weight
 from hopstream.kernels.weighted import weight_at
 
 TOO_FAR = -1
+WEIGHTS_AHEAD = 4
+ORDER_BYTES = 4
+WEIGHT_BYTES = 8
 
 
 @njit(inline="always")
@@ -39,16 +44,18 @@ def num_ranks(num: int, degree: int, count: int, kind: int) -> int:
 
 @kernel
 def take_heaviest(
-    order: np.ndarray, sums: np.ndarray, start: int, num: int, degree: int, ranks: int, count: int,
-    positions: np.ndarray, first: int,
+    own: NodeFilter, indices: np.ndarray, order: np.ndarray, sums: np.ndarray, start: int, num: int,
+    degree: int, ranks: int, count: int, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
     """Write the positions of a row's heaviest eligible edges, heaviest first; never those without weight.
 
     Args:
+        own: The node's filter.
+        indices: uint32 or int64[edges], its part's.
         order: uint32[edges], positions inside the row, heaviest first and equal weights in stored order.
         sums: float64[edges], running sums as for ``draw_weighted``.
         start: Position of the row's first edge.
-        num: Number of eligible edges, the first ones of the row.
+        num: Number of edges that are there at the node's time, the first ones of the row.
         degree: Number of edges of the row.
         ranks: How far to walk, ``degree`` at most.
         count: The most to take; -1 means all that have weight.
@@ -64,9 +71,12 @@ def take_heaviest(
         if taken == limit:
             break
         row_position = np.int64(order[np.uint64(start + rank)])
-        if row_position < num:
-            positions[np.uint64(first + taken)] = start + row_position
-            taken += 1
+        if row_position >= num:
+            continue
+        if is_filtered(own) and not is_eligible(own, np.int64(indices[np.uint64(start + row_position)])):
+            continue
+        positions[np.uint64(first + taken)] = start + row_position
+        taken += 1
     if taken < limit and ranks < degree:
         return TOO_FAR
     # Edges without weight come last, and mostly there are none: one look tells.
@@ -83,55 +93,15 @@ def take_heaviest(
 
 
 @kernel
-def take_heaviest_eligible(
-    rule: Filter, indices: np.ndarray, order: np.ndarray, sums: np.ndarray, start: int, num: int, degree: int,
-    ranks: int, count: int, positions: np.ndarray, first: int,
-) -> int:  # fmt: skip
-    """As ``take_heaviest``, of the edges that a node may draw.
-
-    Args:
-        rule: The node's.
-        indices: uint32 or int64[edges], its part's.
-        order: As there.
-        sums: As there.
-        start: As there.
-        num: As there.
-        degree: As there.
-        ranks: As there.
-        count: The most to take.
-        positions: As there.
-        first: As there.
-
-    Returns:
-        As there.
-    """
-    taken = 0
-    for rank in range(ranks):
-        if taken == count:
-            return taken
-        row_position = np.int64(order[np.uint64(start + rank)])
-        if row_position >= num:
-            continue
-        position = start + row_position
-        if not weight_at(sums, start, position) > 0.0:
-            return taken
-        if is_eligible(rule, np.int64(indices[np.uint64(position)])):
-            positions[np.uint64(first + taken)] = position
-            taken += 1
-    return TOO_FAR if taken < count and ranks < degree else taken
-
-
-@kernel
 def select_heaviest(
-    rule: Filter, is_filtered: bool, indices: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
+    own: NodeFilter, indices: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
-    """As ``take_heaviest`` and ``take_heaviest_eligible``, from the eligible edges alone.
+    """As ``take_heaviest``, from the eligible edges alone.
 
     Args:
-        rule: The node's.
-        is_filtered: Whether some of the edges may not be drawn.
-        indices: uint32 or int64[edges], its part's.
+        own: As there.
+        indices: As there.
         weights: Address of the part's weights.
         kind: ``weight_kind`` of their dtype; not ``UNREADABLE``.
         start: As there.
@@ -144,7 +114,7 @@ def select_heaviest(
     Returns:
         How many were taken.
     """
-    size = 0
+    size = ZERO
     for position in range(start, start + num):
         weight = stored_weight(weights, kind, position)
         if not weight > 0.0:
@@ -153,7 +123,56 @@ def select_heaviest(
         variate = ~ordered_bits(weight)
         if size == count and variate >= variates[0]:
             continue
-        if not is_filtered or is_eligible(rule, np.int64(indices[np.uint64(position)])):
+        if not is_filtered(own) or is_eligible(own, np.int64(indices[np.uint64(position)])):
             size = offer(variates, positions, first, size, count, variate, position)
     sort_by_variate(variates, positions, first, size)
     return size
+
+
+@kernel
+def draw_heaviest(
+    tables: Tables, source: Weights, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    positions: np.ndarray, written: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Draw each node's edges; arguments and answer as for ``draw_by_weight``."""
+    sums, orders, weights, kind = source.sums, source.orders, source.weights, source.kind
+    indices, count = tables.indices, draws.count
+    ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
+    degrees, row_degrees, counts = nodes.degrees, nodes.row_degrees, nodes.counts
+    out, variates = view(positions, np.int64), view(scratch.variates, np.uint64)
+    num_ids = len(ids)
+    for i in range(begin, num_ids):
+        if i + ROWS_AHEAD < num_ids:
+            ahead = i + ROWS_AHEAD
+            part = np.int64(parts[ahead])
+            prefetch_row(orders[part, 0] + starts[ahead] * ORDER_BYTES, degrees[ahead] * ORDER_BYTES)
+        if i + WEIGHTS_AHEAD < num_ids:
+            # Whether the last edge that is wanted has weight tells whether all have.
+            ahead = i + WEIGHTS_AHEAD
+            part = np.int64(parts[ahead])
+            rank = degrees[ahead] - 1 if count < 0 else min(count, degrees[ahead]) - 1
+            if rank >= 0:
+                part_order = array_at(orders[part, 0], orders[part, 1], np.uint32)
+                last = starts[ahead] + np.int64(part_order[np.uint64(starts[ahead] + rank)])
+                prefetch_address(sums[part, 0] + last * WEIGHT_BYTES)
+        part = np.int64(parts[i])
+        start, num, degree = starts[i], degrees[i], row_degrees[i]
+        if num == 0 or count == 0:
+            counts[i] = 0
+            continue
+        most = num if count < 0 or count > num else count
+        if written + most > len(out):
+            return i, written, written + most, 0
+        ranks = num_ranks(num, degree, most, kind)
+        if ranks < degree and most > len(variates):
+            return i, written, 0, most
+        part_order = array_at(orders[part, 0], orders[part, 1], np.uint32)
+        part_sums = array_at(sums[part, 0], sums[part, 1], np.float64)
+        own = node_filter(rule, ids[i], trees, i)
+        part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
+        taken = take_heaviest(own, part_indices, part_order, part_sums, start, num, degree, ranks, most, out, written)
+        if taken == TOO_FAR:
+            taken = select_heaviest(own, part_indices, weights[part, 0], kind, start, num, most, variates, out, written)
+        counts[i] = taken
+        written += taken
+    return num_ids, written, 0, 0

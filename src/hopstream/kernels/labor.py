@@ -1,4 +1,4 @@
-"""Which neighbours does a node draw when all nodes of a layer draw by common variates?
+"""Draws neighbours by variates that all nodes of a layer share.
 
 [Algorithm] Layer-neighbour sampling with a fixed number of neighbours: a neighbour has one variate, a hash of the seed
     and of its key, and every node takes the neighbours of the smallest variates. Nodes with common neighbours so agree
@@ -20,7 +20,10 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
+from hopstream.kernels.draw_records import ROWS_AHEAD, Draws, Nodes, Scratch, Tables, Variates, prefetch_row, view
+from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, is_filtered, node_filter
 from hopstream.kernels.hashing import GOLDEN, mix64, node_stream
+from hopstream.kernels.memory import ZERO, array_at
 from hopstream.kernels.reals import normal_quantile, open_fraction, ordered_bits, quarter_turn
 from hopstream.kernels.smallest import offer, sort_positions
 
@@ -37,7 +40,7 @@ def labor_variate(
     Args:
         key: The neighbour's.
         place: The edge's place in its row, which is the same wherever the row is stored.
-        first_seed: As in ``draw_labor``.
+        first_seed: As in ``take_smallest``.
         second_seed: As there.
         cosine: Of the share, see ``quarter_turn``.
         sine: Likewise.
@@ -51,39 +54,82 @@ def labor_variate(
 
 
 @kernel
-def draw_labor(
-    keys: np.ndarray, start: int, num: int, count: int, first_seed: np.uint64, second_seed: np.uint64, share: float,
-    variates: np.ndarray, positions: np.ndarray, first: int,
+def take_smallest(
+    own: NodeFilter, indices: np.ndarray, keys: np.ndarray, start: int, num: int, count: int, first_seed: np.uint64,
+    second_seed: np.uint64, share: float, variates: np.ndarray, positions: np.ndarray, first: int,
 ) -> int:  # fmt: skip
     """Write the positions of the ``count`` eligible edges of smallest variates, in stored order.
 
     Args:
+        own: The node's filter.
+        indices: uint32 or int64[edges], its part's.
         keys: uint32 or int64[edges], neighbours' keys.
-        start: Position of the first eligible edge.
-        num: Number of eligible edges.
-        count: The most to take; -1 means all.
+        start: Position of the node's first edge.
+        num: Its number of edges.
+        count: The most to take.
         first_seed: uint64, seed of the variates.
         second_seed: uint64, seed that they move to; not looked at where ``share`` is 0.
         share: How far they have moved, in [0, 1).
-        variates: uint64[min(count, num)] or more, scratch where ``count`` is below ``num``.
+        variates: uint64[count] or more, scratch where ``count`` is below ``num``.
         positions: int64[n], out: ``positions[first:first + taken]``.
         first: See there.
 
     Returns:
-        How many were taken: ``min(count, num)``.
+        How many were taken.
     """
-    if count < 0 or count >= num:
-        for i in range(num):
-            positions[np.uint64(first + i)] = start + i
-        return num
-    if count == 0:
-        return 0
     cosine, sine = quarter_turn(share)
-    size = 0
+    takes_all = count >= num
+    size = ZERO
     for position in range(start, start + num):
+        if is_filtered(own) and not is_eligible(own, np.int64(indices[np.uint64(position)])):
+            continue
+        if takes_all:
+            positions[np.uint64(first + size)] = position
+            size += 1
+            continue
         key = np.int64(keys[np.uint64(position)])
         variate = labor_variate(key, position - start, np.uint64(first_seed), np.uint64(second_seed), cosine, sine)
         if size < count or variate < variates[0]:
             size = offer(variates, positions, first, size, count, variate, position)
-    sort_positions(positions, first, size)
+    if not takes_all:
+        sort_positions(positions, first, size)
     return size
+
+
+@kernel
+def draw_by_variates(
+    tables: Tables, source: Variates, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    positions: np.ndarray, written: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Draw each node's edges; arguments and answer as for ``draw_by_weight``, with a count of 0 or more."""
+    keys, key_item = source.keys, source.key_item
+    first_seed, second_seed, share = source.first_seed, source.second_seed, source.share
+    indices, count = tables.indices, draws.count
+    ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
+    degrees, counts = nodes.degrees, nodes.counts
+    out, variates = view(positions, np.int64), view(scratch.variates, np.uint64)
+    num_ids = len(ids)
+    for i in range(begin, num_ids):
+        if i + ROWS_AHEAD < num_ids:
+            ahead = i + ROWS_AHEAD
+            part = np.int64(parts[ahead])
+            prefetch_row(keys[part, 0] + starts[ahead] * key_item.itemsize, degrees[ahead] * key_item.itemsize)
+        part = np.int64(parts[i])
+        start, num = starts[i], degrees[i]
+        if num == 0 or count == 0:
+            counts[i] = 0
+            continue
+        most = min(count, num)
+        if written + most > len(out):
+            return i, written, written + most, 0
+        if most > len(variates):
+            return i, written, 0, most
+        part_keys = array_at(keys[part, 0], keys[part, 1], key_item.dtype)
+        own = node_filter(rule, ids[i], trees, i)
+        part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
+        taken = take_smallest(
+            own, part_indices, part_keys, start, num, most, first_seed, second_seed, share, variates, out, written
+        )
+        counts[i] = taken
+        written += taken
+    return num_ids, written, 0, 0

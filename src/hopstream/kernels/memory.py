@@ -17,6 +17,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+ZERO: Any = np.int64(0)
+"""numba compiles a function once more for a literal, also where a variable that is handed on begins with one."""
+
 
 @intrinsic
 def _pointer(typing_context: Any, address: Any) -> Any:

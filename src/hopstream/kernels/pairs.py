@@ -1,4 +1,4 @@
-"""Which edge leads from one node to another?
+"""Finds the edge that leads from one node to another.
 
 [Algorithm] A scan of the node's row for the first edge to the neighbour. The start of every row is asked for
     ``RANGE_AHEAD`` pairs ahead.
@@ -12,35 +12,31 @@ from __future__ import annotations
 import numpy as np
 
 from hopstream.kernels.compiling import kernel
+from hopstream.kernels.draw_records import RANGE_AHEAD, Nodes, Tables
 from hopstream.kernels.memory import array_at, prefetch_address
-from hopstream.kernels.neighbors import RANGE_AHEAD
 
 
 @kernel
-def find_edges(
-    neighbor_ids: np.ndarray, indices: np.ndarray, item: np.ndarray, parts: np.ndarray, starts: np.ndarray,
-    degrees: np.ndarray, edge_offsets: np.ndarray, edge_ids: np.ndarray,
-) -> None:  # fmt: skip
+def find_edges(tables: Tables, nodes: Nodes, neighbor_ids: np.ndarray, edge_ids: np.ndarray) -> None:
     """Find the first edge in stored order between each node and its neighbour.
 
     Args:
+        tables: The parts.
+        nodes: The nodes, with ranges of ``edge_ranges``.
         neighbor_ids: int64[n].
-        indices: int64[num_parts, 2], address table of ``indices``.
-        item: uint32[0] or int64[0], of the dtype of ``indices``.
-        parts: int32[n] of ``edge_ranges``.
-        starts: int64[n] of ``edge_ranges``.
-        degrees: int64[n] of ``edge_ranges``.
-        edge_offsets: int64[num_parts + 1], id ranges of the edges.
         edge_ids: int64[n], out: the edge's id, or -1 where there is none.
     """
+    indices, edge_offsets = tables.indices, tables.edge_offsets
+    parts, starts, degrees = nodes.parts, nodes.starts, nodes.degrees
+    item_bytes = tables.item.itemsize
     num_ids = len(neighbor_ids)
     for i in range(num_ids + RANGE_AHEAD):
         if i < num_ids:
-            prefetch_address(indices[np.int64(parts[i]), 0] + starts[i] * item.itemsize)
+            prefetch_address(indices[np.int64(parts[i]), 0] + starts[i] * item_bytes)
         j = i - RANGE_AHEAD
         if j >= 0:
             part = np.int64(parts[j])
-            part_indices = array_at(indices[part, 0], indices[part, 1], item.dtype)
+            part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
             wanted = neighbor_ids[j]
             edge_ids[j] = -1
             for position in range(starts[j], starts[j] + degrees[j]):

@@ -1,4 +1,4 @@
-"""Which slot does each id get in a subgraph?
+"""Gives each id its slot in a subgraph.
 
 [Algorithm] One open-addressing hash table per node type and batch: a power of two of (id, generation and slot) pairs
     in one array, linear probing. A new batch only raises the generation, so the table is never cleared. The caller
@@ -10,6 +10,8 @@
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -24,6 +26,26 @@ ENTRIES_PER_SLOT_SHIFT = 2
 """A table has four entries for every slot that it may give."""
 SLOT_BITS = np.int64(32)
 SLOT_MASK = np.int64(0xFFFFFFFF)
+
+
+class SlotTable(NamedTuple):
+    """The slots of a batch's nodes of one type.
+
+    Attributes:
+        table: int64[capacity, 2], capacity a power of two: id, and generation << 32 | slot.
+        shift: uint64, 64 minus log2 of the capacity.
+        generation: Entries of any other generation are empty.
+        node_ids: int64[>= capacity / 4], in and out: the id of each slot.
+        num_nodes: Slots in use at the start.
+        slots: int64[n], out.
+    """
+
+    table: np.ndarray
+    shift: np.uint64
+    generation: int
+    node_ids: np.ndarray
+    num_nodes: int
+    slots: np.ndarray
 
 
 @njit(inline="always")
@@ -44,7 +66,7 @@ def find_slot(
 ) -> np.int64:
     """The slot of an id, which is ``num_nodes`` where the id was new and has been added.
 
-    Returns -1, and adds nothing, where the id is new and the table is full. Arguments as for ``assign_slots``.
+    Returns -1, and adds nothing, where the id is new and the table is full. Arguments as in ``SlotTable``.
     """
     mask = np.uint64(len(table) - 1)
     probe = _home(identifier, shift)
@@ -63,32 +85,20 @@ def find_slot(
 
 
 @kernel
-def assign_slots(
-    ids: np.ndarray,
-    first: int,
-    table: np.ndarray,
-    shift: np.uint64,
-    generation: int,
-    node_ids: np.ndarray,
-    num_nodes: int,
-    slots: np.ndarray,
-) -> tuple[int, int]:
+def assign_slots(ids: np.ndarray, first: int, slot_table: SlotTable) -> tuple[int, int]:
     """Give each id its slot: the one it has, or the next free one.
 
     Args:
         ids: uint32 or int64[n].
         first: Where to begin in ``ids``; ids before it have been done.
-        table: int64[capacity, 2], capacity a power of two: id, and generation << 32 | slot.
-        shift: 64 minus log2 of the capacity.
-        generation: Entries of any other generation are empty.
-        node_ids: int64[>= capacity / 4], in and out: the id of each slot.
-        num_nodes: Slots in use at the start.
-        slots: int64[n], out.
+        slot_table: The table, and where slots are written.
 
     Returns:
         done: How many of ``ids`` have slots; fewer than n where the table became full.
         num_nodes: Slots in use at the end.
     """
+    table, shift, generation = slot_table.table, slot_table.shift, slot_table.generation
+    node_ids, slots, num_nodes = slot_table.node_ids, slot_table.slots, slot_table.num_nodes
     num_ids = len(ids)
     base = np.int64(table.ctypes.data)
     for i in range(first, num_ids + PROBE_AHEAD):
@@ -110,7 +120,7 @@ def look_up_slots(ids: np.ndarray, table: np.ndarray, shift: np.uint64, generati
 
     Args:
         ids: int64[n].
-        table: As for ``assign_slots``.
+        table: As in ``SlotTable``.
         shift: As there.
         generation: As there.
         slots: int64[n], out.

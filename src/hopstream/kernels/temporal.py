@@ -1,4 +1,4 @@
-"""Which of a node's edges are there at its time, and how many will it draw?
+"""Finds the edges that are there at a node's time, and draws the latest of them.
 
 [Algorithm] A node's edges are stored in the order of their times, so those at a time or before it are a prefix, found
     by binary search without branches. The searches of ``TOGETHER`` nodes take their steps in turn: each asks for the
@@ -16,8 +16,10 @@ from __future__ import annotations
 import numpy as np
 
 from hopstream.kernels.compiling import kernel
+from hopstream.kernels.draw_records import INT64_BYTES, Draws, Nodes, Scratch, Tables, view
+from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, node_filter
 from hopstream.kernels.memory import array_at, prefetch_address
-from hopstream.kernels.neighbors import INT64_BYTES, MAX_TAKEN, TOO_MANY
+from hopstream.kernels.neighbors import MAX_TAKEN, TOO_MANY
 
 TOGETHER = 64
 LATEST = np.int64((1 << 63) - 1)
@@ -108,3 +110,55 @@ def count_draws(
         counts[i] = taken
         total += taken
     return total
+
+
+@kernel
+def take_last(
+    own: NodeFilter, indices: np.ndarray, start: int, num: int, count: int, positions: np.ndarray, first: int
+) -> int:
+    """Write the last ``count`` edges that a node may draw, in stored order; return how many there are.
+
+    Args:
+        own: The node's filter.
+        indices: uint32 or int64[edges], its part's.
+        start: Its first edge.
+        num: Its number of edges.
+        count: The most to take.
+        positions: int64[n], out.
+        first: Where to begin in ``positions``.
+    """
+    taken = 0
+    position = start + num
+    while position > start and taken < count:
+        position -= 1
+        if is_eligible(own, np.int64(indices[np.uint64(position)])):
+            positions[np.uint64(first + taken)] = position
+            taken += 1
+    for k in range(taken >> 1):
+        other = first + taken - 1 - k
+        position = positions[np.uint64(first + k)]
+        positions[np.uint64(first + k)] = positions[np.uint64(other)]
+        positions[np.uint64(other)] = position
+    return taken
+
+
+@kernel
+def draw_latest(
+    tables: Tables, source: None, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    positions: np.ndarray, written: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Draw each node's edges; as for ``draw_by_weight``, with a filter, a count of 0 or more and no weights."""
+    indices, count = tables.indices, draws.count
+    ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
+    degrees, counts = nodes.degrees, nodes.counts
+    out = view(positions, np.int64)
+    for i in range(begin, len(ids)):
+        most = min(count, degrees[i])
+        if written + most > len(out):
+            return i, written, written + most, 0
+        part = np.int64(parts[i])
+        part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
+        own = node_filter(rule, ids[i], trees, i)
+        counts[i] = take_last(own, part_indices, starts[i], degrees[i], most, out, written)
+        written += counts[i]
+    return len(ids), written, 0, 0

@@ -33,13 +33,11 @@ from numba import njit
 
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, mix64
+from hopstream.kernels.memory import ZERO
 from hopstream.kernels.neighbors import FLOYD_ALWAYS
 from hopstream.kernels.reals import fraction, natural_log, number_of, open_fraction, ordered_bits
 from hopstream.kernels.smallest import insert_position, offer, sort_positions
 from hopstream.kernels.stored_weights import stored_weight
-
-ZERO = np.int64(0)
-"""numba compiles a function once more for each literal that a kernel calls it with, and not for this."""
 
 MAX_REJECTIONS = 64
 LANES = 4
@@ -256,7 +254,7 @@ def _draw_in_one_pass(
     """Draw what is missing to ``count`` among the edges that are not ``positions[first:first + drawn]``, sorted."""
     heap = first + drawn
     next_drawn = 0
-    size = 0
+    size = ZERO
     scale = WAIT_SCALE if sums[np.uint64(start + num - 1)] < SCALED_TOTAL else 1.0
     longest = np.inf
     for i in range(num):

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.kernels.fused import draw_and_relabel
+from hopstream.kernels.neighbors import draw_neighbors
 from hopstream.sample.slots import EdgeBuffer, SlotMap
 from hopstream.store.contract import SampleRequest
-from hopstream.store.drawing import DrawBuffers, is_plain, replaces, trees_of
+from hopstream.store.drawing import DrawBuffers, draws_of, is_plain
 from hopstream.store.local import LocalStore
 from hopstream.store.strategies import check_strategy
 
@@ -41,25 +41,23 @@ class FusedSampler:
         check_strategy(self._store, request)
         ids = tables.newest(self._store.check_ids(tables.node_type, request.ids))
         ranges = self._buffers.find_ranges(tables, request, ids)
-        is_drawn = not is_plain(request)
-        if is_drawn:
-            ranges, positions = self._buffers.choose(tables, request, ids, ranges)
+        draws, positions = draws_of(request) if is_plain(request) else None, None
+        if draws is None:
+            ranges, positions = self._buffers.choose(tables, request, ranges)
         edges.reserve(ranges.total)
         first, last = edges.num_edges, edges.num_edges + ranges.total
-        if is_drawn:
+        if positions is not None:
             edges.edge_ids[first:last] = positions
-        neighbor_ids = self._reserve_neighbors(ranges.total, tables.item.dtype if request.trees is None else INT64)
+        item = tables.addresses.item
+        neighbor_ids = self._reserve_neighbors(ranges.total, item.dtype if request.trees is None else INT64)
         slots = edges.slots[row, first:last]
-        done, neighbors.num_nodes = draw_and_relabel(
-            ids, trees_of(request), tables.offsets, tables.keys, tables.indices, np.uint64(request.rng_seed),
-            replaces(request), is_drawn, ranges.parts, ranges.starts, ranges.degrees, ranges.counts,
-            tables.edge_offsets, tables.item, neighbor_ids, edges.edge_ids[first:last], neighbors.table,
-            neighbors.shift, neighbors.generation, neighbors.node_ids, neighbors.num_nodes, slots,
-        )  # fmt: skip
+        done, neighbors.num_nodes = draw_neighbors(
+            tables.addresses, draws, ranges.nodes, neighbors.slot_table(slots), neighbor_ids, edges.edge_ids[first:last]
+        )
         if done < ranges.total:
             neighbors.assign(neighbor_ids, slots, done)
         edges.num_edges = last
-        return ranges.counts
+        return ranges.nodes.counts
 
     def _reserve_neighbors(self, num_edges: int, dtype: np.dtype[np.generic]) -> Array:
         if num_edges > len(self._neighbors):

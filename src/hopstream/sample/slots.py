@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.kernels.relabel import ENTRIES_PER_SLOT_SHIFT, assign_slots, look_up_slots
+from hopstream.kernels.relabel import ENTRIES_PER_SLOT_SHIFT, SlotTable, assign_slots, look_up_slots
 from hopstream.kernels.trees import unpack_pairs
 from hopstream.store.contract import TREE_SHIFT
 
@@ -34,12 +34,14 @@ class SlotMap:
         self.generation += 1
         self.num_nodes = 0
 
+    def slot_table(self, slots: IntArray) -> SlotTable:
+        """What kernels are given that write slots."""
+        return SlotTable(self.table, self.shift, self.generation, self.node_ids, self.num_nodes, slots)
+
     def assign(self, ids: IntArray, slots: IntArray, done: int = 0) -> None:
         """Write the slot of each id from position ``done`` on."""
         while True:
-            done, self.num_nodes = assign_slots(
-                ids, done, self.table, self.shift, self.generation, self.node_ids, self.num_nodes, slots
-            )
+            done, self.num_nodes = assign_slots(ids, done, self.slot_table(slots))
             if done == len(ids):
                 return
             self._grow()
@@ -78,7 +80,7 @@ class SlotMap:
         known = self.node_ids[: self.num_nodes]
         self._allocate(2 * len(self.table))
         scratch = np.empty(len(known), np.int64)
-        assign_slots(known, 0, self.table, self.shift, self.generation, self.node_ids, 0, scratch)
+        assign_slots(known, 0, self.slot_table(scratch)._replace(num_nodes=0))
 
 
 class TreeSlotMap(SlotMap):

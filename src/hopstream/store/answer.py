@@ -18,7 +18,7 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Owner, ends_of
 from hopstream.errors import FormatError, SettingsError, VersionMismatch
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import MAX_COUNT, FetchRequest, SampleReply, SampleRequest
+from hopstream.store.contract import MAX_COUNT, FetchRequest, LaborSeeds, SampleReply, SampleRequest
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.pieces import Piece, RowCost, cut_pieces
@@ -341,15 +341,17 @@ class StoreAnswers:
 
 
 def warm_up(store: LocalStore) -> None:
-    """Do a little of everything, so that no client waits while kernels are compiled or loaded."""
+    """Do a little of all that the dataset allows, so that no client waits while kernels are compiled or loaded."""
     none = np.empty(0, np.int64)
     for node_type in store.book.node_offsets:
         store.lookup(node_type, none)
     for edge_type, direction in store.book.edge_offsets:
         store.find_edges(edge_type, direction, none, none)
         requests = _warm_requests(store, SampleRequest(edge_type=edge_type, direction=direction, ids=none, count=1))
-        store.sample(requests)
-        for request in requests:
+        # Servers that start together begin with different ones, and so compile different kernels.
+        first = store.parts[0] % len(requests)
+        for request in requests[first:] + requests[:first]:
+            store.sample([request])
             store.num_drawn_bound(request)
     for edge_type in store.schema.edge_splits:
         store.links(edge_type, none)
@@ -364,11 +366,19 @@ def warm_up(store: LocalStore) -> None:
 def _warm_requests(store: LocalStore, request: SampleRequest) -> list[SampleRequest]:
     """Requests that between them use every kernel that draws from an edge type."""
     none, requests = np.empty(0, np.int64), [request]
+    has_neighbors = all(store.book.num_ids(node_type) for node_type in ends_of(request.edge_type, request.direction))
     if has_times(store, request):
         requests.append(replace(request, times=none))
-    if all(store.book.num_ids(node_type) for node_type in ends_of(request.edge_type, request.direction)):
-        # One kernel draws by every strategy but the plain one.
-        requests.append(replace(request, excluded=np.zeros((2, 1), np.int64), candidates=none))
+    ways = [request]
+    if store.weight_attr in store.schema.edges[request.edge_type]:
+        ways += [replace(request, strategy="weighted"), replace(request, strategy="top_k")]
+    if store.has_neighbor_keys:
+        ways.append(replace(request, strategy="labor", labor=LaborSeeds(first=0)))
+    requests += ways[1:]
+    if has_neighbors:
+        if has_times(store, request):
+            ways.append(replace(request, strategy="last"))
+        requests += [replace(way, excluded=np.zeros((2, 1), np.int64), candidates=none) for way in ways]
     return requests
 
 

@@ -1,13 +1,13 @@
 """Draws the edges of a request where the edges of its nodes are mapped in this process.
 
 Drawing has two ways. The plain one, of ``uniform`` and ``last`` without exclusion, only needs to know where a node's
-eligible edges lie, because they are one range; kernels then draw and read in one pass. Every other request is drawn by
-``draw_chosen``, which writes positions that are read in a pass of their own.
+eligible edges lie, because they are one range; one kernel then draws and reads in one pass. The kernel of its strategy
+draws every other request: it writes positions that are read in a pass of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,42 +15,36 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
 from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
-from hopstream.dataset.layout import OverlayArrays, PartArrays
+from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces, overlay_pieces
 from hopstream.errors import FormatError, SettingsError
-from hopstream.kernels.chosen import (
-    LABOR,
-    LAST,
-    TOP_K,
-    UNIFORM,
-    WEIGHTED,
-    Rules,
-    Scratch,
-    Sources,
-    count_chosen,
-    draw_chosen,
-)
-from hopstream.kernels.eligible import add_ids, add_pairs, add_to_sieve, empty_set, empty_sieve, set_capacity
+from hopstream.kernels.by_weight import draw_by_weight
+from hopstream.kernels.draw_records import Draws, Nodes, Scratch, Tables, Variates, Weights
+from hopstream.kernels.eligible import FilterSets, filter_sets
+from hopstream.kernels.eligible import count_eligible as count_filtered
+from hopstream.kernels.filtered import draw_uniformly
+from hopstream.kernels.heaviest import draw_heaviest
+from hopstream.kernels.labor import draw_by_variates
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
 from hopstream.kernels.newest import WORD_BITS, find_newest, mark_nodes
 from hopstream.kernels.stored_weights import weight_kind
-from hopstream.kernels.temporal import count_draws, trim_by_time
+from hopstream.kernels.temporal import count_draws, draw_latest, trim_by_time
 from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, LaborSeeds, SampleReply, SampleRequest, Strategy
+from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Strategy
 
 NOTHING: IntArray = np.empty(0, np.int64)
-NO_WORDS = np.empty(0, np.uint64)
 FIRST_POSITIONS = 1 << 16
 POSITIONS_PER_ID = 64
 FIRST_SCRATCH = 1 << 12
-KERNEL_STRATEGIES: Mapping[Strategy, int] = {
-    "uniform": UNIFORM,
-    "weighted": WEIGHTED,
-    "top_k": TOP_K,
-    "last": LAST,
-    "labor": LABOR,
+DRAWS: Mapping[Strategy, Callable[..., tuple[int, int, int, int]]] = {
+    "uniform": draw_uniformly,
+    "weighted": draw_by_weight,
+    "top_k": draw_heaviest,
+    "last": draw_latest,
+    "labor": draw_by_variates,
 }
+"""The kernel of each strategy; all take the same arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +70,9 @@ class SamplingTables:
     Attributes:
         owner: The edge type and direction.
         node_type: Node type of the nodes that are expanded.
-        offsets: int64[num_parts + 1], id ranges of that type, and of the rows of overlays.
-        keys: int64[num_parts, 2], address table of its keys; zeros where id equals key.
-        indptrs: int64[num_parts, 2], address table of ``indptr``.
-        indices: int64[num_parts, 2], address table of ``indices``.
-        item: uint32[0] or int64[0], of the dtype of ``indices``.
-        edge_offsets: int64[num_parts + 1], id ranges of the edges.
+        addresses: What every kernel that draws is given; rows of overlays are nodes behind those of all parts.
         times: int64[num_parts, 2], address table of the edges' times, or None where they have none.
-        weight_sums: int64[num_parts, 2], address table of the running sums of weights, or None.
-        weight_orders: int64[num_parts, 2], address table of positions by weight, or None.
-        weight_aliases: int64[num_parts, 2], address table of alias tables, or None.
-        weights: int64[num_parts, 2], address table of weights, or None.
-        weight_kind: ``stored_weights.weight_kind`` of their dtype.
+        weights: What draws by weight are given, or None.
         neighbor_keys: int64[num_parts, 2], address table of the neighbours' keys, or None.
         key_item: uint32[0] or int64[0], of the dtype of ``neighbor_keys``.
         overlays: Which rows have newer ones, or None where none have.
@@ -95,18 +80,9 @@ class SamplingTables:
 
     owner: Owner
     node_type: str
-    offsets: IntArray
-    keys: IntArray
-    indptrs: IntArray
-    indices: IntArray
-    item: Array
-    edge_offsets: IntArray
+    addresses: Tables
     times: IntArray | None
-    weight_sums: IntArray | None
-    weight_orders: IntArray | None
-    weight_aliases: IntArray | None
-    weights: IntArray | None
-    weight_kind: int
+    weights: Weights | None
     neighbor_keys: IntArray | None
     key_item: Array
     overlays: OverlayTables | None = None
@@ -125,19 +101,12 @@ class EdgeRanges:
     """Where the eligible edges of a request's nodes lie, and how many neighbours each will draw at most.
 
     Attributes:
-        parts: int32[n], the part of each node.
-        starts: int64[n], position of its first eligible edge in the part's ``indices``.
-        degrees: int64[n], its number of eligible edges, as far as times decide.
-        row_degrees: int64[n], its number of edges; only where edges are chosen.
-        counts: int32[n], neighbours it draws; until edges are chosen, at most so many.
-        total: The sum of ``counts``.
+        nodes: The nodes and their rows; ``row_degrees`` only where edges are chosen. Until they are, ``counts`` are
+            what each draws at most.
+        total: The sum of the counts.
     """
 
-    parts: NDArray[np.int32]
-    starts: IntArray
-    degrees: IntArray
-    row_degrees: IntArray
-    counts: NDArray[np.int32]
+    nodes: Nodes
     total: int
 
 
@@ -157,18 +126,16 @@ def sampling_tables(
     return SamplingTables(
         owner=(edge_type, direction),
         node_type=node_type,
-        offsets=np.append(offsets, offsets[-1] + np.cumsum(num_rows, dtype=np.int64)),
-        keys=address_table(node_keys + [o.node_keys if o else None for o in overlays]),
-        indptrs=address_table([e.indptr if e else None for e in edges]),
-        indices=address_table([e.indices if e else None for e in edges]),
-        item=np.empty(0, next(e.indices.dtype for e in edges if e)),
-        edge_offsets=book.offsets((edge_type, direction)),
+        addresses=Tables(
+            offsets=np.append(offsets, offsets[-1] + np.cumsum(num_rows, dtype=np.int64)),
+            keys=address_table(node_keys + [o.node_keys if o else None for o in overlays]),
+            indptrs=address_table([e.indptr if e else None for e in edges]),
+            indices=address_table([e.indices if e else None for e in edges]),
+            item=np.empty(0, next(e.indices.dtype for e in edges if e)),
+            edge_offsets=book.offsets((edge_type, direction)),
+        ),
         times=_table_if_any([e.times if e else None for e in edges]),
-        weight_sums=_table_if_any([e.weight_sums if e else None for e in edges]),
-        weight_orders=_table_if_any([e.weight_order if e else None for e in edges]),
-        weight_aliases=_table_if_any([e.weight_alias if e else None for e in edges]),
-        weights=_table_if_any([e.weights if e else None for e in edges]),
-        weight_kind=weight_kind(next((e.weights.dtype for e in edges if e and e.weights is not None), None)),
+        weights=_weights(edges),
         neighbor_keys=_table_if_any(neighbor_keys),
         key_item=np.empty(0, next((k.dtype for k in neighbor_keys if k is not None), np.dtype(np.uint32))),
         overlays=_overlay_tables(book, (edge_type, direction), overlays) if overlays else None,
@@ -191,6 +158,19 @@ def _overlay_tables(book: PartitionBook, owner: EdgeOwner, overlays: Sequence[Ov
     marks = np.zeros((int(offsets[-1]) // WORD_BITS + 1, 2), np.uint64)
     mark_nodes(touched, marks)
     return OverlayTables(marks=marks, newest=np.concatenate(row_ids)[order][is_newest])
+
+
+def _weights(edges: Sequence[EdgeArrays | None]) -> Weights | None:
+    dtype = next((e.weights.dtype for e in edges if e and e.weights is not None), None)
+    if dtype is None and all(e is None or e.weight_sums is None for e in edges):
+        return None
+    return Weights(
+        sums=address_table([e.weight_sums if e else None for e in edges]),
+        aliases=address_table([e.weight_alias if e else None for e in edges]),
+        orders=address_table([e.weight_order if e else None for e in edges]),
+        weights=address_table([e.weights if e else None for e in edges]),
+        kind=weight_kind(dtype),
+    )
 
 
 def _table_if_any(arrays: Sequence[Array | None]) -> IntArray | None:
@@ -220,16 +200,15 @@ class DrawBuffers:
             self._int32, self._int64 = np.empty((2, capacity), np.int32), np.empty((3, capacity), np.int64)
         parts, counts = self._int32[:, :num_ids]
         starts, degrees, row_degrees = self._int64[:, :num_ids]
+        nodes = Nodes(ids, _trees_of(request), parts, starts, degrees, row_degrees, counts)
         where = owner_label(tables.owner)
         times = None if request.times is None else tables.times
         is_range = is_plain(request)
         takes_last = request.strategy == "last" and is_range
         is_trimmed = times is not None or takes_last
         # Counts follow from what is eligible, so where that is less than the row they are found afterwards.
-        total = edge_ranges(
-            ids, tables.offsets, tables.indptrs, tables.indices, 0 if is_trimmed else request.count,
-            request.is_replacing, parts, starts, degrees, counts,
-        )  # fmt: skip
+        count = 0 if is_trimmed else request.count
+        total = edge_ranges(tables.addresses, nodes, count, request.is_replacing)
         check_range(total, ids, where)
         if not is_range:
             row_degrees[:] = degrees
@@ -239,30 +218,29 @@ class DrawBuffers:
         if is_trimmed:
             total = count_draws(request.count, request.is_replacing, takes_last, starts, degrees, counts)
             check_range(total, ids, where)
-        return EdgeRanges(
-            parts=parts, starts=starts, degrees=degrees, row_degrees=row_degrees, counts=counts, total=total
-        )
+        return EdgeRanges(nodes=nodes, total=total)
 
-    def choose(
-        self, tables: SamplingTables, request: SampleRequest, ids: IntArray, ranges: EdgeRanges
-    ) -> tuple[EdgeRanges, IntArray]:
+    def choose(self, tables: SamplingTables, request: SampleRequest, ranges: EdgeRanges) -> tuple[EdgeRanges, IntArray]:
         """Draw the edges of a request whose draws need more than a range.
 
         Returns:
             ranges: The same with the counts that were drawn.
             positions: int64[total], positions drawn in the ``indices`` of each node's part; valid until the next call.
         """
-        sources, rules, trees = _sources(tables), _rules(tables, request), trees_of(request)
+        strategy = "uniform" if request.count < 0 and request.strategy in ("last", "labor") else request.strategy
+        draw, source, draws, nodes = DRAWS[strategy], _source(tables, request), draws_of(request), ranges.nodes
+        sets = _filter_sets(tables, request)
+        # One compiled kernel serves requests with and without a filter where that costs draws nothing.
+        rule = sets.to_filter(TREE_SHIFT) if is_limited(request) or strategy in ("top_k", "labor") else None
         # All that could be drawn is too much where many neighbours are wanted and few are eligible.
-        self._grow_positions(min(ranges.total, FIRST_POSITIONS + POSITIONS_PER_ID * len(ids)))
+        self._grow_positions(min(ranges.total, FIRST_POSITIONS + POSITIONS_PER_ID * len(nodes.ids)))
         self._grow_scratch(request, FIRST_SCRATCH)
         done = written = 0
         while True:
-            done, written, num_positions, num_scratch = draw_chosen(
-                sources, rules, ids, trees, ranges.parts, ranges.starts, ranges.row_degrees, ranges.degrees, done,
-                self._scratch, self._positions, written, ranges.counts,
-            )  # fmt: skip
-            if done == len(ids):
+            done, written, num_positions, num_scratch = draw(
+                tables.addresses, source, rule, draws, nodes, self._scratch, done, self._positions, written
+            )
+            if done == len(nodes.ids):
                 return replace(ranges, total=written), self._positions[:written]
             self._grow_positions(num_positions)
             self._grow_scratch(request, num_scratch)
@@ -293,40 +271,41 @@ def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) ->
         FormatError: A row lies outside its file.
         SettingsError: A node would draw more than ``MAX_COUNT`` neighbours.
     """
-    buffers, edge_ids = DrawBuffers(), NOTHING
+    buffers = DrawBuffers()
     ranges = buffers.find_ranges(tables, request, ids)
-    is_drawn = not is_plain(request)
-    if is_drawn:
-        ranges, edge_ids = buffers.choose(tables, request, ids, ranges)
+    draws = draws_of(request) if is_plain(request) else None
+    if draws is None:
+        ranges, edge_ids = buffers.choose(tables, request, ranges)
     else:
         edge_ids = np.empty(ranges.total, np.int64)
-    neighbor_ids = np.empty(ranges.total, tables.item.dtype)
-    draw_neighbors(
-        ids, trees_of(request), tables.offsets, tables.keys, tables.indices, np.uint64(request.rng_seed),
-        replaces(request), is_drawn, ranges.parts, ranges.starts, ranges.degrees, ranges.counts,
-        tables.edge_offsets, neighbor_ids, edge_ids,
-    )  # fmt: skip
+    neighbor_ids = np.empty(ranges.total, tables.addresses.item.dtype)
+    draw_neighbors(tables.addresses, draws, ranges.nodes, None, neighbor_ids, edge_ids)
     return SampleReply(
-        counts=ranges.counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
+        counts=ranges.nodes.counts, neighbor_ids=neighbor_ids, edge_ids=edge_ids if request.wants_edge_ids else None
     )
 
 
-def count_eligible(tables: SamplingTables, request: SampleRequest, ids: IntArray, ranges: EdgeRanges) -> IntArray:
+def count_eligible(tables: SamplingTables, request: SampleRequest, ranges: EdgeRanges) -> IntArray:
     """int64[n], each node's eligible edges, excluded neighbours and candidates considered."""
-    num_eligible = np.empty(len(ids), np.int64)
-    count_chosen(
-        _sources(tables), _rules(tables, request), ids, trees_of(request), ranges.parts, ranges.starts, ranges.degrees,
-        num_eligible,
-    )  # fmt: skip
+    if not is_limited(request):
+        return ranges.nodes.degrees
+    sets = _filter_sets(tables, request)
+    num_eligible = np.empty(len(ranges.nodes.ids), np.int64)
+    count_filtered(tables.addresses, sets.to_filter(TREE_SHIFT), ranges.nodes, num_eligible)
     return num_eligible
 
 
 def is_plain(request: SampleRequest) -> bool:
     """A node's eligible edges are one range, and any of them, or the last, are drawn."""
-    return request.strategy in ("uniform", "last") and not _excludes(request) and request.candidates is None
+    return request.strategy in ("uniform", "last") and not is_limited(request)
 
 
-def trees_of(request: SampleRequest) -> IntArray:
+def is_limited(request: SampleRequest) -> bool:
+    """Neighbours are excluded, or only some are candidates."""
+    return _excludes(request) or request.candidates is not None
+
+
+def _trees_of(request: SampleRequest) -> IntArray:
     """int64[n], or int64[0] where there is one tree."""
     return NOTHING if request.trees is None else np.ascontiguousarray(request.trees, np.int64)
 
@@ -340,53 +319,30 @@ def _excludes(request: SampleRequest) -> bool:
     return request.excluded is not None and request.excluded.shape[1] > 0
 
 
-def _sources(tables: SamplingTables) -> Sources:
-    none = np.zeros_like(tables.indices)
-    return Sources(
-        offsets=tables.offsets,
-        keys=tables.keys,
-        indices=tables.indices,
-        item=tables.item,
-        sums=none if tables.weight_sums is None else tables.weight_sums,
-        aliases=none if tables.weight_aliases is None else tables.weight_aliases,
-        orders=none if tables.weight_orders is None else tables.weight_orders,
-        weights=none if tables.weights is None else tables.weights,
-        weight_kind=tables.weight_kind,
-        neighbor_keys=none if tables.neighbor_keys is None else tables.neighbor_keys,
-        key_item=tables.key_item,
-    )
+def draws_of(request: SampleRequest) -> Draws:
+    """What kernels are asked for."""
+    return Draws(request.count, replaces(request), np.uint64(request.rng_seed))
 
 
-def _rules(tables: SamplingTables, request: SampleRequest) -> Rules:
-    labor = request.labor or LaborSeeds(first=0)
-    nodes, pairs, candidates, sieve = NOTHING, NOTHING, NOTHING, NO_WORDS
+def _source(tables: SamplingTables, request: SampleRequest) -> Weights | Variates | None:
+    """What the kernel of the request's strategy reads beside the edges."""
+    if request.strategy in ("weighted", "top_k"):
+        return tables.weights
+    if request.labor is None or tables.neighbor_keys is None or request.count < 0:
+        return None
+    seeds = request.labor
+    first, second = np.uint64(seeds.first), np.uint64(seeds.second)
+    return Variates(tables.neighbor_keys, tables.key_item, first, second, float(seeds.share))
+
+
+def _filter_sets(tables: SamplingTables, request: SampleRequest) -> FilterSets:
+    excluded = candidates = None
     if request.excluded is not None and _excludes(request):
-        excluded = np.ascontiguousarray(request.excluded, np.int64)
-        num_entries = set_capacity(excluded.shape[1])
-        nodes, pairs = empty_set(num_entries), empty_set(2 * num_entries)
-        own = tables.newest(excluded[0])
-        add_ids(own, nodes)
-        add_pairs(own, excluded[1], pairs)
+        nodes, neighbors = np.ascontiguousarray(request.excluded, np.int64)
+        excluded = tables.newest(nodes), neighbors
     if request.candidates is not None:
-        members = np.ascontiguousarray(request.candidates, np.int64)
-        candidates = empty_set(set_capacity(len(members)))
-        sieve = empty_sieve(len(candidates))
-        add_ids(members, candidates)
-        add_to_sieve(members, sieve)
-    return Rules(
-        strategy=KERNEL_STRATEGIES[request.strategy],
-        count=request.count,
-        replaces=replaces(request),
-        rng_seed=np.uint64(request.rng_seed),
-        labor_first=np.uint64(labor.first),
-        labor_second=np.uint64(labor.second),
-        labor_share=float(labor.share),
-        excluded_nodes=nodes,
-        excluded_pairs=pairs,
-        candidates=candidates,
-        candidate_sieve=sieve,
-        tree_shift=TREE_SHIFT,
-    )
+        candidates = np.ascontiguousarray(request.candidates, np.int64)
+    return filter_sets(excluded, candidates)
 
 
 def check_range(total: int, ids: IntArray, where: str) -> None:

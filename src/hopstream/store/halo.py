@@ -129,25 +129,23 @@ class HaloStore:
         reply = draw_reply(tables, request, rows)
         if reply.edge_ids is not None:
             starts = self._edge_starts[request.edge_type, request.direction]
-            number_edges(rows, tables.offsets, tables.indptrs, starts, reply.counts, reply.edge_ids)
+            number_edges(rows, tables.addresses.offsets, tables.addresses.indptrs, starts, reply.counts, reply.edge_ids)
         return reply
 
     def degrees(self, owner: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
         """int64[n], edges of the nodes of some rows."""
-        return self._ranges(owner, rows).degrees.copy()
+        return self._ranges(owner, rows).nodes.degrees.copy()
 
     def find_edges(self, owner: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
         """int64[n], the id of the first edge between the node of each row and a neighbour; -1 for none."""
         tables, ranges = self._tables[owner], self._ranges(owner, rows)
         edge_ids = np.empty(len(rows), np.int64)
-        find_edges(
-            neighbor_ids, tables.indices, tables.item, ranges.parts, ranges.starts, ranges.degrees,
-            tables.edge_offsets, edge_ids,
-        )  # fmt: skip
+        find_edges(tables.addresses, ranges.nodes, neighbor_ids, edge_ids)
         is_found = edge_ids >= 0
         found = edge_ids[is_found]
         ones = np.ones(len(found), np.int32)
-        number_edges(rows[is_found], tables.offsets, tables.indptrs, self._edge_starts[owner], ones, found)
+        addresses = tables.addresses
+        number_edges(rows[is_found], addresses.offsets, addresses.indptrs, self._edge_starts[owner], ones, found)
         edge_ids[is_found] = found
         return edge_ids
 

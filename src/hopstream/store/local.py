@@ -240,10 +240,7 @@ class LocalStore(Store):
         request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
         ranges = DrawBuffers().find_ranges(tables, request, ids)
         edge_ids = np.empty(len(ids), np.int64)
-        find_edges(
-            neighbor_ids, tables.indices, tables.item, ranges.parts, ranges.starts, ranges.degrees,
-            tables.edge_offsets, edge_ids,
-        )  # fmt: skip
+        find_edges(tables.addresses, ranges.nodes, neighbor_ids, edge_ids)
         return edge_ids
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
@@ -251,13 +248,13 @@ class LocalStore(Store):
         tables = self.tables(edge_type, direction)
         ids = tables.newest(self.check_ids(tables.node_type, ids))
         request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
-        return DrawBuffers().find_ranges(tables, request, ids).degrees
+        return DrawBuffers().find_ranges(tables, request, ids).nodes.degrees
 
     def degrees_in_time(self, request: SampleRequest) -> IntArray:
         """int64[n], edges of each id of a request that its times leave."""
         tables = self.tables(request.edge_type, request.direction)
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
-        return DrawBuffers().find_ranges(tables, replace(request, count=0), ids).degrees
+        return DrawBuffers().find_ranges(tables, replace(request, count=0), ids).nodes.degrees
 
     def num_drawn_bound(self, request: SampleRequest) -> IntArray:
         """int64[n], how many neighbours each id of a request draws at most, at less cost than drawing them.
@@ -270,8 +267,8 @@ class LocalStore(Store):
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         ranges = DrawBuffers().find_ranges(tables, request, ids)
         if request.candidates is None:
-            return ranges.counts.astype(np.int64)
-        num_eligible = count_eligible(tables, request, ids, ranges)
+            return ranges.nodes.counts.astype(np.int64)
+        num_eligible = count_eligible(tables, request, ranges)
         if replaces(request):
             return np.where(num_eligible > 0, request.count, 0)
         return num_eligible if request.count < 0 else num_eligible.clip(max=request.count)
@@ -289,18 +286,17 @@ class LocalStore(Store):
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         every = SampleRequest(edge_type=request.edge_type, direction=request.direction, ids=ids, count=0)
         ranges = DrawBuffers().find_ranges(tables, every, ids)
-        piece = int(ranges.parts[0]) if len(ids) == 1 else -1
+        piece = int(ranges.nodes.parts[0]) if len(ids) == 1 else -1
         edges = edge_pieces(self.book, self._maps, owner)[piece] if piece >= 0 else None
-        if edges is None or first < 0 or num_edges < 0 or first + num_edges > int(ranges.degrees[0]):
-            raise IdRangeError(
-                f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; they have {ranges.degrees[:9].tolist()}"
-            )
-        start = int(ranges.starts[0]) + first
+        if edges is None or first < 0 or num_edges < 0 or first + num_edges > int(ranges.nodes.degrees[0]):
+            degrees = ranges.nodes.degrees[:9].tolist()
+            raise IdRangeError(f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; they have {degrees}")
+        start = int(ranges.nodes.starts[0]) + first
         positions = np.arange(start, start + num_edges, dtype=np.int64)
         return SampleReply(
             counts=np.array([num_edges], np.int32),
             neighbor_ids=np.asarray(edges.indices[start : start + num_edges]),
-            edge_ids=positions + tables.edge_offsets[piece] if request.wants_edge_ids else None,
+            edge_ids=positions + tables.addresses.edge_offsets[piece] if request.wants_edge_ids else None,
         )
 
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:

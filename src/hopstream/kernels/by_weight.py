@@ -1,0 +1,167 @@
+"""Draws each node's edges in proportion to their weights.
+
+[Algorithm] One node after the other: by its row's alias table where most of the row is eligible and few are drawn, else
+    by running sums (``weighted``). What a row begins with is asked for ``ROWS_AHEAD`` nodes ahead. A node whose draws
+    do not fit into the memory that is left ends the call: the caller grows it and goes on with that node.
+[Cost] That of ``alias`` and ``weighted``.
+[Not chosen] Memory for as many edges as could be drawn at most: all edges between some candidates are few, and the
+    edges of the nodes that are looked at many.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hopstream.kernels.alias import draw_alias, prefetch_entries
+from hopstream.kernels.compiling import kernel
+from hopstream.kernels.draw_records import (
+    RANGE_AHEAD,
+    ROWS_AHEAD,
+    Draws,
+    Nodes,
+    Scratch,
+    Tables,
+    Weights,
+    most_drawn,
+    prefetch_key,
+    prefetch_row,
+    stream_in_tree,
+    stream_of,
+    view,
+)
+from hopstream.kernels.eligible import Filter, is_filtered, node_filter
+from hopstream.kernels.filtered import FEW, draw_eligible
+from hopstream.kernels.hashing import GOLDEN
+from hopstream.kernels.memory import array_at, prefetch_address
+from hopstream.kernels.weighted import draw_missing, draw_weighted
+
+WEIGHT_BYTES = 8
+ALIAS_FACTOR = 2
+
+
+@njit(inline="always")
+def uses_alias(num: int, row_degree: int, count: int, replaces: bool) -> bool:
+    """Whether a node draws by the alias table: most of its row is eligible, and few of many are drawn.
+
+    Without replacement every draw is compared with those before it, so there must be few.
+    """
+    return count > 0 and row_degree <= ALIAS_FACTOR * num and (replaces or count <= min(FEW, (num - 1) // ALIAS_FACTOR))
+
+
+@njit(inline="always")
+def _draw_row(
+    stream: np.uint64, entries: np.ndarray, sums: np.ndarray, weights: int, kind: int, start: int, num: int,
+    row_degree: int, count: int, replaces: bool, variates: np.ndarray, positions: np.ndarray, first: int,
+) -> int:  # fmt: skip
+    """Draw by the row's alias table while that pays, and what is then missing by its running sums."""
+    taken, turns = 0, 0
+    if uses_alias(num, row_degree, count, replaces):
+        taken, turns = draw_alias(stream, entries, start, num, row_degree, count, replaces, positions, first)
+        if taken == count:
+            return taken
+        if not replaces:
+            return draw_missing(
+                stream, sums, weights, kind, start, num, count, variates, positions, first, taken, turns
+            )
+    rest = stream + np.uint64(turns) * GOLDEN
+    return taken + draw_weighted(
+        rest, sums, weights, kind, start, num, count - taken, replaces, variates, positions, first + taken
+    )
+
+
+@kernel
+def draw_by_weight(
+    tables: Tables, source: Weights, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    positions: np.ndarray, written: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Draw each node's edges.
+
+    Args:
+        tables: The parts.
+        source: Their weights.
+        rule: Which neighbours are eligible; None for all.
+        draws: What is asked.
+        nodes: Of whom; their counts are written.
+        scratch: Memory for the edges of one node.
+        begin: The node to begin with; those before it are done.
+        positions: int64[capacity], out: positions drawn, node by node, in the part's ``indices``.
+        written: Where to begin in ``positions``.
+
+    Returns:
+        done: Nodes done; fewer than n where memory is to be grown.
+        written: Where ``positions`` end.
+        num_positions: The capacity of ``positions`` that the next node needs, or 0.
+        num_scratch: The capacity of the scratch that it needs, or 0.
+    """
+    offsets, keys, indices = tables.offsets, tables.keys, tables.indices
+    sums, aliases, weights, kind = source.sums, source.aliases, source.weights, source.kind
+    count, replaces = draws.count, draws.replaces
+    ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
+    degrees, row_degrees, counts = nodes.degrees, nodes.row_degrees, nodes.counts
+    out = view(positions, np.int64)
+    room = Scratch(
+        view(scratch.listed, np.int64), view(scratch.sums, np.float64), view(scratch.weights, np.float64),
+        view(scratch.variates, np.uint64),
+    )  # fmt: skip
+    num_ids = len(ids)
+    for i in range(begin, num_ids):
+        if i + RANGE_AHEAD < num_ids:
+            ahead = i + RANGE_AHEAD
+            part = np.int64(parts[ahead])
+            prefetch_key(ids[ahead] - offsets[part], keys[part, 0], keys[part, 1])
+        if i + ROWS_AHEAD < num_ids:
+            ahead = i + ROWS_AHEAD
+            part = np.int64(parts[ahead])
+            if uses_alias(degrees[ahead], row_degrees[ahead], count, replaces):
+                stream = stream_of(ids[ahead], ids[ahead] - offsets[part], keys[part, 0], keys[part, 1], draws.rng_seed)
+                stream = stream_in_tree(stream, trees, ahead)
+                num_turns = count
+                if degrees[ahead] < row_degrees[ahead]:
+                    num_turns += (count + 1) >> 1  # draws of edges that are not eligible are thrown away
+                if not replaces:
+                    # So are those of edges drawn already, which are common in short rows.
+                    num_turns += np.int64(row_degrees[ahead] < 16 * count) + np.int64(row_degrees[ahead] < 64 * count)
+                prefetch_entries(stream, aliases[part, 0], starts[ahead], row_degrees[ahead], num_turns)
+            else:
+                row = sums[part, 0] + starts[ahead] * WEIGHT_BYTES
+                row_bytes = degrees[ahead] * WEIGHT_BYTES
+                prefetch_row(row, row_bytes)
+                # Searches begin at the sum of all weights and go on in the middle of the row.
+                for quarter in range(1, 4):
+                    prefetch_address(row + (row_bytes >> 2) * quarter)
+                prefetch_address(row + row_bytes - WEIGHT_BYTES)
+        start, num = starts[i], degrees[i]
+        if num == 0 or count == 0:
+            counts[i] = 0
+            continue
+        part = np.int64(parts[i])
+        part_sums = array_at(sums[part, 0], sums[part, 1], np.float64)
+        stream = stream_of(ids[i], ids[i] - offsets[part], keys[part, 0], keys[part, 1], draws.rng_seed)
+        stream = stream_in_tree(stream, trees, i)
+        if rule is not None:
+            own = node_filter(rule, ids[i], trees, i)
+            if is_filtered(own):
+                part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
+                taken, num_positions, num_scratch = draw_eligible(
+                    own, stream, part_indices, indices[part, 0], part_sums, weights[part, 0], kind, start, num, count,
+                    replaces, room, out, written,
+                )  # fmt: skip
+                if taken < 0:
+                    return i, written, num_positions, num_scratch
+                counts[i] = taken
+                written += taken
+                continue
+        most = most_drawn(num, count, replaces)
+        if written + most > len(out):
+            return i, written, written + most, 0
+        if count >= 0 and not replaces and most > len(room.variates):
+            return i, written, 0, most
+        entries = array_at(aliases[part, 0], aliases[part, 1], np.uint64)
+        taken = _draw_row(
+            stream, entries, part_sums, weights[part, 0], kind, start, num, row_degrees[i], count, replaces,
+            room.variates, out, written,
+        )  # fmt: skip
+        counts[i] = taken
+        written += taken
+    return num_ids, written, 0, 0
