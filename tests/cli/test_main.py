@@ -18,7 +18,7 @@ from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts
 from tests.dataset.graphs import tree_of
 
-VERBS = ("ingest", "partition", "prepare", "inspect", "serve", "up", "top")
+VERBS = ("ingest", "partition", "prepare", "inspect", "serve", "up", "top", "warm")
 
 
 def run_python(code: str) -> str:
@@ -34,7 +34,8 @@ def test_help_names_every_verb(run_command):
 def test_help_has_verbs_and_options_under_headings(run_command):
     sections = run_command("--help").out.split("\n\n")
     (serving,) = (s for s in sections if s.startswith("Serve a dataset:\n"))
-    assert [line.split()[0] for line in serving.splitlines() if line[2:3].strip()] == ["Serve", "serve", "up", "top"]
+    names = [line.split()[0] for line in serving.splitlines() if line[2:3].strip()]
+    assert names == ["Serve", "serve", "up", "top", "warm"]
     assert "..." not in "".join(sections[1:]), "no sentence is cut"
     sections = run_command("partition", "--help").out.split("\n\n")
     headings = {s.partition(":")[0]: s for s in sections}

@@ -45,6 +45,7 @@ from hopstream.cli import (
     unigraph,
     up,
     verify,
+    warm,
 )
 from hopstream.cli.exit_status import INTERRUPTED, OUR_FAULT, TERMINATED, USERS_FAULT
 from hopstream.cli.options import flag_name
@@ -167,7 +168,7 @@ VERBS: dict[str, tuple[ModuleType, ...]] = {
     "Change a dataset": (append, compact, reshard, halo),
     "Move a dataset": (place, pull),
     "Look at a dataset": (inspect, verify),
-    "Serve a dataset": (serve, up, top),
+    "Serve a dataset": (serve, up, top, warm),
     "Samples and TF-GNN": (export, tfgnn_sample, unigraph),
 }
 """Heading in help to the modules of the verbs under it."""

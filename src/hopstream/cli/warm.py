@@ -1,0 +1,132 @@
+"""Compiles kernels ahead of the first start, as an image is built."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopstream.cli.options import JsonFlag
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.cli.units import plural_text
+
+if TYPE_CHECKING:
+    from hopstream.graph.graph import Graph
+
+NUM_NODES, NUM_EDGES = 60, 400
+
+
+def run(json: JsonFlag = False) -> None:
+    """Compile what preparation, servers and loaders need, and keep it in NUMBA_CACHE_DIR or the user's cache folder.
+
+    Small graphs go through all of it. What is compiled already is only loaded.
+    """
+    from hopstream.kernels.compiling import cache_folder
+
+    output, clock = Output(is_json=json), Clock()
+    with tempfile.TemporaryDirectory() as folder, progress_bars() as progress:
+        for done, (name, step) in enumerate(STEPS.items()):
+            progress(f"compile {name}", 0, 1)
+            progress("compile", done, len(STEPS))
+            step(Path(folder))
+            progress(f"compile {name}", 1, 1)
+        progress("compile", len(STEPS), len(STEPS))
+    facts: Facts = {"folder": str(cache_folder()), "steps": list(STEPS)}
+    output.stage("done", str(cache_folder()), plural_text(len(STEPS), "step"), facts, clock.cost())
+
+
+def _write_datasets(folder: Path) -> None:
+    from hopstream.preparation.write import write_parts
+    from hopstream.schema import EDGE
+
+    write_parts(_make_graph(), folder / "plain", num_parts=2, method="hash", links=(EDGE,))
+    columns: dict[str, Any] = {"time_attr": "time", "weight_attr": "weight", "neighbor_keys": True, "links": (EDGE,)}
+    write_parts(_make_graph(), folder / "timed", num_parts=2, method="hash", direction="both", **columns)
+    write_parts(_make_graph(), folder / "streamed", num_parts=2, method="ldg", direction="both", **columns)
+
+
+def _make_graph() -> Graph:
+    """A graph whose nodes have features, times and a split, and whose edges have times and weights."""
+    import numpy as np
+
+    from hopstream.ingest import graph_from_arrays
+
+    rng = np.random.default_rng(0)
+    of_nodes: dict[str, Any] = {"x": rng.random((NUM_NODES, 4)), "y": rng.integers(0, 3, NUM_NODES)}
+    of_edges: dict[str, Any] = {"time": rng.integers(0, 100, NUM_EDGES), "weight": rng.random(NUM_EDGES)}
+    return graph_from_arrays(
+        rng.integers(0, NUM_NODES, (2, NUM_EDGES)),
+        num_nodes=NUM_NODES,
+        node_features=of_nodes,
+        edge_features=of_edges,
+        splits={"train": np.arange(0, NUM_NODES, 2)},
+    )
+
+
+def _serve(folder: Path) -> None:
+    """Let a server make ready, and a client ask for batches."""
+    from hopstream.dataset.layout import open_dataset
+    from hopstream.load.loader import NeighborLoader
+    from hopstream.store.local import LocalStore
+    from hopstream.store.server import StoreServer
+    from hopstream.store.settings import StoreSettings
+
+    for name in ("plain", "timed"):
+        with closing(LocalStore(open_dataset(folder / name))) as store, StoreServer(store) as server:
+            settings = StoreSettings(prefer_local=False)
+            with NeighborLoader(server.location, [3, 2], store_settings=settings, **_LOADING) as loader:
+                list(loader)
+
+
+def _load(folder: Path) -> None:
+    """Iterate loaders, one for each way to draw."""
+    from hopstream.load.loader import NeighborLoader
+
+    times: dict[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
+    with NeighborLoader(folder / "plain", [3, 2], **_LOADING) as loader:
+        list(loader)
+    ways: list[dict[str, Any]] = [
+        {}, {"disjoint": True}, {"weight_attr": "weight"}, {"weight_attr": "weight", "sampling": "top_k"},
+        {"sampling": "labor"}, times, {**times, "temporal_strategy": "last"}, {**times, "weight_attr": "weight"},
+        {"subgraph_type": "induced"}, {"subgraph_type": "bidirectional"},
+    ]  # fmt: skip
+    for options in ways:
+        with NeighborLoader(folder / "timed", [3, 2], **_LOADING, **options) as loader:
+            list(loader)
+
+
+def _load_links(folder: Path) -> None:
+    from hopstream.load.links import LinkNeighborLoader
+
+    ways: list[dict[str, Any]] = [{}, {"weight_attr": "weight"}]
+    for options in ways:
+        for negatives in ("binary", "triplet"):
+            with LinkNeighborLoader(
+                folder / "timed", [3, 2], neg_sampling=negatives, exclude_links=True, batch_size=16, collate="numpy",
+                **options,
+            ) as loader:  # fmt: skip
+                list(loader)
+
+
+def _walk(folder: Path) -> None:
+    from hopstream.load.ppr import PPRLoader
+    from hopstream.sample.walks import random_walks
+
+    with PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy") as loader:
+        list(loader)
+    ways: list[dict[str, Any]] = [{}, {"p": 2.0, "q": 0.5}, {"weight_attr": "weight"}]
+    for options in ways:
+        random_walks(folder / "timed", range(NUM_NODES), length=4, **options)
+
+
+_LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
+STEPS: Mapping[str, Callable[[Path], None]] = {
+    "preparation": _write_datasets,
+    "servers": _serve,
+    "loaders": _load,
+    "links": _load_links,
+    "walks": _walk,
+}
+"""What is done in turn, by its name; each finds the datasets that the first one wrote."""

@@ -1,0 +1,38 @@
+"""Checks that what was compiled ahead is not compiled again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOADING = """
+import sys
+from pathlib import Path
+
+from hopstream.cli import warm
+
+warm._write_datasets(Path(sys.argv[1]))
+warm._load(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_compiled_after_it(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run(*arguments: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=500
+        )
+        return done.stdout, done.stderr
+
+    out, err = run("-m", "hopstream.cli", "warm", "--json")
+    assert json.loads(out)["folder"] == str(tmp_path / "cache" / "kernels") and "compiling kernels" in err
+    (tmp_path / "data").mkdir()
+    assert run("-c", LOADING, str(tmp_path / "data")) == ("", "")
