@@ -34,6 +34,8 @@ from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Strategy
 
 NOTHING: IntArray = np.empty(0, np.int64)
+NO_SETS = filter_sets(None, None)
+NO_FILTER = NO_SETS.to_filter(TREE_SHIFT)
 FIRST_POSITIONS = 1 << 16
 POSITIONS_PER_ID = 64
 FIRST_SCRATCH = 1 << 12
@@ -229,9 +231,10 @@ class DrawBuffers:
         """
         strategy = "uniform" if request.count < 0 and request.strategy in ("last", "labor") else request.strategy
         draw, source, draws, nodes = DRAWS[strategy], _source(tables, request), draws_of(request), ranges.nodes
-        sets = _filter_sets(tables, request)
-        # One compiled kernel serves requests with and without a filter where that costs draws nothing.
-        rule = sets.to_filter(TREE_SHIFT) if is_limited(request) or strategy in ("top_k", "labor") else None
+        sets = _filter_sets(tables, request) if is_limited(request) else None
+        # Where a filter of no sets costs draws nothing, one compiled kernel serves requests with and without one.
+        without = NO_FILTER if strategy in ("top_k", "labor") else None
+        rule = without if sets is None else sets.to_filter(TREE_SHIFT)
         # All that could be drawn is too much where many neighbours are wanted and few are eligible.
         self._grow_positions(min(ranges.total, FIRST_POSITIONS + POSITIONS_PER_ID * len(nodes.ids)))
         self._grow_scratch(request, FIRST_SCRATCH)
