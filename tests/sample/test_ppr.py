@@ -68,7 +68,7 @@ def rows_of(store, seed_type: str, seeds: Sequence[int], **options):
     found = PPRRunner(store, plan_ppr(store, PPRSettings(**options), seed_type)).run(starting(seeds, seed_type))
     rows = [[] for _ in seeds]
     for (_, _, node_type), (seed_slots, slots) in found.edge_index.items():
-        keys = found.subgraph.node_ids[node_type][slots]
+        keys = found.node_ids[node_type][slots]
         for seed, key, attributes in zip(seed_slots, keys, found.edge_attr[seed_type, PPR, node_type], strict=True):
             rows[seed].append((node_type, int(key), *np.round(attributes, 6).tolist()))
     return rows
@@ -81,7 +81,7 @@ class TestAgainstNetworkx:
         found = PPRRunner(store, plan_ppr(store, PPRSettings(**EXACT, **options), NODE)).run(starting(range(num_nodes)))
         scores = np.zeros((num_nodes, num_nodes))
         seeds, slots = found.edge_index[OWN]
-        scores[seeds, found.subgraph.node_ids[NODE][slots]] = found.edge_attr[OWN][:, 0]
+        scores[seeds, found.node_ids[NODE][slots]] = found.edge_attr[OWN][:, 0]
         return scores
 
     def wanted(self, graph: nx.Graph, alpha: float) -> np.ndarray:
@@ -189,8 +189,8 @@ class TestByHand:
         store = store_of(plain_graph([(0, 1), (1, 0), (1, 2)], 3))
         plan = plan_ppr(store, PPRSettings(direction="out"), NODE)
         found = PPRRunner(store, plan).run(starting([1, 0, 1]))
-        assert found.subgraph.node_ids[NODE].tolist() == [1, 0, 1, 2]
-        assert found.subgraph.num_sampled_nodes == {NODE: [3, 1]}
+        assert found.node_ids[NODE].tolist() == [1, 0, 1, 2]
+        assert found.num_sampled_nodes == {NODE: [3, 1]}
         rows = list(zip(*found.edge_index[OWN].tolist(), strict=True))
         assert rows == [(0, 0), (0, 1), (0, 3), (1, 1), (1, 0), (1, 3), (2, 2), (2, 1), (2, 3)]
 
@@ -253,8 +253,8 @@ class TestSampledEdges:
         store = store_of(plain_graph([(0, 1), (1, 2), (2, 3), (1, 0)], 4))
         settings = PPRSettings(direction="out", max_ppr_nodes=3, include_sampled_edges=True)
         found = PPRRunner(store, plan_ppr(store, settings, NODE), wants_edge_ids=True).run(starting([0]))
-        assert found.subgraph.node_ids[NODE].tolist() == [0, 1, 2]
-        edges = found.subgraph.edges[EDGE]
+        assert found.node_ids[NODE].tolist() == [0, 1, 2]
+        edges = found.edges[EDGE]
         assert list(zip(edges.src_slots, edges.dst_slots, strict=True)) == [(0, 1), (1, 2), (1, 0)]
         assert edges.edge_ids.tolist() == [0, 1, 2]  # ids follow the source here
 
@@ -262,8 +262,8 @@ class TestSampledEdges:
         store = store_of(plain_graph([(0, 1), (1, 2)], 3))
         settings = PPRSettings(direction="in", include_sampled_edges=True)
         found = PPRRunner(store, plan_ppr(store, settings, NODE)).run(starting([2]))
-        keys = found.subgraph.node_ids[NODE]
-        edges = found.subgraph.edges[EDGE]
+        keys = found.node_ids[NODE]
+        edges = found.edges[EDGE]
         assert list(zip(keys[edges.src_slots], keys[edges.dst_slots], strict=True)) == [(1, 2), (0, 1)]
         assert edges.edge_ids is None
 
@@ -271,8 +271,8 @@ class TestSampledEdges:
         settings = PPRSettings(direction="out", max_ppr_nodes=3, include_sampled_edges=True)
         store = store_of(typed_graph())
         found = PPRRunner(store, plan_ppr(store, settings, "user")).run(starting([0], "user"))
-        assert found.subgraph.node_ids["item"].tolist() == [3, 0]
-        slots = {t: edges.dst_slots.tolist() for t, edges in found.subgraph.edges.items()}
+        assert found.node_ids["item"].tolist() == [3, 0]
+        slots = {t: edges.dst_slots.tolist() for t, edges in found.edges.items()}
         assert slots == {VIEWS: [1, 0], LIKES: [0], SHARES: []}
 
 
@@ -321,7 +321,7 @@ class TestWork:
         runner, counts = PPRRunner(store, plan), np.zeros(41, np.int64)
         for rng_seed in range(2000):
             found = runner.run(starting([0], rng_seed=rng_seed))
-            counts[found.subgraph.node_ids[NODE]] += 1
+            counts[found.node_ids[NODE]] += 1
         deviation = np.abs(counts[1:] - 250).max() / np.sqrt(2000 * 5 / 40 * 35 / 40)
         assert counts[1:].sum() == 10_000
         assert deviation < 5, f"rng seeds 0..1999: {counts[1:].tolist()}"

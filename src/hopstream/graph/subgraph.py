@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import Array, IntArray
 from hopstream.schema import Direction, EdgeType
 
 
@@ -39,6 +39,7 @@ class Subgraph:
         num_sampled_edges: Edge type to [drawn in hop 1, …], ``num_hops`` entries; None where edges are not in the order
             of hops: in bidirectional and induced subgraphs.
         trees: Node type to int64[num_nodes], the tree of each slot, where every seed grows its own; else None.
+        attributes: More that was found: edge type to name to array, as batches show it.
     """
 
     node_ids: Mapping[str, IntArray]
@@ -46,3 +47,4 @@ class Subgraph:
     num_sampled_nodes: Mapping[str, list[int]]
     num_sampled_edges: Mapping[EdgeType, list[int]] | None
     trees: Mapping[str, IntArray] | None = None
+    attributes: Mapping[EdgeType, Mapping[str, Array]] = field(default_factory=dict)

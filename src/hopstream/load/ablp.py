@@ -15,7 +15,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
-from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
+from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
 from hopstream.load.given_labels import (
     GivenLabelReader,
     GivenLabels,
@@ -35,9 +35,9 @@ from hopstream.load.labels import (
 )
 from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
-from hopstream.load.order import BatchSpan, SeedOrder
+from hopstream.load.order import SeedOrder
 from hopstream.load.place import Facts
-from hopstream.load.ppr import HOW, attributes_of, check_edge_attr, plan_facts, without_edges
+from hopstream.load.ppr import HOW, check_edge_attr, plan_facts, without_edges
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import NumNeighbors, SamplePlan, SeedNodes, counts_per_edge_type
@@ -241,59 +241,39 @@ class AnchorInputs:
     excludes_labels: bool
 
 
-class AnchorMaker:
+class AnchorMaker(BatchMaker):
     """Makes batches of anchors with their label nodes. One thread uses one maker."""
 
     def __init__(
-        self, labels: LabelReader, runner: PlanRunner | PPRRunner, reader: SubgraphReader, inputs: AnchorInputs,
-        convert: Convert,
-    ) -> None:  # fmt: skip
+        self, labels: LabelReader, runner: Runner, reader: SubgraphReader, inputs: AnchorInputs, convert: Convert
+    ) -> None:
         """Bring together what makes a batch."""
+        super().__init__(runner, reader, convert)
         self._labels = labels
-        self._runner = runner
-        self._reader = reader
         self._inputs = inputs
-        self._convert = convert
         self._slot_map = SlotMap()
-        self.stage = "idle"
-        """What the maker is doing, for messages about batches that take too long."""
 
-    def make(self, epoch: int, step: int) -> Any:
-        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
-        inputs = self._inputs
+    def _start(self, epoch: int, step: int) -> SeedBatch:
+        inputs, anchors = self._inputs, self._inputs.anchors
         span = inputs.order.span(step)
         positions = inputs.order.positions(epoch, span)
         self.stage = "looking up anchors"
-        anchor_ids = self._reader.ids_of(inputs.anchors.node_type, inputs.anchors.keys_at(positions))
+        anchor_ids = self._reader.ids_of(anchors.node_type, anchors.keys_at(positions))
         rng_seed = inputs.order.batch_seed(epoch, span)
         self.stage = "reading labels"
         found = self._labels.read(positions, anchor_ids, rng_seed)
         ids, attributes = self._seeds(anchor_ids, found)
-        self.stage = "sampling"
-        labor = inputs.sampling.labor_seeds(inputs.order.settings.rng_seed, epoch, span.index)
-        excluded = self._excluded(anchor_ids, found) if inputs.excludes_labels else {}
-        seeds = SeedNodes(ids=ids, rng_seed=rng_seed, labor=labor, excluded=excluded)
-        if isinstance(self._runner, PPRRunner):
-            around = self._runner.run(seeds)
-            subgraph, attributes = around.subgraph, {**attributes, **attributes_of(around, self._runner.plan)}
-        else:
-            subgraph = self._runner.run(seeds)
-        self.stage = "fetching features"
-        batch = self._reader.read(subgraph, self._facts(epoch, span, positions, attributes))
-        self.stage = "collating"
-        return self._convert(batch)
-
-    def _facts(
-        self, epoch: int, span: BatchSpan, positions: IntArray, attributes: Mapping[EdgeType, dict[str, IntArray]]
-    ) -> BatchFacts:
-        anchors = self._inputs.anchors
-        return BatchFacts(
-            epoch=epoch,
+        return SeedBatch(
             index=span.index,
+            seeds=SeedNodes(
+                ids=ids, rng_seed=rng_seed,
+                labor=inputs.sampling.labor_seeds(inputs.order.settings.rng_seed, epoch, span.index),
+                excluded=self._excluded(anchor_ids, found) if inputs.excludes_labels else {},
+            ),
             seed_type=anchors.node_type,
             input_ids=anchors.input_ids_at(positions),
             attributes=cast("Mapping[str | EdgeType | None, Mapping[str, Any]]", attributes),
-        )
+        )  # fmt: skip
 
     def _excluded(self, anchor_ids: IntArray, found: Sequence[LabelNodes]) -> dict[EdgeType, IntArray]:
         """The batch's labels, and their reverses, in each edge type of the subgraph that holds them."""

@@ -5,6 +5,7 @@ All columns of all types are fetched in one call of the store. Users see keys on
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -70,14 +71,26 @@ class MiniBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchFacts:
-    """What a loader knows of a batch beside its subgraph; the fields are those of ``MiniBatch``."""
+class SeedBatch:
+    """What one batch starts from, and what it tells beside its subgraph.
 
-    epoch: int
+    Attributes:
+        index: The batch's number in its epoch, over all ranks.
+        seeds: Ids of the seeds, and what is drawn around them.
+        seed_type: Node type of the seeds, or edge type where they are links.
+        input_ids: int64[batch_size], the places of the seeds in what the loader was given as seeds.
+        attributes: As of ``MiniBatch``.
+        seed_keys: int64[batch_size], keys that the first nodes of ``seed_type`` must have; None where nobody knows.
+        arrange: Changes the subgraph before its columns are fetched; None leaves it as it is.
+    """
+
     index: int
+    seeds: SeedNodes
     seed_type: str | EdgeType
     input_ids: IntArray
     attributes: Attributes = field(default_factory=dict)
+    seed_keys: IntArray | None = None
+    arrange: Callable[[Subgraph], Subgraph] | None = None
 
 
 class Runner(Protocol):
@@ -113,12 +126,12 @@ class SubgraphReader:
             )
         return ids
 
-    def read(self, subgraph: Subgraph, about: BatchFacts) -> MiniBatch:
+    def read(self, subgraph: Subgraph, epoch: int, about: SeedBatch) -> MiniBatch:
         """The subgraph with its columns, in new arrays; all columns of all types in one call of the store."""
         node_columns, edge_columns = self._fetch(subgraph)
         trees = subgraph.trees
         return MiniBatch(
-            epoch=about.epoch,
+            epoch=epoch,
             index=about.index,
             seed_type=about.seed_type,
             input_ids=about.input_ids,
@@ -130,7 +143,7 @@ class SubgraphReader:
             num_sampled_nodes=subgraph.num_sampled_nodes,
             num_sampled_edges=subgraph.num_sampled_edges,
             trees=None if trees is None else {t: self._copy(of) for t, of in trees.items()},
-            attributes=about.attributes,
+            attributes={**about.attributes, **cast(Attributes, subgraph.attributes)},
         )
 
     def _fetch(self, subgraph: Subgraph) -> tuple[dict[str, dict[str, Column]], dict[EdgeType, dict[str, Column]]]:
@@ -196,6 +209,56 @@ class _Fetch:
             return
         for columns, answer in zip(self._targets, store.fetch(self._requests), strict=True):
             columns.update({name: column for name, column in answer.items() if name not in columns})
+
+
+class SubgraphBatcher:
+    """Makes a batch of what it starts from: samples, fetches columns, converts. One thread uses one batcher."""
+
+    def __init__(self, runner: Runner, reader: SubgraphReader, convert: Convert) -> None:
+        """Bring together what makes a batch."""
+        self._runner, self._reader, self._convert = runner, reader, convert
+        self.stage = "idle"
+        """What is being done, for messages about batches that take too long."""
+
+    def batch(self, epoch: int, start: SeedBatch) -> Any:
+        """One batch, in the form that the user wants.
+
+        Raises:
+            FormatError: Seeds were looked up and have other keys.
+        """
+        self.stage = "sampling"
+        subgraph = self._runner.run(start.seeds)
+        if start.arrange is not None:
+            subgraph = start.arrange(subgraph)
+        self.stage = "fetching features"
+        batch = self._read(subgraph, epoch, start)
+        if start.seed_keys is not None and isinstance(start.seed_type, str):
+            _check_seeds(batch.node_keys[start.seed_type], start.seed_keys, start.seed_type)
+        self.stage = "collating"
+        return self._convert(batch)
+
+    def _read(self, subgraph: Subgraph, epoch: int, start: SeedBatch) -> MiniBatch:
+        return self._reader.read(subgraph, epoch, start)
+
+
+class BatchMaker(SubgraphBatcher, ABC):
+    """Makes the batches of a loader by their numbers. A loader says what each starts from."""
+
+    def make(self, epoch: int, step: int) -> Any:
+        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
+        return self.batch(epoch, self._start(epoch, step))
+
+    @abstractmethod
+    def _start(self, epoch: int, step: int) -> SeedBatch:
+        """What a batch starts from."""
+
+
+def _check_seeds(node_keys: IntArray, seed_keys: IntArray, seed_type: str) -> None:
+    if not np.array_equal(node_keys[: len(seed_keys)], seed_keys):
+        raise FormatError(
+            f"seeds of {seed_type} were looked up and have other keys; id_of_key.npy or key.npy of a part is "
+            "damaged: run hopstream verify where its parts are"
+        )
 
 
 def _features_of(features: Mapping[str, FeatureSchema], names: Sequence[str]) -> dict[str, FeatureSchema]:

@@ -12,10 +12,11 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.checks import read_integer
 from hopstream.errors import SettingsError
+from hopstream.graph.subgraph import Subgraph
 from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.memory import address_table
-from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
+from hopstream.load.batch import BatchMaker, MiniBatch, SeedBatch, SubgraphReader
 from hopstream.load.columns import ColumnChoice
 from hopstream.load.embeddings import Embeddings
 from hopstream.load.load_settings import LoadSettings
@@ -112,7 +113,7 @@ class LayerLoader(SubgraphLoader):
         self._begin(len(spans), partial(LayerMaker, self._setup, self.plans, number, spans, hidden))
 
 
-class LayerMaker:
+class LayerMaker(BatchMaker):
     """Makes the batches of one layer. One thread uses one maker."""
 
     def __init__(
@@ -124,35 +125,33 @@ class LayerMaker:
         hidden: Mapping[str, _Hidden],
     ) -> None:
         """Make batches of the given spans; ``hidden`` are the rows of the layer before, by type."""
-        self._setup = setup
-        self._runners = {t: PlanRunner(setup.store, plan) for t, plan in plans.items()}
-        self._number = number
-        self._spans = spans
-        self._hidden = hidden
         columns = setup.columns
         if number:
             columns = ColumnChoice(nodes=dict.fromkeys(columns.nodes, ()), edges=columns.edges)
-        self._reader = SubgraphReader(setup.store, columns, False, setup.buffers)
-        self._convert: Convert = setup.convert
-        self.stage = "idle"
+        self._runners = {t: PlanRunner(setup.store, plan) for t, plan in plans.items()}
+        reader = SubgraphReader(setup.store, columns, False, setup.buffers)
+        super().__init__(next(iter(self._runners.values())), reader, setup.convert)
+        self._number, self._spans, self._hidden = number, spans, hidden
+        self._rng_seed = derive_seed("layer", setup.settings.rng_seed, number)
 
-    def make(self, epoch: int, step: int) -> Any:
-        """One hop around some consecutive nodes, with the features that the layer needs."""
+    def _start(self, epoch: int, step: int) -> SeedBatch:
+        """One hop around some consecutive nodes."""
         span = self._spans[step]
+        self._runner = self._runners[span.node_type]
         ids = np.arange(span.first, span.stop, dtype=np.int64)
-        self.stage = "sampling"
-        rng_seed = derive_seed("layer", self._setup.settings.rng_seed, self._number)
-        subgraph = self._runners[span.node_type].run(SeedNodes(ids={span.node_type: ids}, rng_seed=rng_seed))
-        self.stage = "fetching features"
-        about = BatchFacts(
-            epoch=self._number, index=step, seed_type=span.node_type, input_ids=np.arange(len(ids), dtype=np.int64)
+        return SeedBatch(
+            index=step, seeds=SeedNodes(ids={span.node_type: ids}, rng_seed=self._rng_seed), seed_type=span.node_type,
+            input_ids=np.arange(len(ids), dtype=np.int64),
+        )  # fmt: skip
+
+    def _read(self, subgraph: Subgraph, epoch: int, start: SeedBatch) -> MiniBatch:
+        """The subgraph with the features that the layer needs: the graph's, or the rows of the layer before."""
+        batch = super()._read(subgraph, self._number, start)
+        if not self._number:
+            return batch
+        return replace(
+            batch, node_features={t: {HIDDEN: of.at(subgraph.node_ids[t])} for t, of in self._hidden.items()}
         )
-        batch = self._reader.read(subgraph, about)
-        if self._number:
-            rows = {t: {HIDDEN: self._hidden[t].at(subgraph.node_ids[t])} for t in self._hidden}
-            batch = replace(batch, node_features=rows)
-        self.stage = "collating"
-        return self._convert(batch)
 
 
 class _Hidden:

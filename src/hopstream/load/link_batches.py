@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
-from hopstream.load.batch import BatchFacts, Convert, MiniBatch, Runner, SubgraphReader
+from hopstream.graph.subgraph import Subgraph
+from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
 from hopstream.load.link_inputs import LinkInputs
-from hopstream.load.order import BatchSpan, SeedOrder
+from hopstream.load.order import SeedOrder
 from hopstream.sample.negative_pairs import NegativeSampler, Positives
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.sampling import Sampling
@@ -69,27 +70,18 @@ class _Ends:
     num_trees: int = 0
 
 
-class LinkMaker:
+class LinkMaker(BatchMaker):
     """Makes batches of neighbourhoods of links. One thread uses one maker."""
 
     def __init__(self, runner: Runner, reader: SubgraphReader, task: LinkTask, convert: Convert) -> None:
         """Bring together what makes a batch."""
-        self._runner = runner
-        self._reader = reader
+        super().__init__(runner, reader, convert)
         self._task = task
-        self._convert = convert
         self._slot_map = SlotMap()
-        self.stage = "idle"
-        """What the maker is doing, for messages about batches that take too long."""
 
-    def make(self, epoch: int, step: int) -> Any:
-        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
-        batch = self._make(epoch, self._task.order.span(step))
-        self.stage = "collating"
-        return self._convert(batch)
-
-    def _make(self, epoch: int, span: BatchSpan) -> MiniBatch:
-        task = self._task
+    def _start(self, epoch: int, step: int) -> SeedBatch:
+        task, settings = self._task, self._task.sampling.settings
+        span = task.order.span(step)
         positions = task.order.positions(epoch, span)
         rng_seed = task.order.batch_seed(epoch, span)
         self.stage = "finding the ends of links"
@@ -97,43 +89,30 @@ class LinkMaker:
         negatives = np.empty((2, 0), np.int64)
         if task.negatives is not None:
             self.stage = "drawing negatives"
-            times = links.times if task.sampling.settings.is_temporal else None
+            times = links.times if settings.is_temporal else None
             positives = Positives(src_keys=links.src_keys, dst_keys=links.dst_keys, times=times)
             negatives = task.negatives.draw(positives, rng_seed)
         src_keys = links.src_keys if task.is_triplet else np.concatenate([links.src_keys, negatives[0]])
         dst_keys = np.concatenate([links.dst_keys, negatives[1]])
         ends = (
-            self._trees(src_keys, dst_keys, len(positions))
-            if task.sampling.settings.is_disjoint
-            else self._joint(src_keys, dst_keys)
+            self._trees(src_keys, dst_keys, len(positions)) if settings.is_disjoint else self._joint(src_keys, dst_keys)
         )
         self.stage = "looking up seeds"
         ids = {node_type: self._reader.ids_of(node_type, keys) for node_type, keys in ends.keys.items()}
-        self.stage = "sampling"
-        subgraph = self._runner.run(
-            SeedNodes(
+        return SeedBatch(
+            index=span.index,
+            seeds=SeedNodes(
                 ids=ids,
                 rng_seed=rng_seed,
                 trees=ends.trees,
-                times=_tree_times(links, ends.num_trees) if task.sampling.settings.is_temporal else None,
+                times=_tree_times(links, ends.num_trees) if settings.is_temporal else None,
                 excluded=self._excluded(ids, ends, len(positions)),
                 labor=task.sampling.labor_seeds(task.order.settings.rng_seed, epoch, span.index),
-            )
-        )
-        if subgraph.trees is not None:
-            # Both ends of a link and of its negatives have the link's number, as in PyG.
-            trees = {node_type: of % len(positions) for node_type, of in subgraph.trees.items()}
-            subgraph = replace(subgraph, trees=trees)
-        self.stage = "fetching features"
-        return self._reader.read(
-            subgraph,
-            BatchFacts(
-                epoch=epoch,
-                index=span.index,
-                seed_type=task.inputs.edge_type,
-                input_ids=positions,
-                attributes=self._attributes(links, ends, positions),
             ),
+            seed_type=task.inputs.edge_type,
+            input_ids=positions,
+            attributes=self._attributes(links, ends, positions),
+            arrange=None if ends.trees is None else partial(_number_trees_by_link, num_links=len(positions)),
         )
 
     def _joint(self, src_keys: IntArray, dst_keys: IntArray) -> _Ends:
@@ -215,3 +194,9 @@ class LinkMaker:
 def _tree_times(links: Links, num_trees: int) -> IntArray | None:
     """int64[num_trees], the time of each tree's link."""
     return None if links.times is None else np.resize(links.times, num_trees)
+
+
+def _number_trees_by_link(subgraph: Subgraph, num_links: int) -> Subgraph:
+    """Give both ends of a link and of its negatives the link's number, as in PyG."""
+    trees = {node_type: of % num_links for node_type, of in (subgraph.trees or {}).items()}
+    return replace(subgraph, trees=trees)

@@ -7,15 +7,14 @@ all columns.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.errors import FormatError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
-from hopstream.load.batch import BatchFacts, Convert, MiniBatch, Runner, SubgraphReader
-from hopstream.load.order import BatchSpan, SeedOrder
+from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
+from hopstream.load.order import SeedOrder
 from hopstream.load.times import SeedTimes
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.sampling import Sampling
@@ -40,87 +39,45 @@ class NodeInputs:
     times: SeedTimes | None
 
 
-class NodeMaker:
+class NodeMaker(BatchMaker):
     """Makes batches of neighbourhoods of nodes. One thread uses one maker."""
 
     def __init__(self, runner: Runner, reader: SubgraphReader, inputs: NodeInputs, convert: Convert) -> None:
         """Bring together what makes a batch."""
-        self._runner = runner
-        self._reader = reader
+        super().__init__(runner, reader, convert)
         self._inputs = inputs
-        self._convert = convert
         self._slot_map = SlotMap()
-        self.stage = "idle"
-        """What the maker is doing, for messages about batches that take too long."""
 
-    def make(self, epoch: int, step: int) -> Any:
-        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
-        order = self._inputs.order
+    def _start(self, epoch: int, step: int) -> SeedBatch:
+        """Seeds that share the nodes that they find, or that grow trees of their own, repeated ones as well."""
+        seeds, order, sampling = self._inputs.seeds, self._inputs.order, self._inputs.sampling
         span = order.span(step)
         positions = order.positions(epoch, span)
-        is_disjoint = self._inputs.sampling.settings.is_disjoint
-        batch = self._make_trees(epoch, span, positions) if is_disjoint else self._make_joint(epoch, span, positions)
-        self.stage = "collating"
-        return self._convert(batch)
-
-    def _make_joint(self, epoch: int, span: BatchSpan, positions: IntArray) -> MiniBatch:
-        """A batch whose seeds share the nodes that they find."""
-        seeds = self._inputs.seeds
         self.stage = "looking up seeds"
-        keys, slots = seeds.keys_at(positions), None
-        if seeds.may_repeat:
+        seed_keys = keys = seeds.keys_at(positions)
+        arrange = trees = times = None
+        if sampling.settings.is_disjoint:
+            trees = {seeds.node_type: np.arange(len(keys), dtype=np.int64)}
+        elif seeds.may_repeat:
             keys, slots = self._slot_map.number(keys)
+            if len(slots) > len(keys):
+                arrange = partial(repeat_seeds, seed_type=seeds.node_type, slots=slots)
         ids = self._reader.ids_of(seeds.node_type, keys)
-        self.stage = "sampling"
-        subgraph = self._runner.run(self._starting_at(ids, epoch, span))
-        if slots is not None and len(slots) > len(keys):
-            subgraph = repeat_seeds(subgraph, seeds.node_type, slots)
-        return self._read(subgraph, epoch, span, positions)
-
-    def _make_trees(self, epoch: int, span: BatchSpan, positions: IntArray) -> MiniBatch:
-        """A batch in which every seed, repeated or not, grows a tree of its own."""
-        seeds, times = self._inputs.seeds, self._inputs.times
-        self.stage = "looking up seeds"
-        ids = self._reader.ids_of(seeds.node_type, seeds.keys_at(positions))
-        seed_times = None
-        if times is not None:
+        if trees is not None and self._inputs.times is not None:
             self.stage = "fetching the times of seeds"
-            seed_times = times.of(positions, ids)
-        self.stage = "sampling"
-        trees = {seeds.node_type: np.arange(len(ids), dtype=np.int64)}
-        starting = self._starting_at(ids, epoch, span)
-        subgraph = self._runner.run(replace(starting, trees=trees, times=seed_times))
-        return self._read(subgraph, epoch, span, positions, seed_times)
-
-    def _starting_at(self, ids: IntArray, epoch: int, span: BatchSpan) -> SeedNodes:
-        inputs = self._inputs
-        return SeedNodes(
-            ids={inputs.seeds.node_type: ids},
-            rng_seed=inputs.order.batch_seed(epoch, span),
-            labor=inputs.sampling.labor_seeds(inputs.order.settings.rng_seed, epoch, span.index),
-        )
-
-    def _read(
-        self, subgraph: Subgraph, epoch: int, span: BatchSpan, positions: IntArray, times: IntArray | None = None
-    ) -> MiniBatch:
-        seeds = self._inputs.seeds
-        self.stage = "fetching features"
-        batch = self._reader.read(
-            subgraph,
-            BatchFacts(
-                epoch=epoch,
-                index=span.index,
-                seed_type=seeds.node_type,
-                input_ids=seeds.input_ids_at(positions),
-                attributes={} if times is None else {seeds.node_type: {"seed_time": times}},
+            times = self._inputs.times.of(positions, ids)
+        return SeedBatch(
+            index=span.index,
+            seeds=SeedNodes(
+                ids={seeds.node_type: ids}, rng_seed=order.batch_seed(epoch, span), trees=trees, times=times,
+                labor=sampling.labor_seeds(order.settings.rng_seed, epoch, span.index),
             ),
-        )
-        if not np.array_equal(batch.node_keys[seeds.node_type][: len(positions)], seeds.keys_at(positions)):
-            raise FormatError(
-                f"seeds of {seeds.node_type} were looked up and have other keys; id_of_key.npy or key.npy of a part is "
-                "damaged: run hopstream verify where its parts are"
-            )
-        return batch
+            seed_type=seeds.node_type,
+            input_ids=seeds.input_ids_at(positions),
+            attributes={} if times is None else {seeds.node_type: {"seed_time": times}},
+            seed_keys=seed_keys,
+            arrange=arrange,
+        )  # fmt: skip
 
 
 def repeat_seeds(subgraph: Subgraph, seed_type: str, slots: IntArray) -> Subgraph:

@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
-
-import numpy as np
+from typing import Any, ClassVar, TypeVar
 
 from hopstream.errors import SettingsError
-from hopstream.load.batch import BatchFacts, Convert, SubgraphReader
+from hopstream.load.batch import BatchMaker, Convert, SeedBatch, SubgraphReader
 from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
 from hopstream.load.place import Facts
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.plan import SeedNodes
-from hopstream.sample.ppr import PPRNeighborhoods, PPRRunner
+from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRPlan, PPRSettings, plan_ppr
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
-from hopstream.schema import NODE, PPR_ATTRIBUTES, EdgeType, type_label
+from hopstream.schema import NODE, PPR_ATTRIBUTES, type_label
 
 L = TypeVar("L", bound=LoadSettings)
 HOW = "neighbourhoods are those of largest score, and PPRSettings says how they are found; leave it out"
@@ -119,48 +117,26 @@ class PPRLoader(SubgraphLoader):
         return PPRMaker(runner, setup.reader(), self._seeds, self._order, setup.convert)
 
 
-class PPRMaker:
+class PPRMaker(BatchMaker):
     """Makes batches of neighbourhoods by personalised PageRank. One thread uses one maker."""
 
     def __init__(
         self, runner: PPRRunner, reader: SubgraphReader, seeds: Seeds, order: SeedOrder, convert: Convert
     ) -> None:
         """Bring together what makes a batch."""
-        self._runner = runner
-        self._reader = reader
+        super().__init__(runner, reader, convert)
         self._seeds, self._order = seeds, order
-        self._convert = convert
-        self.stage = "idle"
-        """What the maker is doing, for messages about batches that take too long."""
 
-    def make(self, epoch: int, step: int) -> Any:
-        """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
+    def _start(self, epoch: int, step: int) -> SeedBatch:
         seeds, order = self._seeds, self._order
         span = order.span(step)
         positions = order.positions(epoch, span)
         self.stage = "looking up seeds"
-        seed_ids = self._reader.ids_of(seeds.node_type, seeds.keys_at(positions))
-        self.stage = "walking"
-        found = self._runner.run(SeedNodes(ids={seeds.node_type: seed_ids}, rng_seed=order.batch_seed(epoch, span)))
-        self.stage = "fetching features"
-        facts = BatchFacts(
-            epoch=epoch, index=span.index, seed_type=seeds.node_type, input_ids=seeds.input_ids_at(positions),
-            attributes=cast(Any, attributes_of(found, self._runner.plan)),
+        ids = self._reader.ids_of(seeds.node_type, seeds.keys_at(positions))
+        return SeedBatch(
+            index=span.index, seeds=SeedNodes(ids={seeds.node_type: ids}, rng_seed=order.batch_seed(epoch, span)),
+            seed_type=seeds.node_type, input_ids=seeds.input_ids_at(positions),
         )  # fmt: skip
-        batch = self._reader.read(found.subgraph, facts)
-        self.stage = "collating"
-        return self._convert(batch)
-
-
-def attributes_of(found: PPRNeighborhoods, plan: PPRPlan) -> dict[EdgeType, dict[str, Any]]:
-    """The edges of the neighbourhoods, under names that leave those of the graph's own edges free."""
-    prefix = "ppr_" if plan.is_homogeneous and plan.settings.include_sampled_edges else ""
-    return {
-        own_type: {
-            f"{prefix}edge_index": edge_index, f"{prefix}edge_attr": found.edge_attr[own_type].astype(np.float32)
-        }
-        for own_type, edge_index in found.edge_index.items()
-    }  # fmt: skip
 
 
 def plan_facts(plan: PPRPlan) -> dict[str, Any]:

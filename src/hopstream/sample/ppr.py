@@ -30,19 +30,19 @@ NO_IDS: IntArray = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PPRNeighborhoods:
+class PPRNeighborhoods(Subgraph):
     """The neighbourhoods of some seeds.
 
+    Nodes are the seeds, then their neighbours in order of first occurrence. Edges are those that were read and whose
+    both ends are among the nodes, where they were asked for.
+
     Attributes:
-        subgraph: The seeds, then their neighbours in order of first occurrence; its edges are those that were read and
-            whose both ends are in it, where they were asked for.
         edge_index: ``(seed type, "ppr", node type)`` to int64[2, n], slots of seeds and of their neighbours, each
             seed's by falling score.
         edge_attr: Of these, float64[n, 2 or 2 + 3 * channels]: score, proximity, and of each channel score, proximity
             and presence.
     """
 
-    subgraph: Subgraph
     edge_index: Mapping[EdgeType, IntArray]
     edge_attr: Mapping[EdgeType, FloatArray]
 
@@ -248,9 +248,17 @@ class PPRRunner:
             is_own = (seed_numbers == seed_number) & (found_numbers == found_number)
             edge_index[own_type] = np.stack([seeds[is_own], neighbors[is_own]])
             edge_attr[own_type] = attributes[is_own]
+        subgraph = self._subgraph(seed_slots, new_slots, numbers)
+        # Names that leave those of the graph's own edges free.
+        prefix = "ppr_" if plan.is_homogeneous and plan.settings.include_sampled_edges else ""
         return PPRNeighborhoods(
-            subgraph=self._subgraph(seed_slots, new_slots, numbers), edge_index=edge_index, edge_attr=edge_attr
-        )
+            node_ids=subgraph.node_ids, edges=subgraph.edges, num_sampled_nodes=subgraph.num_sampled_nodes,
+            num_sampled_edges=subgraph.num_sampled_edges, edge_index=edge_index, edge_attr=edge_attr,
+            attributes={
+                t: {f"{prefix}edge_index": pairs, f"{prefix}edge_attr": edge_attr[t].astype(np.float32)}
+                for t, pairs in edge_index.items()
+            },
+        )  # fmt: skip
 
     def _subgraph(self, seed_slots: Mapping[str, IntArray], new_slots: IntArray, numbers: IntArray) -> Subgraph:
         plan, graph = self.plan, self._graph

@@ -26,7 +26,7 @@ from hopstream.checks import read_integer
 from hopstream.compat.pyg.outputs import Output, sampler_output
 from hopstream.compat.pyg.stores import SourceLike, process_store
 from hopstream.errors import SettingsError
-from hopstream.load.batch import BatchFacts, MiniBatch, SubgraphReader
+from hopstream.load.batch import MiniBatch, SeedBatch, SubgraphBatcher, SubgraphReader
 from hopstream.load.link_batches import LinkMaker, LinkTask
 from hopstream.load.link_inputs import read_link_inputs
 from hopstream.load.links import ExcludeLinks, check_link_times, check_num_trees, read_excluded
@@ -333,17 +333,17 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         order = _one_batch(num_seeds, draws)
         span = order.span(draws.number)
         settings = sampling.settings
-        subgraph = self._runner(desk, tuple(nodes)).run(
-            SeedNodes(
+        start = SeedBatch(
+            index=span.index,
+            seeds=SeedNodes(
                 ids=ids, rng_seed=order.batch_seed(draws.epoch, span), trees=trees if settings.is_disjoint else None,
                 times=np.concatenate(seed_times) if settings.is_temporal else None,
                 labor=sampling.labor_seeds(order.settings.rng_seed, draws.epoch, span.index),
-            )
+            ),
+            seed_type=next(iter(nodes)), input_ids=np.arange(num_seeds),
         )  # fmt: skip
-        facts = BatchFacts(
-            epoch=draws.epoch, index=span.index, seed_type=next(iter(nodes)), input_ids=np.arange(num_seeds)
-        )
-        output = sampler_output(desk.setup.convert(desk.reader.read(subgraph, facts)), store.schema.is_homogeneous)
+        batcher = SubgraphBatcher(self._runner(desk, tuple(nodes)), desk.reader, desk.setup.convert)
+        output = sampler_output(batcher.batch(draws.epoch, start), store.schema.is_homogeneous)
         output.metadata = (input_id, None if times is None else dict(times))
         return output
 
