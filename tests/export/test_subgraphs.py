@@ -144,7 +144,7 @@ def test_plans_are_those_of_the_spec(graph):
         ((SEEDS,), WRITES, 4, "top_k"), (("0/author->paper",), CITES, 3, "uniform"),
         (("0/author->paper", "1/paper->paper"), CITES, 2, "uniform"), ((plan.ops[2].name,), CITES, 2, "uniform"),
     ]  # fmt: skip
-    assert plan.is_disjoint and {op.expands for op in plan.ops} == {"reached"}
+    assert plan.settings.is_disjoint and {op.expands for op in plan.ops} == {"reached"}
     with pytest.raises(SchemaError, match=r"op 'x': TOP_K needs weights; edge set 'cites' has no feature"):
         text = 'sampling_ops < op_name: "x" input_op_names: "s" edge_set_name: "cites" sample_size: 1 strategy: TOP_K >'
         plan_of_spec(parse_spec(f'seed_op < op_name: "s" node_set_name: "paper" > {text}'), graph.schema)

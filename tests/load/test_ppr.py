@@ -251,7 +251,7 @@ def test_a_walk_past_its_limit_says_which_batch(typed_stores):
     with PPRLoader(typed_stores[3], "paper", settings, batch_size=10) as loader:
         with pytest.raises(SettingsError, match=r"the walk from paper \d+ reached more than") as raised:
             list(loader)
-        assert any("batch 0 of epoch 0 was made (walking)" in note for note in raised.value.__notes__)
+        assert any("batch 0 of epoch 0 was made (sampling)" in note for note in raised.value.__notes__)
 
 
 def test_a_loader_says_what_it_is(plain_stores):

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hopstream.ingest.build import graph_from_arrays
 
 from hopstream.compat.gigl.distributed.graph_store import build_storage_dataset, storage_utils
 from hopstream.compat.gigl.utils.data_splitters import DistNodeSplitter
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import FormatError, SchemaError, SettingsError, StateError
+from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from tests.preparation.test_prepare import write_tables
 
