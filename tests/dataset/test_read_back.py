@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import Column, RaggedArray
-from hopstream.dataset import chunks
+from hopstream.dataset import chunks, rows
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.read_back import graph_of_dataset, read_dataset
 from hopstream.errors import ChecksumError, FormatError
@@ -129,12 +129,12 @@ CITES = "part-00001/edge/paper__cites__paper/in"
 @pytest.mark.parametrize(
     ("name", "position", "value", "message"),
     [
-        ("part-00001/node/paper/key.npy", 0, 1 << 40, "keys of paper are not 0..59, each once"),
-        ("part-00001/node/paper/key.npy", 0, -1, "keys of paper are not 0..59, each once"),
-        (f"{CITES}/key.npy", 0, -5, "keys of paper__cites__paper/in are not 0..359, each once"),
-        (f"{CITES}/indices.npy", 0, 60, "indices of paper__cites__paper/in lie in .*60; ids are 0..59"),
-        (f"{CITES}/indptr.npy", 1, 300, "part 1: indptr of paper__cites__paper/in must ascend"),
-        ("part-00001/node/paper/features/title.offsets.npy", 1, 1 << 20, "offsets of paper.title must ascend"),
+        ("part-00001/node/paper/key.npy", 0, 1 << 40, "paper: keys are not 0..59, each once"),
+        ("part-00001/node/paper/key.npy", 0, -1, "paper: keys are not 0..59, each once"),
+        (f"{CITES}/key.npy", 0, -5, "paper__cites__paper/in: keys are not 0..359, each once"),
+        (f"{CITES}/indices.npy", 0, 60, "indices.npy: it holds .*60; wanted 0..59"),
+        (f"{CITES}/indptr.npy", 1, 300, "indptr.npy: offsets must ascend"),
+        ("part-00001/node/paper/features/title.offsets.npy", 1, 1 << 20, "title.offsets.npy: offsets must ascend"),
     ],
 )
 def test_damage_is_reported(
@@ -145,6 +145,7 @@ def test_damage_is_reported(
     with pytest.raises(ChecksumError, match=Path(name).name):
         read_dataset(tmp_path)
     monkeypatch.setattr(Dataset, "verify", lambda _: None)  # as if the checksum fitted what was written
+    monkeypatch.setattr(rows, "check_file", lambda *_: None)
     with pytest.raises(FormatError, match=message):
         graph_of_dataset(open_dataset(tmp_path))
 

@@ -125,13 +125,15 @@ def test_a_dataset_that_was_appended_to(rng, tmp_path):
     assert_same(read_graph(tmp_path / "u"), grown.graph)
 
 
-def test_splits_of_edges_come_back(rng, tmp_path):
+@pytest.mark.parametrize("options", [{}, {"keep_edge_keys": False}, {"keep_edge_keys": False, "time_attr": "at"}])
+def test_splits_of_edges_come_back(rng, tmp_path, options):
     graph = graph_from_arrays(
-        rng.integers(0, 9, (2, 30)), num_nodes=9, edge_splits={"seen": np.arange(0, 30, 2), "hidden": [1, 3]}
-    )
+        rng.integers(0, 9, (2, 30)), num_nodes=9, edge_features={"at": rng.permutation(30)},
+        edge_splits={"seen": np.arange(0, 30, 2), "hidden": [1, 3]},
+    )  # fmt: skip
     write_unigraph(graph, tmp_path / "u")
     assert_same(read_graph(tmp_path / "u"), graph)
-    write_parts(graph, tmp_path / "d", num_parts=2, method="hash")
+    write_parts(graph, tmp_path / "d", num_parts=2, method="hash", **options)
     write_unigraph(tmp_path / "d", tmp_path / "v", format="csv")
     assert_same(read_graph(tmp_path / "v"), graph)
 

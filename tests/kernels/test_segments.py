@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hopstream.kernels.segments import count_parts, move_rows, scatter_rows
+from hopstream.kernels.segments import count_parts, move_rows
 
 
 @pytest.mark.parametrize(("word", "width"), [(np.uint8, 1), (np.uint16, 3), (np.uint32, 1), (np.uint64, 5)])
@@ -20,21 +20,6 @@ def test_rows_are_moved(rng, word, width):
     move_rows(order, starts, counts, width, values, out)
     wanted = [values[starts[i] * width : (starts[i] + counts[i]) * width] for i in order]
     assert out.tolist() == np.concatenate(wanted).tolist()
-
-
-@pytest.mark.parametrize(("word", "width"), [(np.uint8, 1), (np.uint64, 3)])
-def test_rows_are_scattered(rng, word, width):
-    counts = rng.integers(0, 6, 40)
-    order = rng.permutation(40)
-    targets = np.empty(40, np.int64)
-    targets[order] = np.cumsum(counts[order] + 1) - counts[order]  # a gap of one before each
-    starts = rng.integers(0, 100, 40)
-    values = rng.integers(1, 255, 106 * width).astype(word)
-    out, wanted = np.zeros((2, int(counts.sum() + 40) * width), word)
-    scatter_rows(starts, targets, counts, width, values, out)
-    for start, target, count in zip(starts * width, targets * width, counts * width, strict=True):
-        wanted[target : target + count] = values[start : start + count]
-    assert out.tolist() == wanted.tolist()
 
 
 def test_ids_are_counted_by_part(rng):

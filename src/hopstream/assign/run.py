@@ -356,9 +356,9 @@ def _take_edges(
 
     def take(edge_type: EdgeType, read: Callable[[], EdgeBlocks]) -> int:
         num_taken = 0
-        for first, src_keys, dst_keys in read():
+        for place, src_keys, dst_keys in read():
             with lock:
-                counter.add(edge_type, first, src_keys, dst_keys)
+                counter.add(edge_type, place, src_keys, dst_keys)
                 builder.add(src_keys, dst_keys, firsts[edge_type[0]], firsts[edge_type[2]])
             num_taken += len(src_keys)
         return num_taken

@@ -1,4 +1,4 @@
-"""How heavy is a node for the part that owns it?
+"""Weighs each node by what the part that owns it stores for it.
 
 Node counts are a poor measure on graphs with hubs: a part with its fair share of nodes may hold most of the edges. So a
 node weighs, unless asked otherwise, the bytes that its part stores for it: its key, its features, its edges and theirs.
@@ -6,7 +6,7 @@ node weighs, unless asked otherwise, the bytes that its part stores for it: its 
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,8 +30,8 @@ def node_weights(graph: Graph | AssignSource, settings: PartitionSettings) -> di
     counter = LoadCounter(source_of(graph), settings)
     if settings.balance != "nodes":
         for edge_type, edges in counter.source.edges.items():
-            for first, src_keys, dst_keys in edges.blocks():
-                counter.add(edge_type, first, src_keys, dst_keys)
+            for block in edges.blocks():
+                counter.add(edge_type, *block)
     return _by_type(counter.source, counter.weights())
 
 
@@ -59,8 +59,8 @@ class LoadCounter:
                 weights += KEY_BYTES + OFFSET_BYTES * len(owned)  # the starts of its rows count
         self._edge_bytes = {(t, d): self._bytes_of_edge(t, d) for t in source.edges for d in settings.directions}
 
-    def add(self, edge_type: EdgeType, first: int, src_keys: IntArray, dst_keys: IntArray) -> None:
-        """Count a block of edges, of which the first has a place."""
+    def add(self, edge_type: EdgeType, place: Any, src_keys: IntArray, dst_keys: IntArray) -> None:
+        """Count a block of ``EdgeRows.blocks``: where its edges are, and their ends."""
         for direction in self._settings.directions:
             owner_type, _ = ends_of(edge_type, direction)
             own_keys = dst_keys if direction == "in" else src_keys
@@ -72,7 +72,7 @@ class LoadCounter:
             add_amount(own_keys, self._edge_bytes[edge_type, direction], weights)
             ragged_bytes = self.source.edges[edge_type].ragged_bytes
             if ragged_bytes is not None:
-                add_amounts(own_keys, ragged_bytes(first, first + len(own_keys)), weights)
+                add_amounts(own_keys, ragged_bytes(place, len(own_keys)), weights)
 
     def degrees(self) -> IntArray | None:
         """int64[num_nodes] of all types, the edges that a node's part holds for it, over all types and directions.

@@ -102,7 +102,7 @@ def _newest_degrees(part: PartArrays, owner: EdgeOwner, where: str) -> Iterator[
         for _ in _stretches(edges.indptr, where):  # refuses offsets that descend
             pass
     for first in range(0, reader.num_rows, CHUNK_NODES):
-        yield reader.degrees(np.arange(first, min(first + CHUNK_NODES, reader.num_rows)))
+        yield reader.spans(np.arange(first, min(first + CHUNK_NODES, reader.num_rows))).counts
 
 
 def degrees_of_store(store: Store, progress: Callable[[str, int, int], None]) -> list[DegreeSummary]:

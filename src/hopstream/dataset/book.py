@@ -129,6 +129,10 @@ class PartitionBook:
         """int64[num_pieces], the part that each range of ``offsets`` belongs to."""
         return np.arange(self.num_parts, dtype=np.int64) if isinstance(owner, str) else self._piece_parts[owner]
 
+    def pieces_of(self, owner: Owner, part: int) -> IntArray:
+        """int64[n], the ranges of ``offsets`` that belong to a part: its own, then its overlays, oldest first."""
+        return np.flatnonzero(self.piece_parts(owner) == part)
+
     def has_overlays(self, owner: Owner) -> bool:
         """Some rows have newer ones, so there are more pieces than parts."""
         return not isinstance(owner, str) and len(self._piece_parts[owner]) > self.num_parts

@@ -1,4 +1,4 @@
-"""Which stretch of rows is worked on at a time, so that memory does not grow with a part, and whose is it?"""
+"""Splits row ranges into bounded chunks and maps ranges of items to the parts that have them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, offsets_of
 
 CHUNK_ITEMS = 1 << 22
 """Edges, or elements of ragged rows, that are moved at a time."""
@@ -49,3 +49,27 @@ def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int
         if end > first:
             yield which, first, end
         first, which = max(first, end), which + 1
+
+
+def cut_counts(counts: IntArray, max_items: int) -> Iterator[tuple[slice, int, IntArray]]:
+    """Cuts rows into chunks of at most ``max_items`` items; a row with more comes in several chunks of its own.
+
+    Args:
+        counts: int64[n], the items of each row.
+        max_items: How many items.
+
+    Yields:
+        Rows of a chunk, how many items of its first row came before, and int64[rows], the items that it has of each.
+    """
+    for first, stop, begin, end in row_chunks(offsets_of(counts), max_items):
+        if end - begin <= max_items:
+            yield slice(first, stop), 0, counts[first:stop]
+        else:
+            for skipped in range(0, end - begin, max_items):
+                yield slice(first, stop), skipped, np.array([min(max_items, end - begin - skipped)], np.int64)
+
+
+def positions_of(starts: IntArray, counts: IntArray) -> IntArray:
+    """int64[sum(counts)], the positions ``starts[i], starts[i] + 1, ..`` of ``counts[i]`` items for each row."""
+    offsets = offsets_of(counts)
+    return np.arange(int(offsets[-1]), dtype=np.int64) + np.repeat(starts - offsets[:-1], counts)

@@ -1,18 +1,19 @@
-"""What are the newest rows of a part, and how are they read?
+"""Finds the newest rows of a part: in its own arrays or, for rows that were appended to, in an overlay.
 
-A part's edges lie in its own arrays and, for rows that were appended to, in overlays. Whoever walks over all edges of a
-part asks here which rows still stand in which piece.
+The parts and the overlays of an edge type and direction are its *pieces*. ``newest_spans`` alone decides which piece
+has the newest edges of a row, for arrays that are mapped (``RowReader``) and for files that are read (``DatasetRows``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import EdgeOwner, PartitionBook
+from hopstream.dataset.chunks import positions_of
 from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 
 
@@ -34,8 +35,61 @@ def edge_pieces(book: PartitionBook, maps: Sequence[PartArrays | None], owner: E
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RowSpans:
+    """Where the items of some rows are; those of one row follow each other in one piece.
+
+    Attributes:
+        pieces: int64[n], the piece that has each row.
+        starts: int64[n], the position of its first item in that piece.
+        counts: int64[n], its number of items.
+    """
+
+    pieces: IntArray
+    starts: IntArray
+    counts: IntArray
+
+
+def newest_spans(
+    rows: IntArray, overlay_rows: Sequence[IntArray], offsets: Callable[[int, int, int], IntArray]
+) -> RowSpans:
+    """Finds the newest edges of some rows of a part.
+
+    Args:
+        rows: int64[n], rows of the part, ascending.
+        overlay_rows: The rows of the part that each overlay stands for, int64[m] each, ascending; oldest overlay first.
+        offsets: ``offsets(piece, first, stop)`` gives int64[stop - first + 1], where the edges of rows of a piece
+            begin, and where those of the last end. Piece 0 is the part itself, then come its overlays.
+
+    Returns:
+        Spans in pieces numbered so.
+    """
+    pieces, piece_rows = np.zeros(len(rows), np.int64), np.array(rows, np.int64)
+    for piece, touched in enumerate(overlay_rows, 1):
+        first, stop = np.searchsorted(touched, (rows[0], rows[-1] + 1)).tolist() if len(rows) else (0, 0)
+        here, places = _shared(rows, touched[first:stop])
+        pieces[here], piece_rows[here] = piece, first + places
+    starts, counts = np.zeros((2, len(rows)), np.int64)
+    for piece in np.flatnonzero(np.bincount(pieces)).tolist():
+        here = np.flatnonzero(pieces == piece)
+        first = int(piece_rows[here[0]])
+        bounds = offsets(piece, first, int(piece_rows[here[-1]]) + 1)
+        starts[here] = bounds[piece_rows[here] - first]
+        counts[here] = bounds[piece_rows[here] - first + 1] - starts[here]
+    return RowSpans(pieces, starts, counts)
+
+
+def _shared(left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
+    """Positions in two ascending arrays of the values that both have."""
+    if len(left) > len(right):
+        return _shared(right, left)[::-1]
+    places = np.minimum(np.searchsorted(right, left), len(right) - 1)
+    found = np.flatnonzero(right[places] == left)
+    return found, places[found]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RowReader:
-    """The newest rows of one part, edge type and direction.
+    """The newest rows of one part, edge type and direction, whose arrays are mapped.
 
     Attributes:
         pieces: The part's own edges, then those of its overlays, oldest first.
@@ -56,59 +110,29 @@ class RowReader:
         """Rows of the part."""
         return len(self.pieces[0].indptr) - 1
 
-    def places(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Which piece holds the newest of each row, and as which of its rows; int64[n] each.
-
-        Args:
-            rows: int64[n], rows of the part.
-        """
-        pieces, piece_rows = np.zeros(len(rows), np.int64), np.array(rows, np.int64)
-        for number, touched in enumerate(self.overlay_rows, 1):
-            if len(touched):
-                places = np.minimum(np.searchsorted(touched, rows), len(touched) - 1)
-                is_here = touched[places] == rows
-                pieces[is_here], piece_rows[is_here] = number, places[is_here]
-        return pieces, piece_rows
-
-    def degrees(self, rows: IntArray) -> IntArray:
-        """int64[n], the number of edges of each row."""
-        pieces, piece_rows = self.places(rows)
-        degrees = np.zeros(len(rows), np.int64)
-        for number, edges in enumerate(self.pieces):
-            here = pieces == number
-            degrees[here] = edges.indptr[piece_rows[here] + 1] - edges.indptr[piece_rows[here]]
-        return degrees
-
-    def edges(self, rows: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Where the edges of some rows are, in the order of the rows and in stored order inside them.
-
-        Returns:
-            indptr: int64[n + 1], from 0.
-            pieces: int64[indptr[-1]], the piece of each edge.
-            positions: int64[indptr[-1]], its position in the piece.
-        """
-        pieces, piece_rows = self.places(rows)
-        starts, degrees = np.zeros((2, len(rows)), np.int64)
-        for number, edges in enumerate(self.pieces):
-            here = pieces == number
-            starts[here] = edges.indptr[piece_rows[here]]
-            degrees[here] = edges.indptr[piece_rows[here] + 1] - starts[here]
-        indptr = offsets_of(degrees)
-        positions = np.arange(int(indptr[-1]), dtype=np.int64) + np.repeat(starts - indptr[:-1], degrees)
-        return indptr, np.repeat(pieces, degrees), positions
+    def spans(self, rows: IntArray) -> RowSpans:
+        """Where the newest edges of some rows, int64[n], ascending, are; pieces are numbered as in ``pieces``."""
+        return newest_spans(
+            rows, self.overlay_rows, lambda piece, first, stop: self.pieces[piece].indptr[first : stop + 1]
+        )
 
     def read(self, rows: IntArray) -> EdgeArrays:
         """All that is stored of the edges of some rows, in the order of the rows and in stored order inside them.
 
         Args:
-            rows: int64[n], rows of the part; memory follows their edges.
+            rows: int64[n], rows of the part, ascending; memory follows their edges.
 
         Returns:
             Edges with ``indptr`` of the rows asked for, from 0.
         """
-        indptr, of_piece, positions = self.edges(rows)
-        used = np.unique(of_piece).tolist() or [0]
-        taken = [(np.flatnonzero(of_piece == p), positions[of_piece == p], self.pieces[p]) for p in used]
+        spans = self.spans(rows)
+        indptr, taken = offsets_of(spans.counts), []
+        for piece in np.flatnonzero(np.bincount(spans.pieces)).tolist() or [0]:
+            here = np.flatnonzero(spans.pieces == piece)
+            counts = spans.counts[here]
+            taken.append(
+                (positions_of(indptr[here], counts), positions_of(spans.starts[here], counts), self.pieces[piece])
+            )
         return _gathered(indptr, taken)
 
 
@@ -175,7 +199,6 @@ def newest_part(part: PartArrays) -> PartArrays:
 def newest_edge_ids(book: PartitionBook, part: PartArrays, owner: EdgeOwner) -> IntArray:
     """int64[n], the ids of the edges of a part as ``newest_part`` has them."""
     reader = RowReader.of(part, owner)
-    offsets, overlays = book.offsets(owner), book.overlays(owner)
-    firsts = [offsets[part.part], *(offsets[book.num_parts + i] for i, o in enumerate(overlays) if o.part == part.part)]
-    _, pieces, positions = reader.edges(np.arange(reader.num_rows))
-    return np.array(firsts, np.int64)[pieces] + positions
+    spans = reader.spans(np.arange(reader.num_rows))
+    first_ids = book.offsets(owner)[book.pieces_of(owner, part.part)]
+    return positions_of(first_ids[spans.pieces] + spans.starts, spans.counts)

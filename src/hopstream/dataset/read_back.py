@@ -1,4 +1,4 @@
-"""Which graph was a dataset written from?
+"""Reads a dataset back into the graph that it was written from.
 
 Nodes go back to the order of their keys and edges to the order of theirs, so that writing the result again, into other
 parts or in another direction, gives what writing the original would have given.
@@ -6,21 +6,31 @@ parts or in another direction, gives what writing the original would have given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import Owner, ends_of, neighbor_dtype, owner_label
-from hopstream.dataset.chunks import row_chunks
-from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays, open_dataset
-from hopstream.dataset.overlays import newest_part
+from hopstream.dataset.book import Owner, ends_of, owner_label
+from hopstream.dataset.chunks import positions_of, row_chunks
+from hopstream.dataset.layout import Dataset, open_dataset
+from hopstream.dataset.rows import EDGE_KEYS, INDICES, ColumnFile, DatasetRows, KeyMarks, RaggedFiles, RowBlock
 from hopstream.dataset.split import NodeSplit, split_edges
 from hopstream.dataset.times import edge_times, sort_by_time
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
+from hopstream.schema import EdgeType, type_label
+
+BLOCK_BYTES = 16 << 20
+"""Of a column that are read at a time, or one item."""
+BLOCK_EDGES = 1 << 20
+BLOCK_KEYS = 1 << 20
+
+KeysOf = Callable[[RowBlock], Array]
+"""Says integer[items], the key of each item of a block."""
+KeyedBlocks = Sequence[tuple[RowBlock, Array]]
+"""Blocks with the keys of their items."""
 
 
 def read_dataset(root: str | Path) -> Graph:
@@ -37,11 +47,7 @@ def graph_of_dataset(dataset: Dataset) -> Graph:
     """Read all parts of a dataset back into one graph, in the original order of nodes and edges.
 
     Node columns of a dataset of one part stay the memory maps that they are; everything else is held in memory. Of rows
-    that were appended to, the newest are read.
-
-    Where a dataset keeps no edge keys, the original order of a type's edges is known from its links. Without links that
-    order is lost: edges come in the order in which they are stored, node by node, and in the order of time where they
-    have times.
+    that were appended to, the newest are read. Edges without keys are in the order that ``edge_keys`` says.
 
     Every file is checked first, or a damaged one would be written again with a checksum that fits it.
 
@@ -50,191 +56,162 @@ def graph_of_dataset(dataset: Dataset) -> Graph:
         FormatError: A file is missing, truncated, or not what the manifest says, or keys are not 0..n-1, each once.
     """
     dataset.verify()
-    manifest = dataset.manifest
-    parts = [newest_part(dataset.open_part(part)) for part in range(manifest.book.num_parts)]
-    keys_of_ids = {t: _keys_of_ids(dataset, parts, t) for t in manifest.schema.nodes}
-    nodes = {
-        t: NodeTable(
-            num_nodes=manifest.book.num_ids(t),
-            features={n: _node_column(parts, t, n, feature) for n, feature in features.items()},
-        )
-        for t, features in manifest.schema.nodes.items()
-    }
-    edges: dict[EdgeType, EdgeTable] = {}
-    for edge_type in manifest.schema.edges:
-        edge_keys = _stored_edge_keys(dataset, parts, edge_type, keys_of_ids, nodes)
-        edges[edge_type] = _read_edges(dataset, parts, edge_type, keys_of_ids, edge_keys)
-    graph = Graph(
-        nodes=nodes,
-        edges=edges,
-        splits={
-            t: {name: np.concatenate([part.splits[t][name] for part in parts]) for name in names}
-            for t, names in manifest.schema.splits.items()
-        },
-        edge_splits={
-            t: {name: np.concatenate([part.links[t].splits[name] for part in parts]) for name in names}
-            for t, names in manifest.schema.edge_splits.items()
-            if names
-        },
-        label_types=manifest.schema.label_types,
-    )
-    return graph.check()
-
-
-def _keys_of_ids(dataset: Dataset, parts: Sequence[PartArrays], node_type: str) -> IntArray:
-    """int64[num_nodes], the key of each id."""
-    if len(parts) == 1:
-        keys = parts[0].node_keys[node_type]
+    rows = DatasetRows(dataset.root, dataset.manifest, takes_sums=False)
+    schema, book = dataset.manifest.schema, dataset.manifest.book
+    keys_of_ids = {t: rows.keys_of_ids(t) for t in schema.nodes}
+    if book.num_parts == 1:  # id equals key, says the format
+        columns = dict(dataset.open_part(0).node_features)
     else:
-        keys = np.concatenate([part.node_keys[node_type] for part in parts])
-    _check_keys(dataset, node_type, [keys])
-    return keys
+        columns = {t: columns_by_key(rows, t, _node_blocks(rows, t, keys_of_ids[t])) for t in schema.nodes}
+    return Graph(
+        nodes={t: NodeTable(num_nodes=book.num_ids(t), features=features) for t, features in columns.items()},
+        edges={t: _edge_table(rows, t, keys_of_ids) for t in schema.edges},
+        splits={t: {name: _split(rows, t, name) for name in names} for t, names in schema.splits.items()},
+        edge_splits={
+            t: {name: _split(rows, t, name) for name in names} for t, names in schema.edge_splits.items() if names
+        },
+        label_types=schema.label_types,
+    ).check()
 
 
-def _node_column(parts: Sequence[PartArrays], node_type: str, name: str, feature: FeatureSchema) -> Column:
-    columns = [part.node_features[node_type][name] for part in parts]
-    if len(parts) == 1:  # id equals key, says the format
-        return columns[0]
-    return _place(f"{node_type}.{name}", columns, [part.node_keys[node_type] for part in parts], feature)
+def _split(rows: DatasetRows, owner: str | EdgeType, name: str) -> IntArray:
+    return np.concatenate([np.empty(0, np.int64), *rows.splits(owner, name, BLOCK_KEYS)])
 
 
-def _stored_edge_keys(
-    dataset: Dataset,
-    parts: Sequence[PartArrays],
-    edge_type: EdgeType,
-    keys_of_ids: Mapping[str, IntArray],
-    nodes: Mapping[str, NodeTable],
-) -> list[IntArray]:
-    """The key of each edge that each part stores, in stored order; ids where the original order is not known."""
-    owner = (edge_type, dataset.manifest.directions[0])
-    arrays = [part.edges[owner] for part in parts]
-    starts = offsets_of(np.array([len(edges.indices) for edges in arrays], np.int64))
-    if edge_type in dataset.manifest.schema.edge_splits and not dataset.manifest.has_edge_keys:
-        all_keys = _keys_from_links(dataset, parts, edge_type, keys_of_ids, nodes)
-        return [all_keys[start : start + len(a.indices)] for a, start in zip(arrays, starts, strict=False)]
-    edge_keys = [
-        np.arange(start, start + len(a.indices), dtype=np.int64) if a.keys is None else a.keys
-        for a, start in zip(arrays, starts, strict=False)
-    ]
-    _check_keys(dataset, owner, edge_keys)
-    return edge_keys
+def _edge_table(rows: DatasetRows, edge_type: EdgeType, keys_of_ids: dict[str, Array]) -> EdgeTable:
+    owner = (edge_type, rows.manifest.directions[0])
+    own_keys, other_keys = (keys_of_ids[t] for t in ends_of(*owner))
+    num_edges = rows.book.num_edges(edge_type)
+    own, other = np.empty((2, num_edges), np.int64)
+    keys_of, marks = edge_keys(rows, edge_type), KeyMarks(f"{rows.root}: {owner_label(owner)}", num_edges)
+    blocks = [(block, keys_of(block)) for block in rows.blocks(owner, _block_items(rows, owner))]
+    for block, keys in blocks:
+        marks.add(keys)
+        own[keys] = np.repeat(own_keys[block.row_ids], block.counts)
+        other[keys] = other_keys[neighbors_of(rows, owner, block)]
+    marks.check()
+    src_keys, dst_keys = (other, own) if owner[1] == "in" else (own, other)
+    return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=columns_by_key(rows, owner, blocks))
 
 
-def _keys_from_links(
-    dataset: Dataset,
-    parts: Sequence[PartArrays],
-    edge_type: EdgeType,
-    keys_of_ids: Mapping[str, IntArray],
-    nodes: Mapping[str, NodeTable],
-) -> IntArray:
-    """int64[num_edges], the key of each edge id: links grouped as the writer grouped edges are in stored order."""
-    manifest = dataset.manifest
+def neighbors_of(rows: DatasetRows, owner: Owner, block: RowBlock) -> Array:
+    """integer[items], the ids of the other ends of a block's edges, in range."""
+    return rows.read_spans(owner, rows.columns(owner).named(INDICES), block.piece, block.starts, block.counts)
+
+
+def edge_keys(rows: DatasetRows, edge_type: EdgeType) -> KeysOf:
+    """What says the keys of edges in the first direction.
+
+    Where a dataset keeps no edge keys, the order of a type's links is that of its keys. Without links that order is
+    lost: edges are numbered in the order in which they are stored, node by node, and in the order of time where they
+    have times.
+
+    [Cost] Some 50 bytes of memory per edge for a type whose keys are found by its links.
+
+    Raises:
+        FormatError: The links of the type are not its edges.
+    """
+    owner = (edge_type, rows.manifest.directions[0])
+    if rows.manifest.has_edge_keys:
+        column = rows.columns(owner).named(EDGE_KEYS)
+        return lambda block: rows.read_spans(owner, column, block.piece, block.starts, block.counts)
+    if edge_type not in rows.manifest.schema.edge_splits:
+        return lambda block: block.item_places
+    keys = _keys_from_links(rows, edge_type)
+    return lambda block: keys[block.item_places]
+
+
+def _keys_from_links(rows: DatasetRows, edge_type: EdgeType) -> Array:
+    """integer[num_edges], the key of each edge in stored order: links are grouped as the writer grouped edges."""
+    manifest, num_edges = rows.manifest, rows.book.num_edges(edge_type)
     direction, time_attr = manifest.directions[0], manifest.time_attr
-    links = [part.links[edge_type] for part in parts]
-    times = [link.times for link in links if link.times is not None]
+    features: dict[str, Column] = {}
+    if time_attr is not None and time_attr in manifest.schema.edges[edge_type]:
+        features[time_attr] = rows.links(edge_type, "time", 0, num_edges)
     table = EdgeTable(
-        src_keys=np.concatenate([link.src_keys for link in links]),
-        dst_keys=np.concatenate([link.dst_keys for link in links]),
-        features={time_attr: np.concatenate(times)} if times and time_attr is not None else {},
+        src_keys=rows.links(edge_type, "src_key", 0, num_edges),
+        dst_keys=rows.links(edge_type, "dst_key", 0, num_edges),
+        features=features,
     )
-    splits = {t: _node_split(manifest.book.offsets(t), keys_of_ids[t]) for t in (edge_type[0], edge_type[2])}
+    splits, nodes = {}, {}
+    for node_type in (edge_type[0], edge_type[2]):
+        keys = rows.keys_of_ids(node_type)
+        ids_of_keys = rows.ids_of_keys(node_type, 0, len(keys)).astype(keys.dtype)
+        splits[node_type] = NodeSplit(offsets=rows.book.offsets(node_type), keys=keys, ids_of_keys=ids_of_keys)
+        names = [name for name in manifest.schema.nodes[node_type] if name == time_attr]
+        times = columns_by_key(rows, node_type, _node_blocks(rows, node_type, keys), names)
+        nodes[node_type] = NodeTable(num_nodes=len(keys), features=times)
     split = split_edges(table, edge_type, direction, splits)
     edge_time = edge_times(Graph(nodes=nodes, edges={edge_type: table}), edge_type, direction, splits, time_attr)
     if edge_time is not None:
         sort_by_time(split, edge_time)
-    end = 0
-    for part in parts:
-        indices = part.edges[edge_type, direction].indices
-        if not np.array_equal(split.indices[end : end + len(indices)], indices):
-            raise FormatError(f"{dataset.root}: part {part.part}: links of {type_label(edge_type)} are not its edges")
-        end += len(indices)
+    owner = (edge_type, direction)
+    for block in rows.blocks(owner, BLOCK_EDGES):
+        if not np.array_equal(split.indices[block.item_places], neighbors_of(rows, owner, block)):
+            part = rows.book.piece_parts(owner)[block.piece]
+            raise FormatError(f"{rows.root}: part {part}: links of {type_label(edge_type)} are not its edges")
     return split.keys
 
 
-def _node_split(offsets: IntArray, keys: IntArray) -> NodeSplit:
-    ids_of_keys = np.empty(len(keys), neighbor_dtype(len(keys)))
-    ids_of_keys[keys] = np.arange(len(keys), dtype=ids_of_keys.dtype)
-    return NodeSplit(offsets=offsets, keys=keys, ids_of_keys=ids_of_keys)
+def node_column(rows: DatasetRows, node_type: str, name: str, keys_of_ids: Array) -> Column:
+    """A feature of nodes, in the order of keys."""
+    return columns_by_key(rows, node_type, _node_blocks(rows, node_type, keys_of_ids), {name})[name]
 
 
-def _read_edges(
-    dataset: Dataset,
-    parts: Sequence[PartArrays],
-    edge_type: EdgeType,
-    keys_of_ids: Mapping[str, IntArray],
-    edge_keys: Sequence[IntArray],
-) -> EdgeTable:
-    direction: Direction = dataset.manifest.directions[0]
-    owner = (edge_type, direction)
-    arrays = [part.edges[owner] for part in parts]
-    num_edges = dataset.manifest.book.num_edges(edge_type)
-    own_keys, other_keys = np.empty(num_edges, np.int64), np.empty(num_edges, np.int64)
-    own_type, other_type = ends_of(edge_type, direction)
-    for part, edges, keys in zip(parts, arrays, edge_keys, strict=True):
-        _check_offsets(f"{dataset.root}: part {part.part}: indptr of {owner_label(owner)}", edges.indptr)
-        for first, last, start, stop in row_chunks(edges.indptr):
-            places = keys[start:stop]
-            degrees = np.diff(edges.indptr[first : last + 1])
-            own_keys[places] = np.repeat(part.node_keys[own_type][first:last], degrees)
-            other_keys[places] = keys_of_ids[other_type][_checked_ids(dataset, edges, start, stop, owner)]
-    features = {
-        name: _place(f"{owner_label(owner)}.{name}", [a.features[name] for a in arrays], edge_keys, feature)
-        for name, feature in dataset.manifest.schema.edges[edge_type].items()
-    }
-    src_keys, dst_keys = (other_keys, own_keys) if direction == "in" else (own_keys, other_keys)
-    return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=features)
+def _node_blocks(rows: DatasetRows, node_type: str, keys_of_ids: Array) -> KeyedBlocks:
+    return [(block, keys_of_ids[block.row_ids]) for block in rows.blocks(node_type, _block_items(rows, node_type))]
 
 
-def _checked_ids(
-    dataset: Dataset, edges: EdgeArrays, start: int, stop: int, owner: tuple[EdgeType, Direction]
-) -> Array:
-    """The other ends of edges ``[start, stop)``; an id that no node has would read beside the table of keys."""
-    ids = edges.indices[start:stop]
-    num_nodes = dataset.manifest.book.num_ids(ends_of(*owner)[1])
-    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= num_nodes):
-        raise FormatError(
-            f"{dataset.root}: indices of {owner_label(owner)} lie in {int(ids.min())}..{int(ids.max())}; "
-            f"ids are 0..{num_nodes - 1}"
-        )
-    return ids
+def _block_items(rows: DatasetRows, owner: Owner) -> int:
+    """How many items are read at a time."""
+    return max(1, BLOCK_BYTES // max([32, *(column.item_bytes for column in rows.columns(owner).fixed)]))
 
 
-def _check_keys(dataset: Dataset, owner: Owner, keys: Sequence[IntArray]) -> None:
-    """Raise ``FormatError`` unless the arrays together hold 0..n-1, each once."""
-    book = dataset.manifest.book
-    num_keys = book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner[0])
-    is_seen = np.zeros(num_keys, np.bool_)
-    for array in keys:
-        if len(array) and (int(array.min()) < 0 or int(array.max()) >= num_keys):
-            break
-        is_seen[array] = True
-    if not is_seen.all():
-        raise FormatError(f"{dataset.root}: keys of {owner_label(owner)} are not 0..{num_keys - 1}, each once")
+def columns_by_key(
+    rows: DatasetRows, owner: Owner, blocks: KeyedBlocks, names: Collection[str] | None = None
+) -> dict[str, Column]:
+    """Features of a node type, or of an edge type in one direction, in the order of keys.
+
+    Args:
+        rows: The dataset.
+        owner: The type.
+        blocks: All its items; their keys are in range, each once.
+        names: The features; None for all.
+    """
+    schema = rows.manifest.schema
+    features = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner[0]]
+    num_items = rows.book.num_ids(owner) if isinstance(owner, str) else rows.book.num_edges(owner[0])
+    found: dict[str, Column] = {}
+    for name in features if names is None else names:
+        files = rows.columns(owner).features[name]
+        if isinstance(files, ColumnFile):
+            found[name] = _fixed_by_key(rows, owner, files, blocks, num_items)
+        else:
+            values, offsets = _ragged_by_key(rows, owner, files, blocks, num_items)
+            found[name] = RaggedArray(values, offsets, features[name].is_string)
+    return found
 
 
-def _check_offsets(where: str, offsets: IntArray) -> None:
-    if bool(np.any(offsets[1:] < offsets[:-1])):
-        raise FormatError(f"{where} must ascend; copy the dataset again, or verify it")
+def _fixed_by_key(rows: DatasetRows, owner: Owner, column: ColumnFile, blocks: KeyedBlocks, num_items: int) -> Array:
+    values = np.empty((num_items, *column.shape), column.dtype)
+    for block, keys in blocks:
+        values[keys] = rows.read_spans(owner, column, block.piece, block.starts, block.counts)
+    return values
 
 
-def _place(where: str, columns: Sequence[Column], keys: Sequence[IntArray], feature: FeatureSchema) -> Column:
-    """One column of all rows: row ``i`` of ``columns[p]`` becomes row ``keys[p][i]``."""
-    num_rows = sum(map(len, keys))
-    if feature.is_fixed_width:
-        out = np.empty((num_rows, *feature.shape), feature.numpy_dtype)
-        for column, places in zip(columns, keys, strict=True):
-            out[places] = column
-        return out
-    ragged = [c for c in columns if isinstance(c, RaggedArray)]
-    lengths = np.empty(num_rows, np.int64)
-    for column, places in zip(ragged, keys, strict=True):
-        _check_offsets(f"offsets of {where}", column.offsets)
-        lengths[places] = np.diff(column.offsets)
+def _ragged_by_key(
+    rows: DatasetRows, owner: Owner, column: RaggedFiles, blocks: KeyedBlocks, num_items: int
+) -> tuple[Array, IntArray]:
+    lengths = np.empty(num_items, np.int64)
+    for block, keys in blocks:
+        lengths[keys] = rows.element_spans(owner, column, block.piece, block.starts, block.counts)[1]
     offsets = offsets_of(lengths)
-    values = np.empty((int(offsets[-1]), *feature.shape), feature.numpy_dtype)
-    for column, places in zip(ragged, keys, strict=True):
-        for first, last, start, stop in row_chunks(column.offsets):
-            shifts = offsets[places[first:last]] - column.offsets[first:last]
-            targets = np.repeat(shifts, np.diff(column.offsets[first : last + 1])) + np.arange(start, stop)
-            values[targets] = column.values[start:stop]
-    return RaggedArray(values, offsets, feature.is_string)
+    values = np.empty((int(offsets[-1]), *column.values.shape), column.values.dtype)
+    max_elements = max(1, BLOCK_BYTES // max(32, column.values.item_bytes))
+    for block, keys in blocks:
+        starts, counts = rows.element_spans(owner, column, block.piece, block.starts, block.counts)
+        for first, last, _, _ in row_chunks(offsets_of(counts), max_elements):
+            few = slice(first, last)
+            elements = rows.read_spans(owner, column.values, block.piece, starts[few], counts[few])
+            values[positions_of(offsets[keys[few]], counts[few])] = elements
+    return values, offsets

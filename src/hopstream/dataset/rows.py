@@ -1,8 +1,9 @@
-"""What do the rows of a dataset hold, a stretch at a time, and are they the bytes that were written?
+"""Reads the rows of a dataset from its files, a stretch at a time, and checks that nothing has changed them.
 
-This is all that re-sharding, and assignment from a dataset, see of it. A *row* is a node in its part. An *item* is what
-a column has one of: an edge of a row, or the node itself; the items of a part are numbered in the order of rows. Files
-are read and not mapped, so memory holds what was asked for and nothing else.
+Re-sharding, assignment, reading back and export see a dataset through this. A *row* is a node in its part. An *item* is
+what a column has one of: an edge of a row, or the node itself. The items of a part or overlay (a *piece*) are numbered
+in the order of its rows; ``spans`` says in which piece the newest items of a row are. Files are read and not mapped, so
+memory holds what was asked for and nothing else; only the numbers of the rows that overlays stand for are mapped.
 
 Checksums are taken while columns are read: stretches of a file that were read one after the other, by whichever tasks,
 are added up to the checksum of the file. What leads to columns (offsets, keys) is checked as a whole before it is used.
@@ -10,19 +11,21 @@ are added up to the checksum of the file. What leads to columns (offsets, keys) 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file
-from hopstream.dataset.book import Owner, PartitionBook, ends_of
-from hopstream.dataset.chunks import overlaps
+from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file, offsets_of, open_array
+from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of, neighbor_dtype
+from hopstream.dataset.chunks import cut_counts, overlaps, positions_of
 from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.dataset.overlays import RowSpans, newest_spans
 from hopstream.dataset.paths import (
     Contents,
     edge_folder,
@@ -31,15 +34,23 @@ from hopstream.dataset.paths import (
     feature_paths,
     link_folder,
     node_folder,
+    piece_folders,
     split_path,
 )
 from hopstream.dataset.regions import Stretch, Stretches, add_stretch, file_record, read_into
+from hopstream.dataset.roots import check_is_here
 from hopstream.errors import FormatError
+from hopstream.kernels.gather import word_dtype
+from hopstream.kernels.segments import move_rows
 from hopstream.schema import EdgeType
 
 INT64 = np.dtype(np.int64)
-INDICES = PurePosixPath("indices.npy")
-"""The column that holds ids."""
+INDICES, EDGE_KEYS = "indices.npy", "key.npy"
+"""The columns of edges that hold the ids of their neighbours, and their keys."""
+GAP_BYTES = 1 << 14
+"""Stretches of a file that are nearer to each other than this are read as one."""
+BLOCK_ROWS = 1 << 18
+"""Rows whose places are looked up together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,36 +91,41 @@ class Columns:
     """The columns of a node type, or of an edge type in one direction; keys and offsets of nodes' rows are not in it.
 
     Attributes:
-        fixed: One value for each item.
-        ragged: Any number of elements for each item.
+        fixed: One value for each item: features, ids of neighbours, and what else is stored of edges.
+        features: Feature name to its file or files.
     """
 
     fixed: tuple[ColumnFile, ...]
-    ragged: tuple[RaggedFiles, ...]
+    features: Mapping[str, ColumnFile | RaggedFiles]
+
+    @property
+    def ragged(self) -> tuple[RaggedFiles, ...]:
+        """Any number of elements for each item."""
+        return tuple(files for files in self.features.values() if isinstance(files, RaggedFiles))
+
+    def named(self, name: str) -> ColumnFile:
+        """The column of a file, which is there."""
+        return next(column for column in self.fixed if column.name.name == name)
 
 
 def columns_of(contents: Contents, owner: Owner) -> Columns:
     """The columns that each part of a dataset has of an owner."""
-    features = contents.schema.nodes[owner] if isinstance(owner, str) else contents.schema.edges[owner[0]]
+    schemas = contents.schema.nodes[owner] if isinstance(owner, str) else contents.schema.edges[owner[0]]
     folder = owner_folder(0, owner)
-    ragged: list[RaggedFiles] = []
-    fixed: list[ColumnFile] = []
-    if not isinstance(owner, str):
-        names = {str(path) for name, f in features.items() for path in feature_paths(folder, name, f)}
-        names.add(str(folder / "indptr.npy"))
-        fixed = [
-            ColumnFile(PurePosixPath(name).relative_to(folder), np.dtype(expected.dtype))
-            for name, expected in expected_edges(contents, 0, *owner)
-            if name not in names
-        ]
-    for name, feature in features.items():
+    features: dict[str, ColumnFile | RaggedFiles] = {}
+    for name, feature in schemas.items():
         paths = [path.relative_to(folder) for path in feature_paths(folder, name, feature)]
         values = ColumnFile(paths[0], feature.numpy_dtype, feature.shape)
-        if feature.is_fixed_width:
-            fixed.append(values)
-        else:
-            ragged.append(RaggedFiles(values, ColumnFile(paths[1], INT64)))
-    return Columns(tuple(fixed), tuple(ragged))
+        features[name] = values if feature.is_fixed_width else RaggedFiles(values, ColumnFile(paths[1], INT64))
+    fixed = [files for files in features.values() if isinstance(files, ColumnFile)]
+    if not isinstance(owner, str):
+        beside = [(PurePosixPath(name).relative_to(folder), of) for name, of in expected_edges(contents, 0, *owner)]
+        fixed[:0] = [
+            ColumnFile(name, np.dtype(of.dtype))
+            for name, of in beside
+            if name.name != "indptr.npy" and name.parent.name != "features"
+        ]
+    return Columns(tuple(fixed), features)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -123,22 +139,53 @@ def owners_of(contents: Contents) -> list[Owner]:
     return [*contents.schema.nodes, *((t, d) for t in contents.schema.edges for d in contents.directions)]
 
 
-class DatasetRows:
-    """The rows of a dataset.
+@dataclass(frozen=True, slots=True, eq=False)
+class RowBlock:
+    """The newest items of some rows, all in one piece.
 
-    Whoever keeps changes beside the parts of a dataset answers the same questions about it as changed (``book``,
-    ``ids_of_keys``, ``keys``, ``starts``, ``read``, ``value_starts``, ``read_values``, ``splits``, ``links``), says how
-    much there is (``num_items``, ``num_bytes``), and checks its files (``leading_files``, ``check_files``,
-    ``check_read``). Inside a part rows ascend by key. Positions of items and elements are the reader's own, as long as
-    those of rows that follow each other do so, too. ``stretches`` says what ``read`` and ``read_values`` have read.
+    Attributes:
+        piece: The part or overlay that has them.
+        row_ids: int64[n], the id of the node of each row.
+        starts: int64[n], the position of its first item in the piece, ascending.
+        counts: int64[n], how many of its items are in the block.
+        places: int64[n], where its first item stands among the newest items of all rows, in the order of ids of nodes.
     """
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        """Look at a dataset; nothing is read yet."""
-        self.root, self.manifest = root, manifest
+    piece: int
+    row_ids: IntArray
+    starts: IntArray
+    counts: IntArray
+    places: IntArray
+
+    @property
+    def item_places(self) -> IntArray:
+        """int64[items], where each item stands among the newest items of all rows."""
+        return positions_of(self.places, self.counts)
+
+
+class DatasetRows:
+    """The rows of a dataset, as the newest of its deltas has them. Inside a part rows ascend by key.
+
+    Attributes:
+        root: Folder of the dataset.
+        manifest: Its manifest.
+        stretches: What ``read`` has read of each file.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, *, takes_sums: bool = True) -> None:
+        """Look at a dataset; nothing is read yet.
+
+        Args:
+            root: Its folder.
+            manifest: Its manifest.
+            takes_sums: Take checksums of what is read; not where files were checked before.
+        """
+        self.root, self.manifest, self._takes_sums = root, manifest, takes_sums
         self.stretches: Stretches = {}
         self._heads: dict[str, int] = {}
         self._columns: dict[Owner, Columns] = {}
+        self._piece_folders: dict[Owner, list[PurePosixPath]] = {}
+        self._overlay_rows: dict[tuple[EdgeOwner, int], list[IntArray]] = {}
 
     @property
     def contents(self) -> Contents:
@@ -155,6 +202,16 @@ class DatasetRows:
         if owner not in self._columns:
             self._columns[owner] = columns_of(self.contents, owner)
         return self._columns[owner]
+
+    def folders(self, owner: Owner) -> list[PurePosixPath]:
+        """The folder of each piece of an owner: parts, then overlays."""
+        if owner not in self._piece_folders:
+            if isinstance(owner, str):
+                folders = [node_folder(part, owner) for part in range(self.book.num_parts)]
+            else:
+                folders = piece_folders(self.book, *owner)
+            self._piece_folders[owner] = folders
+        return self._piece_folders[owner]
 
     def ids_of_keys(self, node_type: str, first: int, stop: int) -> IntArray:
         """int64[stop - first], the id of each key, in the range of ids.
@@ -173,59 +230,105 @@ class DatasetRows:
         """int64[n], the keys of some rows of a part."""
         return self._read(str(node_folder(part, node_type) / "key.npy"), first_row, stop_row)
 
-    def starts(self, owner: Owner, part: int, first_row: int, stop_row: int) -> IntArray:
-        """int64[n + 1], where the items of some rows of a part begin, and where the last row ends.
+    def keys_of_ids(self, node_type: str) -> Array:
+        """integer[num_nodes], the key of each id, in as few bytes as ids of neighbours take.
 
         Raises:
-            FormatError: The file is damaged.
+            FormatError: Keys are not 0..n-1, each once.
+        """
+        num_nodes, offsets = self.book.num_ids(node_type), self.book.node_offsets[node_type]
+        found, marks = np.empty(num_nodes, neighbor_dtype(num_nodes)), KeyMarks(f"{self.root}: {node_type}", num_nodes)
+        for first_id, part, begin, end in _steps(offsets):
+            keys = self.keys(node_type, part, begin, end)
+            marks.add(keys)
+            found[first_id : first_id + len(keys)] = keys
+        marks.check()
+        return found
+
+    def spans(self, owner: Owner, part: int, first_row: int, stop_row: int) -> RowSpans:
+        """Where the newest items of some rows of a part are.
+
+        Raises:
+            FormatError: A file is damaged.
         """
         if isinstance(owner, str):
-            return np.arange(first_row, stop_row + 1, dtype=np.int64)
-        name = str(edge_folder(part, *owner) / "indptr.npy")
-        starts = self._read(name, first_row, stop_row + 1)
-        self._check_ascending(name, starts, self.num_items(owner, part))
-        return starts
+            rows = np.arange(first_row, stop_row, dtype=np.int64)
+            return RowSpans(np.full(len(rows), part, np.int64), rows, np.ones(len(rows), np.int64))
+        pieces = self.book.pieces_of(owner, part)
+        if len(pieces) == 1:
+            bounds = self._indptr(owner, part, first_row, stop_row)
+            return RowSpans(np.full(stop_row - first_row, part, np.int64), bounds[:-1], np.diff(bounds))
+        found = newest_spans(
+            np.arange(first_row, stop_row, dtype=np.int64),
+            self._rows_of_overlays(owner, part),
+            lambda piece, first, stop: self._indptr(owner, int(pieces[piece]), first, stop),
+        )
+        return RowSpans(pieces[found.pieces], found.starts, found.counts)
 
-    def num_items(self, owner: Owner, part: int) -> int:
-        """How many items a part has."""
-        offsets = self.book.offsets(owner)
-        return int(offsets[part + 1] - offsets[part])
+    def blocks(self, owner: Owner, max_items: int) -> Iterator[RowBlock]:
+        """The newest items of all rows, in blocks of at most ``max_items``; the items of a hub are several blocks."""
+        place = 0
+        for first_id, part, begin, end in _steps(self.book.node_offsets[own_type(owner)]):
+            spans = self.spans(owner, part, begin, end)
+            places = offsets_of(spans.counts) + place
+            for piece in np.flatnonzero(np.bincount(spans.pieces)).tolist():
+                here = np.flatnonzero(spans.pieces == piece)
+                for rows, skipped, counts in cut_counts(spans.counts[here], max_items):
+                    which = here[rows]
+                    yield RowBlock(
+                        piece, first_id + which, spans.starts[which] + skipped, counts, places[which] + skipped
+                    )
+            place = int(places[-1])
 
     def num_bytes(self, owner: Owner) -> int:
-        """Bytes of the columns of all parts; it decides over how work is cut, and no more."""
+        """Bytes of the columns of all pieces; it decides over how work is cut, and no more."""
         columns = self.columns(owner)
         names = [c.name for c in columns.fixed] + [f.name for c in columns.ragged for f in (c.values, c.offsets)]
-        files = (str(owner_folder(p, owner) / name) for p in range(self.book.num_parts) for name in names)
-        return sum(self.manifest.files[name].num_bytes for name in files)
+        return sum(
+            self.manifest.files[str(folder / name)].num_bytes for folder in self.folders(owner) for name in names
+        )
 
-    def read(self, owner: Owner, part: int, column: ColumnFile, begin: int, end: int) -> Array:
-        """``dtype[end - begin, *shape]``, the values of some items of a part; checksums are taken on the way.
+    def read(self, owner: Owner, column: ColumnFile, piece: int, begin: int, end: int) -> Array:
+        """``dtype[end - begin, *shape]``, some values of a piece; checksums are taken on the way.
 
         Raises:
             FormatError: The file is missing or not as long as it must be; or a neighbour's id is out of range.
             ChecksumError: The same, where the file's checksum is another.
         """
-        name = str(owner_folder(part, owner) / column.name)
-        values = self._read(name, begin, end, is_summed=True)
-        if not isinstance(owner, str) and column.name == INDICES:
+        name = f"{self.folders(owner)[piece]}/{column.name}"
+        values = self._read(name, begin, end, is_summed=self._takes_sums)
+        if not isinstance(owner, str) and column.name.name == INDICES:
             self._check_range(name, values, self.book.num_ids(ends_of(*owner)[1]))
         return values
 
-    def value_starts(self, owner: Owner, part: int, column: RaggedFiles, begin: int, end: int) -> IntArray:
-        """int64[end - begin + 1], where the elements of some items of a part begin, and where the last one's end.
+    def read_spans(self, owner: Owner, column: ColumnFile, piece: int, starts: IntArray, counts: IntArray) -> Array:
+        """``dtype[sum(counts), *shape]``, values of some spans of a piece, ascending, one span after the other."""
+        found = [
+            take_rows(self.read(owner, column, piece, begin, end), starts[few] - begin, counts[few])
+            for few, begin, end in _near(starts, counts, GAP_BYTES // max(1, column.item_bytes))
+        ]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def element_spans(
+        self, owner: Owner, column: RaggedFiles, piece: int, starts: IntArray, counts: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Where the elements of items are, for items in some spans of a piece, ascending.
+
+        Returns:
+            starts: int64[sum(counts)], the position of the first element of each item in the piece.
+            counts: int64[sum(counts)], its number of elements.
 
         Raises:
             FormatError: The file is damaged.
         """
-        folder = owner_folder(part, owner)
-        name = str(folder / column.offsets.name)
-        starts = self._read(name, begin, end + 1)
-        self._check_ascending(name, starts, self.manifest.files[str(folder / column.values.name)].shape[0])
-        return starts
-
-    def read_values(self, owner: Owner, part: int, column: RaggedFiles, begin: int, end: int) -> Array:
-        """``dtype[end - begin, *shape]``, some elements of a part; checksums are taken on the way."""
-        return self._read(str(owner_folder(part, owner) / column.values.name), begin, end, is_summed=True)
+        found, lengths = [], []
+        folder = self.folders(owner)[piece]
+        num_elements = self.manifest.files[str(folder / column.values.name)].shape[0]
+        for few, begin, end in _near(starts, counts, GAP_BYTES // INT64.itemsize):
+            offsets = self._offsets(f"{folder}/{column.offsets.name}", begin, end, num_elements)
+            found.append(take_rows(offsets[:-1], starts[few] - begin, counts[few]))
+            lengths.append(take_rows(np.diff(offsets), starts[few] - begin, counts[few]))
+        return np.concatenate(found), np.concatenate(lengths)
 
     def splits(self, owner: str | EdgeType, name: str, max_keys: int) -> Iterator[IntArray]:
         """The keys of a split of nodes or edges, ascending, in blocks.
@@ -263,7 +366,7 @@ class DatasetRows:
         for owner in owners_of(self.manifest):
             columns = self.columns(owner)
             names = [c.name for c in columns.fixed] + [c.values.name for c in columns.ragged]
-            summed |= {str(owner_folder(p, owner) / name) for p in range(self.book.num_parts) for name in names}
+            summed |= {str(folder / name) for folder in self.folders(owner) for name in names}
         return tuple(name for name in self.manifest.files if name not in summed)
 
     def check_files(self, names: Iterable[str]) -> None:
@@ -311,6 +414,41 @@ class DatasetRows:
             add_stretch(self.stretches.setdefault(name, []), first_byte, values)
         return values
 
+    def _indptr(self, owner: EdgeOwner, piece: int, first: int, stop: int) -> IntArray:
+        """int64[stop - first + 1], where the edges of some rows of a piece begin."""
+        num_items = int(np.diff(self.book.offsets(owner))[piece])
+        return self._offsets(f"{self.folders(owner)[piece]}/indptr.npy", first, stop, num_items)
+
+    def _offsets(self, name: str, begin: int, end: int, num_items: int) -> IntArray:
+        """int64[end - begin + 1] of a file of offsets."""
+        offsets = self._read(name, begin, end + 1)
+        if int(offsets[0]) < 0 or int(offsets[-1]) > num_items or bool(np.any(offsets[1:] < offsets[:-1])):
+            self._fail(name, f"offsets must ascend from 0 to {num_items}")
+        return offsets
+
+    def _rows_of_overlays(self, owner: EdgeOwner, part: int) -> list[IntArray]:
+        """The rows that each overlay of a part stands for, mapped; they are checked once.
+
+        Raises:
+            FormatError: They do not ascend, or are not rows of the part.
+        """
+        key = (owner, part)
+        if key not in self._overlay_rows:
+            first, stop = self.book.node_offsets[own_type(owner)][part : part + 2]
+            found = []
+            for piece in self.book.pieces_of(owner, part)[1:]:
+                name, last = str(self.folders(owner)[piece] / "row.npy"), -1
+                rows = open_array(self.root / name, self.manifest.files[name])
+                for begin in range(0, len(rows), BLOCK_ROWS):
+                    block = rows[begin : begin + BLOCK_ROWS]
+                    self._check_range(name, block, int(stop - first))
+                    if int(block[0]) <= last or bool(np.any(block[1:] <= block[:-1])):
+                        self._fail(name, "rows must ascend, each once")
+                    last = int(block[-1])
+                found.append(rows)
+            self._overlay_rows[key] = found
+        return self._overlay_rows[key]
+
     def _head_bytes(self, name: str, record: FileRecord) -> int:
         """Where the values of a file begin, after a look at its header and size."""
         if name not in self._heads:
@@ -330,10 +468,6 @@ class DatasetRows:
     def _check_range(self, name: str, values: Array, num_ids: int) -> None:
         if len(values) and (int(values.min()) < 0 or int(values.max()) >= num_ids):
             self._fail(name, f"it holds {int(values.min())}..{int(values.max())}; wanted 0..{num_ids - 1}")
-
-    def _check_ascending(self, name: str, starts: IntArray, num_items: int) -> None:
-        if int(starts[0]) < 0 or int(starts[-1]) > num_items or bool(np.any(starts[1:] < starts[:-1])):
-            self._fail(name, f"offsets must ascend from 0 to {num_items}")
 
     def _fail(self, name: str, problem: str) -> None:
         """Say what is wrong with a file: that it was damaged on the way, or that it was written so.
@@ -358,3 +492,96 @@ def _pieces(first: int, stop: int, bounds: IntArray) -> Iterator[tuple[int, int,
     """Rows ``[begin, end)`` of each part's slice of ``[first, stop)``, as ``(part, begin, end, rows before)``."""
     for part, begin, end in overlaps(first, stop, bounds):
         yield part, begin - int(bounds[part]), end - int(bounds[part]), begin - first
+
+
+def _steps(node_offsets: IntArray) -> Iterator[tuple[int, int, int, int]]:
+    """Stretches of ``BLOCK_ROWS`` rows of all parts: ``(first id, part, first row, end row)``."""
+    for part in range(len(node_offsets) - 1):
+        first_id, num_rows = int(node_offsets[part]), int(node_offsets[part + 1] - node_offsets[part])
+        for begin in range(0, num_rows, BLOCK_ROWS):
+            yield first_id + begin, part, begin, min(begin + BLOCK_ROWS, num_rows)
+
+
+def _near(starts: IntArray, counts: IntArray, max_gap: int) -> Iterator[tuple[slice, int, int]]:
+    """Cuts ascending spans into runs that are read as one: ``(spans, first position, end position)``.
+
+    However many short gaps there are, no more is read at a time than was asked for and one span.
+    """
+    if not len(starts):
+        yield slice(0), 0, 0
+        return
+    ends = starts + counts
+    num_items, cuts = int(counts.sum()), [0, len(starts)]
+    if num_items < ends[-1] - starts[0]:
+        reaches = (starts - starts[0]) // max(1, num_items)
+        is_cut = (starts[1:] - ends[:-1] > max_gap) | (reaches[1:] != reaches[:-1])
+        cuts[1:1] = (np.flatnonzero(is_cut) + 1).tolist()
+    for low, high in itertools.pairwise(cuts):
+        yield slice(low, high), int(starts[low]), int(ends[high - 1])
+
+
+def take_rows(values: Array, starts: IntArray, counts: IntArray, order: IntArray | None = None) -> Array:
+    """The items of some rows, one row after the other.
+
+    Args:
+        values: What was read, in C order.
+        starts: int64[n], where the items of each row begin in it.
+        counts: int64[n], how many there are.
+        order: int64[n], which row comes when; None for the order given, and then ``values`` may be the result.
+    """
+    num_items = int(counts.sum())
+    if order is None:
+        if num_items == len(values):
+            return values
+        order = np.arange(len(counts))
+    out = np.empty((num_items, *values.shape[1:]), values.dtype)
+    if out.nbytes:
+        item_bytes = out.nbytes // num_items
+        word = word_dtype(item_bytes)
+        words, target = (array.reshape(-1).view(word) for array in (values, out))
+        move_rows(order, starts, counts, item_bytes // word.itemsize, words, target)
+    return out
+
+
+def own_type(owner: Owner) -> str:
+    """The node type whose nodes are the rows of an owner."""
+    return owner if isinstance(owner, str) else ends_of(*owner)[0]
+
+
+class KeyMarks:
+    """Checks that keys are ``0..num_keys - 1``, each once."""
+
+    def __init__(self, where: str, num_keys: int) -> None:
+        """Start without keys; ``where`` names what has them."""
+        self._where, self._is_seen = where, np.zeros(num_keys, np.bool_)
+
+    def add(self, keys: Array) -> None:
+        """Mark keys.
+
+        Raises:
+            FormatError: One is out of range.
+        """
+        if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= len(self._is_seen)):
+            self._refuse()
+        self._is_seen[keys] = True
+
+    def check(self) -> None:
+        """Raise ``FormatError`` unless every key was marked."""
+        if not self._is_seen.all():
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise FormatError(f"{self._where}: keys are not 0..{len(self._is_seen) - 1}, each once")
+
+
+def open_rows(root: str | Path) -> DatasetRows:
+    """The rows of the dataset in a folder, as they are now.
+
+    Raises:
+        FormatError: The folder is no finished dataset of a format that this version reads, or a part is not in it.
+        ChecksumError: The manifest is not the one that was written.
+    """
+    manifest = read_manifest(root)
+    for part in range(manifest.book.num_parts):
+        check_is_here(Path(root), part, manifest.dataset_id)
+    return DatasetRows(Path(root), manifest)

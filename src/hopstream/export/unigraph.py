@@ -127,10 +127,10 @@ def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[Chun
         if source.label_types:
             raise SchemaError("the graph has label types, which a unigraph cannot hold; write it before it is split")
         masks: EdgeMasks = {
-            t: {name: MemoryMask(keys, source.edges[t].num_edges) for name, keys in of.items()}
+            t: {name: MemoryMask(source.edges[t].num_edges, keys) for name, keys in of.items()}
             for t, of in source.edge_splits.items()
         }
-        return chunked_of_graph(source), masks
+        return chunked_of_graph(source.check()), masks
     path = local_path(source)
     if (path / MANIFEST).is_file():
         return chunked_of_dataset(path, scratch)

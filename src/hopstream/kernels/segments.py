@@ -1,4 +1,4 @@
-"""How are rows brought from the order of one set of parts into that of another, and edges between parts counted?
+"""Brings rows from the order of one set of parts into that of another, and counts edges between parts.
 
 [Algorithm] Rows are copied as words, in the order in which they are written, from wherever they lie in what was read.
 [Cost] Each item is read once and written once. Rows of one part ascend in what was read, so reads are as many
@@ -36,26 +36,6 @@ def move_rows(
         for word in range(num_words):
             out[place + np.uint64(word)] = values[first + np.uint64(word)]
         place += num_words
-
-
-@kernel
-def scatter_rows(
-    starts: np.ndarray, targets: np.ndarray, counts: np.ndarray, width: int, values: np.ndarray, out: np.ndarray
-) -> None:
-    """Copy rows to where they belong.
-
-    Args:
-        starts: int64[n], the first item of each row in ``values``.
-        targets: int64[n], where it goes in ``out``.
-        counts: int64[n], the items of each row.
-        width: Words per item.
-        values: words[m], what was read.
-        out: words[k], out; what no row goes to stays as it is.
-    """
-    for i in range(len(starts)):
-        source, target = np.uint64(starts[i] * width), np.uint64(targets[i] * width)
-        for word in range(np.uint64(counts[i] * width)):
-            out[target + np.uint64(word)] = values[source + np.uint64(word)]
 
 
 @kernel

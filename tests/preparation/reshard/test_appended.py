@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
-from hopstream.dataset import newest_rows as newest
-from hopstream.dataset.rows import owners_of
+from hopstream.dataset import rows as dataset_rows
+from hopstream.dataset.rows import open_rows
 from hopstream.engine.settings import memory_bytes
 from hopstream.errors import ChecksumError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.preparation.append.run import append
 from hopstream.preparation.reshard.run import reshard
-from hopstream.preparation.reshard.workplace import own_type
 from hopstream.preparation.write import write_parts
 from tests.dataset.timed_graphs import KNOWS
 from tests.grown import grow
@@ -40,11 +39,9 @@ def grown():
 @pytest.mark.parametrize(("num_parts", "num_appends", "gap"), [(1, 3, 1), (3, 1, 1 << 14), (2, 3, 64)])
 @pytest.mark.parametrize("keeps", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_bytes_are_those_of_one_go(tmp_path, monkeypatch, num_parts, num_appends, gap, keeps):
-    monkeypatch.setattr(newest, "GAP_BYTES", gap)
-    monkeypatch.setattr(newest, "BLOCK_ITEMS", 7)
-    if gap == 1:  # windows of a few rows, of which none is kept for long
-        for name, value in (("STEP_ROWS", 2), ("WINDOW_ROWS", 4), ("MAX_ROWS", 6)):
-            monkeypatch.setattr(newest, name, value)
+    monkeypatch.setattr(dataset_rows, "GAP_BYTES", gap)
+    if gap == 1:
+        monkeypatch.setattr(dataset_rows, "BLOCK_ROWS", 3)
     graph, options = grown(), {**OPTIONS, "keep_edge_keys": keeps}
     graph.write(tmp_path / "d", num_parts, num_appends, **options)
     found = reshard(tmp_path / "d", tmp_path / "new", num_parts=3, method="hash", num_workers=0)
@@ -56,52 +53,16 @@ def test_bytes_are_those_of_one_go(tmp_path, monkeypatch, num_parts, num_appends
     assert report.edges_between == told.edges_between
 
 
-def test_any_stretch_is_that_of_the_whole(tmp_path, monkeypatch, rng):
-    """Rows, items and elements from anywhere, in any order, with windows of a few rows."""
-    grown().write(tmp_path / "d", 2, 3, **OPTIONS)
-    whole = newest.open_rows(tmp_path / "d")
-    for name, value in (("STEP_ROWS", 2), ("WINDOW_ROWS", 6), ("MAX_ROWS", 8), ("GAP_BYTES", 16)):
-        monkeypatch.setattr(newest, name, value)
-    rows = newest.open_rows(tmp_path / "d")
-    num_ragged = 0
-    for owner in owners_of(rows.contents)[len(rows.contents.schema.nodes) :]:
-        for part in range(rows.book.num_parts):
-            num_rows, num_items = (
-                int(np.diff(rows.book.node_offsets[own_type(owner)])[part]),
-                rows.num_items(owner, part),
-            )
-            starts = whole.starts(owner, part, 0, num_rows)
-            assert starts[-1] == num_items
-            for _ in range(8):
-                first, stop = np.sort(rng.integers(0, num_rows + 1, 2)).tolist()
-                assert rows.starts(owner, part, first, stop).tolist() == starts[first : stop + 1].tolist()
-                begin, end = np.sort(rng.integers(0, num_items + 1, 2)).tolist()
-                for column in rows.columns(owner).fixed:
-                    values = whole.read(owner, part, column, 0, num_items)
-                    assert rows.read(owner, part, column, begin, end).tobytes() == values[begin:end].tobytes()
-                for ragged in rows.columns(owner).ragged:
-                    places = whole.value_starts(owner, part, ragged, 0, num_items)
-                    if begin < end:
-                        found = rows.value_starts(owner, part, ragged, begin, end)
-                        assert found.tolist() == places[begin : end + 1].tolist()
-                    low, high = np.sort(rng.integers(0, int(places[-1]) + 1, 2)).tolist()
-                    values = whole.read_values(owner, part, ragged, 0, int(places[-1]))
-                    assert rows.read_values(owner, part, ragged, low, high).tobytes() == values[low:high].tobytes()
-                    num_ragged += 1
-    assert num_ragged
-    assert sum(kept.stop_row - kept.first_row for kept in rows._windows.values()) <= 8
-
-
 def test_rows_of_an_overlay_that_do_not_ascend_are_told(tmp_path):
     written(tmp_path / "d", 2, 1)
-    rows = newest.open_rows(tmp_path / "d")
+    rows = open_rows(tmp_path / "d")
     (name, *_) = (name for name, record in rows.manifest.files.items() if "/row.npy" in name and record.shape[0] > 1)
     path = tmp_path / "d" / name
     numbers = np.load(path)
     np.save(path, numbers[::-1])
     part, edge_type = int(name[5:10]), tuple(name.split("/")[3].split("__"))
     with pytest.raises(ChecksumError, match=r"row\.npy"):
-        rows.starts((edge_type, name.split("/")[4]), part, 0, 1)
+        rows.spans((edge_type, name.split("/")[4]), part, 0, 1)
 
 
 RESHARD = """

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import extend_checksum
-from hopstream.dataset import newest_rows as newest
 from hopstream.dataset import rows
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.manifest import Manifest, read_manifest
@@ -56,7 +55,7 @@ def test_what_is_summed_while_it_is_read_is_not_read_again(tmp_path, monkeypatch
     )
     cut_small(monkeypatch, 30)
     reshard_here(tmp_path)
-    assert sorted(checked) == sorted(newest.open_rows(tmp_path / "old").leading_files)
+    assert sorted(checked) == sorted(rows.open_rows(tmp_path / "old").leading_files)
     assert not any(name.endswith(("indices.npy", "weight_alias.npy")) for name in checked)
 
 

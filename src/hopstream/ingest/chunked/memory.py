@@ -55,25 +55,30 @@ class MemoryRagged(RaggedSource):
         for first, last in cut_rows(offsets, self.element_bytes):
             yield slice_rows(self._array, start + first, start + last)
 
+    def lengths(self, start: int, stop: int) -> IntArray:
+        """As ``RaggedSource.lengths``."""
+        return np.diff(self._array.offsets[start : stop + 1])
+
 
 class MemoryMask(ColumnSource):
-    """A split in memory, as a mask."""
+    """A split in memory, or mapped, as a mask."""
 
-    def __init__(self, keys: IntArray, num_nodes: int) -> None:
-        """Keep the keys, which ascend."""
+    def __init__(self, num_rows: int, *keys: IntArray) -> None:
+        """Keep the keys, which ascend over all arrays together."""
         self._keys = keys
-        self.num_rows, self.dtype, self.shape = num_nodes, np.dtype(np.bool_), ()
+        self.num_rows, self.dtype, self.shape = num_rows, np.dtype(np.bool_), ()
 
     def read(self, start: int, stop: int) -> Array:
         """As ``ColumnSource.read``."""
-        first, last = np.searchsorted(self._keys, [start, stop])
         mask = np.zeros(stop - start, np.bool_)
-        mask[self._keys[first:last] - start] = True
+        for keys in self._keys:
+            first, last = np.searchsorted(keys, [start, stop])
+            mask[keys[first:last] - start] = True
         return mask
 
 
 class MemoryEdges(EdgeSource):
-    """Ends in memory, which ``Graph.check`` has seen."""
+    """Ends in memory, or mapped, which are keys of nodes."""
 
     def __init__(self, table: EdgeTable) -> None:
         """Keep the table."""
@@ -94,34 +99,28 @@ class MemoryEdges(EdgeSource):
             raise FormatError(f"edges {piece.first}..{piece.stop} of {self.num_edges}; the piece is another graph's")
         for first in range(piece.first, piece.stop, BLOCK_ROWS):
             stop = min(first + BLOCK_ROWS, piece.stop)
-            yield first, self._table.src_keys[first:stop], self._table.dst_keys[first:stop]
+            src_keys, dst_keys = self._table.src_keys[first:stop], self._table.dst_keys[first:stop]
+            yield first, np.ascontiguousarray(src_keys), np.ascontiguousarray(dst_keys)
 
 
-def chunked_of_graph(graph: Graph, *, with_features: bool = True) -> ChunkedGraph:
-    """A graph in memory as a source of pieces; it shares the graph's arrays.
+def chunked_of_graph(graph: Graph) -> ChunkedGraph:
+    """A graph in memory, checked, as a source of pieces; it shares the graph's arrays.
 
-    Args:
-        graph: The graph. Its splits of edges and its label types are left behind: a chunked graph has none.
-        with_features: Whether features are there.
+    Splits of edges and label types are left behind: a chunked graph has none.
     """
-    graph.check()
     return ChunkedGraph(
         name="graph",
         root=Path(),
         nodes={
             t: ChunkedNodes(
                 num_nodes=table.num_nodes,
-                features=_columns(table.features) if with_features else {},
-                masks={name: MemoryMask(keys, table.num_nodes) for name, keys in graph.splits.get(t, {}).items()},
+                features=_columns(table.features),
+                masks={name: MemoryMask(table.num_nodes, keys) for name, keys in graph.splits.get(t, {}).items()},
             )
             for t, table in graph.nodes.items()
         },
         edges={
-            t: ChunkedEdges(
-                num_edges=table.num_edges,
-                ends=MemoryEdges(table),
-                features=_columns(table.features) if with_features else {},
-            )
+            t: ChunkedEdges(num_edges=table.num_edges, ends=MemoryEdges(table), features=_columns(table.features))
             for t, table in graph.edges.items()
         },
     )

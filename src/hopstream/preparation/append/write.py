@@ -180,7 +180,7 @@ class DeltaWriter:
             num_parts=manifest.book.num_parts, keep_edge_keys=manifest.has_edge_keys,
             neighbor_keys=manifest.has_neighbor_keys,
         )  # fmt: skip
-        old_degrees = reader.degrees(rows.rows) if reader is not None else np.zeros_like(rows.counts)
+        old_degrees = reader.spans(rows.rows).counts if reader is not None else np.zeros_like(rows.counts)
         indptr, files = offsets_of(old_degrees + rows.counts), BlockFiles(self.root)
         for begin, end in self._blocks(owner, indptr):
             old = reader.read(rows.rows[begin:end]) if reader is not None else None

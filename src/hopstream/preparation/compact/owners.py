@@ -1,4 +1,4 @@
-"""Which part gets each node of a dataset when what was appended is folded in?
+"""Gives each node of a dataset a part when what was appended is folded in.
 
 [Algorithm] Nodes that were there keep their parts. Of the bytes of new nodes each part gets what it lacks of an even
     share of all bytes, as a stretch of their keys, in the order of parts. A node's bytes are those of its row and its
@@ -71,7 +71,7 @@ def _new_bytes(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.float64
             stop = min(first + BLOCK_KEYS, num_rows)
             num_bytes = np.full(stop - first, _item_bytes(rows, node_type))
             for owner in owners:
-                num_bytes += np.diff(rows.starts(owner, part, first, stop)) * _item_bytes(rows, owner)
+                num_bytes += rows.spans(owner, part, first, stop).counts * _item_bytes(rows, owner)
             yield num_bytes
 
 

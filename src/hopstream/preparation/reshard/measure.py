@@ -1,6 +1,6 @@
-"""How many items, and elements of ragged features, does each new part get of each stretch of keys?
+"""Counts the items, and elements of ragged features, that each new part gets of each stretch of keys.
 
-What comes before a stretch says where its own begins in each new part, so that every task knows its places.
+The counts of all stretches before one say where its own items begin in each new part, so every task knows its places.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import IntArray, write_array
+from hopstream.arrays import IntArray, offsets_of, write_array
 from hopstream.dataset.book import Owner
 from hopstream.dataset.rows import RaggedFiles
 from hopstream.engine import task
 from hopstream.kernels.placement import add_amounts
+from hopstream.preparation.reshard.number import places_of_parts
 from hopstream.preparation.reshard.segments import Segments, locate
 from hopstream.preparation.reshard.workplace import Workplace, workplace_of
+
+ITEM_BYTES = 32
+"""What counting the elements of one item takes."""
 
 
 @task
@@ -41,13 +45,12 @@ def measure_blocks(args: dict[str, Any]) -> dict[str, Any]:
 def num_elements(workplace: Workplace, owner: Owner, column: RaggedFiles, segments: Segments) -> IntArray:
     """int64[n], the elements of all items of each row."""
     found = np.zeros(len(segments.counts), np.int64)
-    for first, stop, piece in segments.pieces(workplace.plan.piece_items(8)):
-        ends = piece.old_starts + piece.counts
-        for part in np.unique(piece.old_parts).tolist():
-            places = np.flatnonzero(piece.old_parts == part)
-            begin, end = int(piece.old_starts[places[0]]), int(ends[places[-1]])
-            starts = workplace.rows.value_starts(owner, part, column, begin, end)
-            found[first:stop][places] += starts[ends[places] - begin] - starts[piece.old_starts[places] - begin]
+    num_pieces = len(workplace.rows.folders(owner))
+    for first, stop, piece in segments.pieces(workplace.plan.piece_items(ITEM_BYTES)):
+        for number, places in places_of_parts(piece.old_pieces, num_pieces):
+            starts, counts = piece.old_starts[places], piece.counts[places]
+            _, lengths = workplace.rows.element_spans(owner, column, number, starts, counts)
+            found[first:stop][places] += np.diff(offsets_of(lengths)[offsets_of(counts)])
     return found
 
 

@@ -1,8 +1,8 @@
-"""How do the rows of a stretch of keys get from the files of old parts into those of new ones?
+"""Moves the rows of a stretch of keys from the files of old parts and overlays into those of new parts.
 
-A task takes some blocks of keys, and of these as many rows as fit its memory. What is read of a column is a stretch of
-each old part, and what is written a stretch of each new one. Neighbours get their new ids on the way; all else is
-copied as it is, for a row's edges keep their order, and what is stored beside them does not look outside of the row.
+A task takes some blocks of keys, and of these as many rows as fit its memory. What it reads of a column is a stretch of
+each old piece, and what it writes a stretch of each new part. Neighbours get their new ids on the way. All else is
+copied as it is: a row's edges keep their order, and no column says anything of edges outside of the row.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from hopstream.arrays import Array, IntArray, offsets_of, open_array
 from hopstream.dataset.balance import MAX_MATRIX_PARTS
 from hopstream.dataset.book import ends_of
 from hopstream.dataset.regions import RegionWriter
-from hopstream.dataset.rows import INDICES, ColumnFile, RaggedFiles, owner_folder
+from hopstream.dataset.rows import INDICES, ColumnFile, RaggedFiles, own_type, owner_folder
 from hopstream.dataset.stored_columns import integers
 from hopstream.engine import task
 from hopstream.kernels.segments import count_parts
 from hopstream.kernels.spill import take_ids
 from hopstream.preparation.reshard.number import places_of_parts
 from hopstream.preparation.reshard.segments import Moves, Segments, locate
-from hopstream.preparation.reshard.workplace import Workplace, own_type, workplace_of
+from hopstream.preparation.reshard.workplace import Workplace, workplace_of
 
 
 @task
@@ -49,7 +49,7 @@ class _Mover:
         firsts = open_array(workplace.firsts_path(number))[:, first_block]
         self.next_items: IntArray = firsts[0].copy()
         self.next_elements: IntArray = firsts[1:].copy()
-        self.num_old_parts, self.num_parts = self.rows.book.num_parts, self.plan.settings.num_parts
+        self.num_old_pieces, self.num_parts = len(self.rows.folders(self.owner)), self.plan.settings.num_parts
         self.new_ids: Array | None = None
         self.other_offsets: IntArray = np.empty(0, np.int64)
         if not isinstance(self.owner, str):
@@ -74,7 +74,7 @@ class _Mover:
             if not isinstance(self.owner, str):
                 self._write_indptr(new_ids, segments)
             for _, _, piece in segments.pieces(self.piece_items):
-                moves = Moves(piece, self.num_old_parts, self.num_parts)
+                moves = Moves(piece, self.num_old_pieces, self.num_parts)
                 for column in self.columns.fixed:
                     self._move(column, moves)
                 for ragged, next_elements in zip(self.columns.ragged, self.next_elements, strict=True):
@@ -101,18 +101,14 @@ class _Mover:
         """Write one value for each item."""
         if not column.item_bytes:
             return
-        read = partial(self._read, column)
-        values = moves.moved(moves.read(column.dtype, column.shape, read))
-        new_ids = self.new_ids if column.name == INDICES else None
+        values = moves.moved(partial(self.rows.read_spans, self.owner, column))
+        new_ids = self.new_ids if column.name.name == INDICES else None
         if new_ids is not None:
             take_ids(values, new_ids, values)
         for part, first_item, begin, end in moves.new:
             self._write(column, part, first_item, values[begin:end])
             if new_ids is not None and self.is_counted:
                 self._count(part, values[begin:end])
-
-    def _read(self, column: ColumnFile, part: int, begin: int, end: int) -> Array:
-        return self.rows.read(self.owner, part, column, begin, end)
 
     def _write(self, column: ColumnFile, part: int, first_item: int, values: Array) -> None:
         path = owner_folder(part, self.owner) / column.name
@@ -130,19 +126,20 @@ class _Mover:
 
     def _move_ragged(self, column: RaggedFiles, piece: Segments, moves: Moves, next_elements: IntArray) -> None:
         """Write where the elements of each item end, and the elements."""
-        starts: dict[int, IntArray] = {}
-
-        def lengths_of(part: int, begin: int, end: int) -> IntArray:
-            starts[part] = self.rows.value_starts(self.owner, part, column, begin, end)
-            return np.diff(starts[part])
-
-        lengths = moves.moved(moves.read(np.dtype(np.int64), (), lengths_of))
         old_starts, new_starts, counts = (np.zeros(len(piece.counts), np.int64) for _ in range(3))
-        for part, begin, _ in moves.old:
-            places = np.flatnonzero(piece.old_parts == part)
-            first = piece.old_starts[places] - begin
-            old_starts[places] = starts[part][first]
-            counts[places] = starts[part][first + piece.counts[places]] - old_starts[places]
+        places_of_pieces = dict(places_of_parts(piece.old_pieces, self.num_old_pieces))
+
+        def lengths_of(number: int, starts: IntArray, num_items: IntArray) -> IntArray:
+            """The elements of each item; keeps where those of each row are."""
+            first_elements, lengths = self.rows.element_spans(self.owner, column, number, starts, num_items)
+            bounds, places = offsets_of(num_items), places_of_pieces[number]
+            counts[places] = np.diff(offsets_of(lengths)[bounds])
+            # A row without items is said to begin where the next one does.
+            last = first_elements[-1:] + lengths[-1:] if len(lengths) else np.zeros(1, np.int64)
+            old_starts[places] = np.append(first_elements, last)[bounds[:-1]]
+            return lengths
+
+        lengths = moves.moved(lengths_of)
         for part, first_item, begin, end in moves.new:
             ends = offsets_of(lengths[begin:end])[1:] + next_elements[part]
             self._write(column.offsets, part, first_item + 1, ends)
@@ -151,15 +148,12 @@ class _Mover:
             new_starts[places] = offsets[:-1]
             next_elements[part] = offsets[-1]
         elements = Segments(
-            old_parts=piece.old_parts, old_starts=old_starts, counts=counts, new_parts=piece.new_parts,
+            old_pieces=piece.old_pieces, old_starts=old_starts, counts=counts, new_parts=piece.new_parts,
             new_starts=new_starts,
         )  # fmt: skip
-        read = partial(self._read_values, column)
+        read = partial(self.rows.read_spans, self.owner, column.values)
         for _, _, few in elements.pieces(self.plan.piece_items(column.values.item_bytes)):
-            few_moves = Moves(few, self.num_old_parts, self.num_parts)
-            values = few_moves.moved(few_moves.read(column.values.dtype, column.values.shape, read))
+            few_moves = Moves(few, self.num_old_pieces, self.num_parts)
+            values = few_moves.moved(read)
             for part, first_element, begin, end in few_moves.new:
                 self._write(column.values, part, first_element, values[begin:end])
-
-    def _read_values(self, column: RaggedFiles, part: int, begin: int, end: int) -> Array:
-        return self.rows.read_values(self.owner, part, column, begin, end)

@@ -27,7 +27,6 @@ from hopstream.dataset.book import Owner, PartitionBook, neighbor_dtype
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.lock import hold, place_to_write
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.newest_rows import open_rows
 from hopstream.dataset.paths import (
     Expected,
     expected_edges,
@@ -39,7 +38,7 @@ from hopstream.dataset.paths import (
 )
 from hopstream.dataset.regions import Stretches, make_file, merge_stretches
 from hopstream.dataset.replace import check_target
-from hopstream.dataset.rows import DatasetRows, owner_folder, owners_of
+from hopstream.dataset.rows import DatasetRows, open_rows, owner_folder, owners_of
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.engine import Task, kind_of
 from hopstream.engine.allotment import Allotment, Choice, allot

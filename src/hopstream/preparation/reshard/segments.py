@@ -1,23 +1,19 @@
-"""Where are the items of a stretch of keys, where do they go, and how are those of one column brought there?"""
+"""Finds where the items of a stretch of keys are and where they go, and brings those of a column there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.dataset.book import Owner
-from hopstream.dataset.chunks import row_chunks
+from hopstream.dataset.chunks import cut_counts
 from hopstream.dataset.regions import read_array
-from hopstream.kernels.segments import move_rows
+from hopstream.dataset.rows import own_type, take_rows
 from hopstream.preparation.reshard.number import parts_of, places_of_parts
-from hopstream.preparation.reshard.workplace import Workplace, own_type
-
-WORDS = tuple(np.dtype(name) for name in ("uint64", "uint32", "uint16", "uint8"))
-"""What items are copied as: the largest that divides them."""
+from hopstream.preparation.reshard.workplace import Workplace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,14 +21,14 @@ class Segments:
     """The items of some rows, in the order of keys.
 
     Attributes:
-        old_parts: int64[n], the part that each row is read from.
-        old_starts: int64[n], its first item there. The items of a part's rows follow each other.
+        old_pieces: int64[n], the part or overlay that each row is read from.
+        old_starts: int64[n], its first item there, ascending in each piece.
         counts: int64[n], its number of items.
         new_parts: int64[n], the part that it goes to.
         new_starts: int64[n], its first item there. The items of a part's rows follow each other.
     """
 
-    old_parts: IntArray
+    old_pieces: IntArray
     old_starts: IntArray
     counts: IntArray
     new_parts: IntArray
@@ -40,68 +36,55 @@ class Segments:
 
     def pieces(self, max_items: int) -> Iterator[tuple[int, int, Segments]]:
         """``(first row, end row, segments)`` of about ``max_items`` items; a row with more is cut into several."""
-        for first, stop, begin, end in row_chunks(offsets_of(self.counts), max_items):
-            if end - begin <= max_items:
-                yield first, stop, self._rows(first, stop, 0, None)
-            else:
-                for start in range(0, end - begin, max_items):
-                    yield first, stop, self._rows(first, stop, start, min(max_items, end - begin - start))
-
-    def _rows(self, first: int, stop: int, skipped: int, count: int | None) -> Segments:
-        counts = self.counts[first:stop] if count is None else np.array([count], np.int64)
-        return Segments(
-            old_parts=self.old_parts[first:stop], old_starts=self.old_starts[first:stop] + skipped, counts=counts,
-            new_parts=self.new_parts[first:stop], new_starts=self.new_starts[first:stop] + skipped,
-        )  # fmt: skip
+        for rows, skipped, counts in cut_counts(self.counts, max_items):
+            yield rows.start, rows.stop, Segments(
+                old_pieces=self.old_pieces[rows], old_starts=self.old_starts[rows] + skipped, counts=counts,
+                new_parts=self.new_parts[rows], new_starts=self.new_starts[rows] + skipped,
+            )  # fmt: skip
 
 
-Read = Callable[[int, int, int], Array]
-"""``read(part, begin, end)``, the values of some items of an old part."""
+Read = Callable[[int, IntArray, IntArray], Array]
+"""``read(piece, starts, counts)``, the values of some spans of items of an old piece, one span after the other."""
 
 
 class Moves:
-    """How the rows of one piece get from the order of old parts into that of new ones, for any column."""
+    """How some rows get from the order of old pieces into that of new parts, for any column."""
 
-    def __init__(self, segments: Segments, num_old_parts: int, num_new_parts: int) -> None:
-        """Find what is read of each old part, and in which order rows are written."""
-        self.counts = segments.counts
-        self.starts = np.empty(len(self.counts), np.int64)
-        self.old: list[tuple[int, int, int]] = []
-        self.num_items = 0
-        for part, places in places_of_parts(segments.old_parts, num_old_parts):
-            begin = int(segments.old_starts[places[0]])
-            end = int(segments.old_starts[places[-1]] + self.counts[places[-1]])
-            self.starts[places] = segments.old_starts[places] + (self.num_items - begin)
-            self.old.append((part, begin, end))
-            self.num_items += end - begin
+    def __init__(self, segments: Segments, num_old_pieces: int, num_new_parts: int) -> None:
+        """Find what is read of each old piece, and in which order rows are written."""
+        self._counts = segments.counts
+        self._old: list[tuple[int, IntArray, IntArray]] = []
+        self._starts = np.empty(len(self._counts), np.int64)
+        num_read = 0
+        for piece, places in places_of_parts(segments.old_pieces, num_old_pieces):
+            counts = self._counts[places]
+            self._starts[places] = num_read + offsets_of(counts)[:-1]
+            self._old.append((piece, segments.old_starts[places], counts))
+            num_read += int(counts.sum())
+        self._num_read = num_read
         self.new: list[tuple[int, int, int, int]] = []
-        orders = []
-        done = 0
+        orders, done = [np.empty(0, np.int64)], 0
         for part, places in places_of_parts(segments.new_parts, num_new_parts):
-            num_here = int(self.counts[places].sum())
+            num_here = int(self._counts[places].sum())
             self.new.append((part, int(segments.new_starts[places[0]]), done, done + num_here))
             orders.append(places)
             done += num_here
-        self.order = np.concatenate(orders) if orders else np.empty(0, np.int64)
+        self._order = np.concatenate(orders)
 
-    def read(self, dtype: np.dtype[Any], shape: tuple[int, ...], read: Read) -> Array:
-        """``dtype[num_items, *shape]``, what is read of all old parts, one after the other."""
-        values = np.empty((self.num_items, *shape), dtype)
-        done = 0
-        for part, begin, end in self.old:
-            values[done : done + end - begin] = read(part, begin, end)
-            done += end - begin
-        return values
-
-    def moved(self, values: Array) -> Array:
-        """The same values in the order of new parts."""
-        out = np.empty_like(values)
-        if values.nbytes:
-            item_bytes = values.nbytes // len(values)
-            word = next(word for word in WORDS if item_bytes % word.itemsize == 0)
-            flat, flat_out = (array.reshape(-1).view(word) for array in (values, out))
-            move_rows(self.order, self.starts, self.counts, item_bytes // word.itemsize, flat, flat_out)
-        return out
+    def moved(self, read: Read) -> Array:
+        """What is read of all old pieces, in the order of new parts."""
+        values, done = np.empty(0), 0
+        for spans in self._old:
+            here = read(*spans)
+            if not done:  # one piece is not copied
+                values = (
+                    here if len(here) == self._num_read else np.empty((self._num_read, *here.shape[1:]), here.dtype)
+                )
+            if values is not here:
+                values[done : done + len(here)] = here
+            done += len(here)
+            del here  # it would stay while the next piece is read
+        return take_rows(values, self._starts, self._counts, self._order)
 
 
 def locate(
@@ -120,16 +103,16 @@ def locate(
     old_offsets, new_offsets = rows.book.node_offsets[node_type], workplace.node_offsets(node_type)
     old_ids = rows.ids_of_keys(node_type, first_key, stop_key)
     new_ids = read_array(workplace.table_path("by_key", node_type), first_key, stop_key)
-    old_parts, new_parts = parts_of(old_ids, old_offsets), parts_of(new_ids, new_offsets)
-    old_starts, new_starts, counts = (np.empty(len(old_ids), np.int64) for _ in range(3))
-    for part, places in places_of_parts(old_parts, len(old_offsets) - 1):
+    new_parts = parts_of(new_ids, new_offsets)
+    old_pieces, old_starts, new_starts, counts = (np.empty(len(old_ids), np.int64) for _ in range(4))
+    for part, places in places_of_parts(parts_of(old_ids, old_offsets), len(old_offsets) - 1):
         first_row = int(old_ids[places[0]] - old_offsets[part])
-        starts = rows.starts(owner, part, first_row, first_row + len(places))
-        old_starts[places], counts[places] = starts[:-1], np.diff(starts)
+        spans = rows.spans(owner, part, first_row, first_row + len(places))
+        old_pieces[places], old_starts[places], counts[places] = spans.pieces, spans.starts, spans.counts
     for part, places in places_of_parts(new_parts, len(new_offsets) - 1):
         offsets = offsets_of(counts[places]) + next_items[part]
         new_starts[places] = offsets[:-1]
         next_items[part] = offsets[-1]
     return new_ids, Segments(
-        old_parts=old_parts, old_starts=old_starts, counts=counts, new_parts=new_parts, new_starts=new_starts
+        old_pieces=old_pieces, old_starts=old_starts, counts=counts, new_parts=new_parts, new_starts=new_starts
     )

@@ -12,8 +12,7 @@ from typing import Any
 
 from hopstream.arrays import IntArray
 from hopstream.dataset.book import Owner
-from hopstream.dataset.newest_rows import open_rows
-from hopstream.dataset.rows import DatasetRows, owners_of
+from hopstream.dataset.rows import DatasetRows, open_rows, owners_of
 from hopstream.preparation.job_folder import PLAN, JobFolder
 from hopstream.preparation.reshard.plan import Plan, block_bounds
 from hopstream.schema import EdgeType
