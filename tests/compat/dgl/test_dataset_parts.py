@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hopstream
-from hopstream.compat.dgl import binary, dataset_parts
+from hopstream.compat.dgl import binary
 from hopstream.compat.dgl.dataset_parts import DatasetParts
 from hopstream.compat.dgl.distributed import partition_graph, read_partitions
 from hopstream.compat.dgl.writing import write_part_files
@@ -45,7 +45,6 @@ def write(root: Path, graph, num_parts: int, **options) -> dict[str, bytes]:
     ids=["plain", "typed", "without edges"],
 )
 def test_files_of_a_dataset_are_those_of_its_graph(tmp_path, monkeypatch, graph, options, num_parts):
-    monkeypatch.setattr(dataset_parts, "BLOCK_EDGES", 7)
     monkeypatch.setattr(binary, "BLOCK_BYTES", 50)
     if "time_attr" in options:
         (edge_type,), (table,) = graph.edges, graph.edges.values()
@@ -101,7 +100,6 @@ def test_one_part_is_held_at_a_time(tmp_path, monkeypatch):
     hopstream.write_parts(graph, tmp_path / "dataset", owners={"node": owner}, num_parts=num_parts)
     del graph
     monkeypatch.setattr(binary, "BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr(dataset_parts, "BLOCK_EDGES", 1 << 10)
     (tmp_path / "scratch").mkdir()
     dataset = open_dataset(tmp_path / "dataset")
     tracemalloc.start()

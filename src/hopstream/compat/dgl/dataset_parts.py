@@ -24,10 +24,8 @@ from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType
 
-BLOCK_EDGES = 1 << 20
-"""Edges that are looked at at once."""
 RECORD = 5
-"""Numbers of an edge that leaves a part: place of its type, key, number, and the numbers of its ends."""
+"""Numbers of an edge: place of its type, key, number, and the numbers of its ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +82,7 @@ class DatasetParts(PartSource):
 
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
         """The part, the sources of its edges, the edges that leave it, and their destinations."""
-        inner = self._inner_edges(self._dataset.open_part(part))
+        inner = np.concatenate([np.empty((RECORD, 0), np.int64), *self._records(self._dataset.open_part(part))], axis=1)
         path = self._leaving_path(part)
         leaving = np.fromfile(path, np.int64) if path.exists() else np.empty(0, np.int64)
         types, *others = np.concatenate([inner, leaving.reshape(-1, RECORD).T], axis=1)
@@ -120,29 +118,14 @@ class DatasetParts(PartSource):
 
     def _spill(self, arrays: PartArrays) -> None:
         """Append the edges that come into a part from others to the files of these."""
-        part = arrays.part
-        for row, edge_type in enumerate(self._edge_types):
-            held = arrays.edges[edge_type, "in"]
-            keys = _keys_of(held)
-            numbers = np.empty(len(keys), np.int64)
-            numbers[np.argsort(keys)] = np.arange(len(keys))
-            numbers += self.edge_ranges[edge_type][part, 0]
-            offsets = self._id_offsets[edge_type[0]]
-            for first in range(0, len(keys), BLOCK_EDGES):
-                src_ids = held.indices[first : first + BLOCK_EDGES]
-                src_parts = np.searchsorted(offsets, src_ids, side="right") - 1
-                places = np.flatnonzero(src_parts != part)
-                places = places[np.argsort(src_parts[places], kind="stable")]
-                edges = first + places
-                rows = np.searchsorted(held.indptr, edges, side="right") - 1
-                records = np.empty((len(places), RECORD), np.int64)
-                records[:, 0], records[:, 1], records[:, 2] = row, keys[edges], numbers[edges]
-                records[:, 3] = self._numbers(edge_type[0], src_ids[places])
-                records[:, 4] = self.node_ranges[edge_type[2]][part, 0] + rows
-                bounds = np.searchsorted(src_parts[places], np.arange(self.num_parts + 1))
-                for other in np.flatnonzero(np.diff(bounds)).tolist():
+        for records in self._records(arrays):
+            src_parts = np.searchsorted(self.node_ranges[self._node_types[0]][:, 0], records[3], side="right") - 1
+            places = np.argsort(src_parts, kind="stable")
+            bounds = np.searchsorted(src_parts[places], np.arange(self.num_parts + 1))
+            for other in np.flatnonzero(np.diff(bounds)).tolist():
+                if other != arrays.part:
                     with self._leaving_path(other).open("ab") as file:
-                        records[bounds[other] : bounds[other + 1]].tofile(file)
+                        np.ascontiguousarray(records[:, places[bounds[other] : bounds[other + 1]]].T).tofile(file)
 
     def _leaving_path(self, part: int) -> Path:
         return self._scratch / f"leaving-{part}.bin"
@@ -154,21 +137,19 @@ class DatasetParts(PartSource):
         numbers: IntArray = ids + (self.node_ranges[node_type][:, 0] - offsets[:-1])[parts]
         return numbers
 
-    def _inner_edges(self, arrays: PartArrays) -> IntArray:
-        """int64[RECORD, n], the part's own edges."""
-        found = [np.empty((RECORD, 0), np.int64)]
-        for row, edge_type in enumerate(self._edge_types):
+    def _records(self, arrays: PartArrays) -> Iterator[IntArray]:
+        """int64[RECORD, n] of each type, the edges that a part has, by key."""
+        for place, edge_type in enumerate(self._edge_types):
             held = arrays.edges[edge_type, "in"]
             keys = _keys_of(held)
             order = np.argsort(keys)
-            of_type = np.empty((RECORD, len(keys)), np.int64)
-            of_type[0], of_type[1] = row, keys[order]
-            of_type[2] = self.edge_ranges[edge_type][arrays.part, 0] + np.arange(len(keys))
-            of_type[3] = self._numbers(edge_type[0], held.indices[order])
-            rows = np.searchsorted(held.indptr, order, side="right") - 1
-            of_type[4] = self.node_ranges[edge_type[2]][arrays.part, 0] + rows
-            found.append(of_type)
-        return np.concatenate(found, axis=1)
+            records = np.empty((RECORD, len(keys)), np.int64)
+            records[0], records[1] = place, keys[order]
+            records[2] = self.edge_ranges[edge_type][arrays.part, 0] + np.arange(len(keys))
+            records[3] = self._numbers(edge_type[0], held.indices[order])
+            rows = np.repeat(np.arange(len(held.indptr) - 1), np.diff(held.indptr))[order]
+            records[4] = self.node_ranges[edge_type[2]][arrays.part, 0] + rows
+            yield records
 
     def _nodes_around(self, part: int, src_numbers: IntArray, dst_numbers: IntArray) -> LocalNodes:
         first, stop = self.node_ranges[self._node_types[0]][part, 0], self.node_ranges[self._node_types[-1]][part, 1]
