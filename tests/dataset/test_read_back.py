@@ -1,21 +1,28 @@
-"""Does a dataset of any number of parts read back into the graph it was written from?"""
+"""Does a dataset of any number of parts read back into the graph it was written from, at once or in pieces?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hopstream.arrays import Column, RaggedArray
-from hopstream.dataset import chunks, rows
+from hopstream.dataset import chunks, read_back, rows
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.read_back import graph_of_dataset, read_dataset
 from hopstream.errors import ChecksumError, FormatError
+from hopstream.export import dataset_source
+from hopstream.export.dataset_source import chunked_of_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.ingest.chunked.sources import keys_of_mask
 from hopstream.preparation.write import write_parts
 from tests.conftest import mapped_file
+from tests.dataset.timed_graphs import KNOWS, RATES, timed_graph
+from tests.preparation.append.graphs import OPTIONS, grown_graph
 
 SHAPES = [(1, "in"), (1, "out"), (3, "in"), (3, "out"), (4, "both"), (40, "in")]
 
@@ -46,6 +53,9 @@ def assert_same_graph(got: Graph, want: Graph):
     for node_type, splits in want.splits.items():
         for name, keys in splits.items():
             assert_same_column(got.splits[node_type][name], keys)
+    for edge_type, splits in want.edge_splits.items():
+        for name, keys in splits.items():
+            assert_same_column(got.edge_splits[edge_type][name], keys)
 
 
 def with_ragged_edges(graph: Graph) -> Graph:
@@ -60,24 +70,61 @@ def with_ragged_edges(graph: Graph) -> Graph:
     return replace(graph, edges={**graph.edges, writes: replace(edges, features=features)})
 
 
+def read_in_pieces(root: Path, scratch: Path) -> Graph:
+    chunked, masks = chunked_of_dataset(root, scratch)
+    splits = {
+        t: {name: np.concatenate([np.empty(0, np.int64), *keys_of_mask(mask)]) for name, mask in of.items()}
+        for t, of in masks.items()
+    }
+    return replace(chunked.load(), edge_splits=splits)
+
+
+@pytest.fixture(params=["at once", "in pieces"])
+def read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Graph]:
+    """A reader of datasets that is to give the graph that was written."""
+    monkeypatch.setattr(dataset_source, "RANGE_EDGES", 64)
+    monkeypatch.setattr(dataset_source, "DEALT_EDGES", 50)
+    return read_dataset if request.param == "at once" else partial(read_in_pieces, scratch=tmp_path / "scratch")
+
+
 @pytest.mark.parametrize(("num_parts", "direction"), SHAPES)
-def test_the_graph_comes_back(typed_graph: Graph, tmp_path: Path, num_parts: int, direction: str):
+def test_the_graph_comes_back(typed_graph: Graph, tmp_path: Path, read, num_parts: int, direction: str):
     graph = with_ragged_edges(typed_graph)
     write_parts(graph, tmp_path / "d", num_parts=num_parts, direction=direction, method="random")
-    assert_same_graph(graph_of_dataset(open_dataset(tmp_path / "d")), graph)
+    assert_same_graph(read(tmp_path / "d"), graph)
 
 
-def test_small_chunks_change_nothing(typed_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_small_chunks_change_nothing(typed_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read):
     graph = with_ragged_edges(typed_graph)
     write_parts(graph, tmp_path / "d", num_parts=3, method="random")
     monkeypatch.setattr(chunks, "CHUNK_ITEMS", 3)
-    assert_same_graph(graph_of_dataset(open_dataset(tmp_path / "d")), graph)
+    monkeypatch.setattr(read_back, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(rows, "BLOCK_ROWS", 4)
+    assert_same_graph(read(tmp_path / "d"), graph)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_dataset_that_was_appended_to(tmp_path: Path, read, keeps: bool):
+    grown = grown_graph()
+    grown.write(tmp_path / "d", 3, 3, **{**OPTIONS, "links": list(grown.graph.edges), "keep_edge_keys": keeps})
+    assert_same_graph(read(tmp_path / "d"), grown.graph)
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_without_edge_keys_edges_come_in_stored_order(typed_graph: Graph, tmp_path: Path, num_parts: int):
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_links_tell_the_original_order_where_edge_keys_do_not(tmp_path: Path, rng, read, num_parts, direction):
+    graph = timed_graph(rng, timed=("user", "movie", RATES))
+    write_parts(
+        graph, tmp_path / "d", num_parts=num_parts, direction=direction, method="random", keep_edge_keys=False,
+        time_attr="time", links=[KNOWS],
+    )  # fmt: skip
+    assert_same_graph(read(tmp_path / "d"), graph)
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_without_edge_keys_edges_come_in_stored_order(typed_graph: Graph, tmp_path: Path, read, num_parts: int):
     write_parts(typed_graph, tmp_path / "d", num_parts=num_parts, method="hash", keep_edge_keys=False)
-    graph = graph_of_dataset(open_dataset(tmp_path / "d"))
+    graph = read(tmp_path / "d")
     for edge_type, want in typed_graph.edges.items():
         got = graph.edges[edge_type]
         assert sorted(zip(got.src_keys.tolist(), got.dst_keys.tolist(), strict=True)) == sorted(
@@ -107,14 +154,14 @@ def test_columns_of_one_part_are_not_copied(typed_graph: Graph, tmp_path: Path):
     assert mapped_file(graph.nodes["paper"].features["feat"])
 
 
-def test_types_without_nodes_or_edges(tmp_path: Path):
+def test_types_without_nodes_or_edges(tmp_path: Path, read):
     graph = Graph(
         nodes={"node": NodeTable(num_nodes=0, features={"x": np.empty((0, 3), np.float32)})},
         edges={("node", "to", "node"): EdgeTable(src_keys=np.empty(0, np.int64), dst_keys=np.empty(0, np.int64))},
         splits={"node": {"train": np.empty(0, np.int64)}},
     )
     write_parts(graph, tmp_path / "d", num_parts=2, method="random")
-    assert_same_graph(graph_of_dataset(open_dataset(tmp_path / "d")), graph)
+    assert_same_graph(read(tmp_path / "d"), graph)
 
 
 def poke(path: Path, position: int, value: int):

@@ -147,17 +147,6 @@ def test_a_graph_has_one_id_for_each_order_of_its_edges(tmp_path, rng):
     assert (again.graph_id, again.dataset_id) == (by_time.graph_id, by_time.dataset_id)
 
 
-@pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("direction", ["in", "out"])
-def test_links_tell_the_original_order_where_edge_keys_do_not(tmp_path, rng, num_parts, direction):
-    graph = timed_graph(rng, timed=("user", "movie", RATES))
-    write_parts(
-        graph, tmp_path, num_parts=num_parts, direction=direction, method="random", keep_edge_keys=False,
-        time_attr="time", links=[KNOWS],
-    )  # fmt: skip
-    assert_same_graph(read_dataset(tmp_path), graph)
-
-
 def test_without_edge_keys_and_links_edges_come_in_stored_order(tmp_path, rng):
     graph = replace(timed_graph(rng, timed=(RATES,)), edge_splits={})
     write_parts(graph, tmp_path, keep_edge_keys=False, time_attr="time")

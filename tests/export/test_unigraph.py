@@ -10,7 +10,6 @@ import pytest
 
 from hopstream.arrays import RaggedArray
 from hopstream.errors import ChecksumError, FormatError, SchemaError, SettingsError, UnknownNameError
-from hopstream.export import dataset_source
 from hopstream.export.unigraph import write_unigraph
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest import read_graph
@@ -19,7 +18,6 @@ from hopstream.ingest.chunking.run import chunk_tables
 from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
 from hopstream.tfgnn.graph_schema import read_schema
-from tests.grown import grow
 
 FORMATS = ["tfrecord", "csv", "parquet"]
 NUM_AUTHORS, NUM_PAPERS, NUM_EDGES = 40, 23, 150
@@ -97,16 +95,10 @@ def test_a_graph_comes_back(rng, tmp_path, table_format, num_shards):
     assert_same(read_graph(chunked.metadata), graph)
 
 
-@pytest.mark.parametrize("table_format", FORMATS)
-@pytest.mark.parametrize(
-    ("num_parts", "direction"), [pytest.param(1, "in", marks=pytest.mark.slow), (3, "in"), (3, "out")]
-)
-def test_a_dataset_comes_back(rng, tmp_path, monkeypatch, table_format, num_parts, direction):
-    monkeypatch.setattr(dataset_source, "RANGE_EDGES", 64)
-    monkeypatch.setattr(dataset_source, "DEALT_EDGES", 50)
-    graph = of_format(rng, table_format)
-    write_parts(graph, tmp_path / "d", num_parts=num_parts, method="hash", direction=direction)
-    write_unigraph(tmp_path / "d", tmp_path / "u", format=table_format, num_shards=2)
+def test_a_dataset_comes_back(rng, tmp_path):
+    graph = make_graph(rng, has_doubles=False)
+    write_parts(graph, tmp_path / "d", num_parts=3, method="hash")
+    write_unigraph(tmp_path / "d", tmp_path / "u", num_shards=2)
     assert_same(read_graph(tmp_path / "u"), graph)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "u"]
 
@@ -116,13 +108,6 @@ def test_a_chunked_graph_comes_back(rng, tmp_path):
     write_chunked(graph, tmp_path / "c")
     write_unigraph(tmp_path / "c", tmp_path / "u")
     assert_same(read_graph(tmp_path / "u"), graph)
-
-
-def test_a_dataset_that_was_appended_to(rng, tmp_path):
-    grown = grow(replace(make_graph(rng, has_doubles=False), splits={}), rng, num_steps=3)
-    grown.write(tmp_path / "d", 2, 2)
-    write_unigraph(tmp_path / "d", tmp_path / "u")
-    assert_same(read_graph(tmp_path / "u"), grown.graph)
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_edge_keys": False}, {"keep_edge_keys": False, "time_attr": "at"}])
