@@ -161,6 +161,22 @@ class RaggedArray:
 Column = Array | RaggedArray
 
 
+def take_column(column: Column, rows: Array) -> Column:
+    """The given rows of a column, in the given order."""
+    return column.take(rows) if isinstance(column, RaggedArray) else column[rows]
+
+
+def join_columns(columns: Sequence[Column]) -> Column:
+    """Columns of one schema, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    ragged = [c for c in columns if isinstance(c, RaggedArray)]
+    if not ragged:
+        return np.concatenate([c for c in columns if isinstance(c, np.ndarray)])
+    lengths = np.concatenate([np.diff(c.offsets) for c in ragged])
+    return RaggedArray(np.concatenate([c.values for c in ragged]), offsets_of(lengths), ragged[0].is_string)
+
+
 @dataclass(frozen=True, slots=True)
 class FileRecord:
     """What the manifest says of one array file.

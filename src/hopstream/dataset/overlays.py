@@ -7,11 +7,12 @@ has the newest edges of a row, for arrays that are mapped (``RowReader``) and fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.arrays import Column, IntArray, join_columns, offsets_of, take_column
 from hopstream.dataset.book import EdgeOwner, PartitionBook
 from hopstream.dataset.chunks import positions_of
 from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
@@ -126,63 +127,28 @@ class RowReader:
             Edges with ``indptr`` of the rows asked for, from 0.
         """
         spans = self.spans(rows)
-        indptr, taken = offsets_of(spans.counts), []
+        indptr = offsets_of(spans.counts)
+        taken, targets = [], [np.empty(0, np.int64)]
         for piece in np.flatnonzero(np.bincount(spans.pieces)).tolist() or [0]:
             here = np.flatnonzero(spans.pieces == piece)
-            counts = spans.counts[here]
-            taken.append(
-                (positions_of(indptr[here], counts), positions_of(spans.starts[here], counts), self.pieces[piece])
-            )
-        return _gathered(indptr, taken)
+            taken.append((self.pieces[piece], positions_of(spans.starts[here], spans.counts[here])))
+            targets.append(positions_of(indptr[here], spans.counts[here]))
+        order = np.empty(int(indptr[-1]), np.int64)
+        order[np.concatenate(targets)] = np.arange(len(order))
 
+        def put(columns: Sequence[Column | None]) -> Any:
+            """One column of the rows, from that of each piece; None where pieces have none."""
+            if columns[0] is None:
+                return None
+            found = [take_column(c, places) for c, (_, places) in zip(columns, taken, strict=True) if c is not None]
+            return found[0] if len(found) == 1 else take_column(join_columns(found), order)
 
-_Taken = list[tuple[IntArray, IntArray, EdgeArrays]]
-"""Where edges go, where they are, and in what."""
-
-
-def _gathered(indptr: IntArray, taken: _Taken) -> EdgeArrays:
-    """Edges that lie in several pieces, put together."""
-    first, total = taken[0][2], int(indptr[-1])
-
-    def put(columns: list[Array | None]) -> Array | None:
-        if columns[0] is None:
-            return None
-        out = np.empty((total, *columns[0].shape[1:]), columns[0].dtype)
-        for (targets, positions, _), column in zip(taken, columns, strict=True):
-            if column is not None:
-                out[targets] = column[positions]
-        return out
-
-    names = ("keys", "times", "weights", "weight_sums", "weight_order", "weight_alias", "neighbor_keys")
-    found = {name: put([getattr(edges, name) for _, _, edges in taken]) for name in names}
-    indices = put([edges.indices for _, _, edges in taken])
-    features = {name: _put_column(total, [(t, p, e.features[name]) for t, p, e in taken]) for name in first.features}
-    return EdgeArrays(indptr=indptr, indices=np.empty(0) if indices is None else indices, features=features, **found)
-
-
-def _put_column(total: int, taken: list[tuple[IntArray, IntArray, Column]]) -> Column:
-    column = taken[0][2]
-    if not isinstance(column, RaggedArray):
-        out = np.empty((total, *column.shape[1:]), column.dtype)
-        for targets, positions, values in taken:
-            if isinstance(values, np.ndarray):
-                out[targets] = values[positions]
-        return out
-    joined = join_columns([c.take(positions) for _, positions, c in taken if isinstance(c, RaggedArray)])
-    order = np.empty(total, np.int64)
-    order[np.concatenate([targets for targets, _, _ in taken])] = np.arange(total)
-    return joined.take(order) if isinstance(joined, RaggedArray) else joined
-
-
-def join_columns(columns: Sequence[Column]) -> Column:
-    """Columns of one schema, one after the other."""
-    if len(columns) == 1:
-        return columns[0]
-    ragged = [c for c in columns if isinstance(c, RaggedArray)]
-    if not ragged:
-        return np.concatenate([c for c in columns if isinstance(c, np.ndarray)])
-    lengths = np.concatenate([np.diff(c.offsets) for c in ragged])
-    return RaggedArray(np.concatenate([c.values for c in ragged]), offsets_of(lengths), ragged[0].is_string)
+        names = [field.name for field in fields(EdgeArrays) if field.name not in ("indptr", "features")]
+        return EdgeArrays(
+            indptr=indptr,
+            features={n: put([edges.features[n] for edges, _ in taken]) for n in self.pieces[0].features},
+            **{name: put([getattr(edges, name) for edges, _ in taken]) for name in names},
+        )
 
 
 def newest_part(part: PartArrays) -> PartArrays:

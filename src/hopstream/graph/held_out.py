@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.arrays import IntArray, take_column
 from hopstream.checks import did_you_mean
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph
@@ -185,9 +185,5 @@ def _taken(table: EdgeTable, is_taken: NDArray[np.bool_]) -> EdgeTable:
     return EdgeTable(
         src_keys=table.src_keys[rows],
         dst_keys=table.dst_keys[rows],
-        features={name: _rows_of(column, rows) for name, column in table.features.items()},
+        features={name: take_column(column, rows) for name, column in table.features.items()},
     )
-
-
-def _rows_of(column: Column, rows: Array) -> Column:
-    return column.take(rows) if isinstance(column, RaggedArray) else column[rows]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from hopstream.arrays import Column, IntArray, RaggedArray
+from hopstream.arrays import take_column
 from hopstream.load.columns import ColumnChoice
 from hopstream.load.pyg import check_names, set_columns
 from hopstream.schema import EDGE, NODE
@@ -66,8 +66,4 @@ def _set_edges(store: Any, partition: Partition, edges: PartEdges, ends: tuple[s
     store["edge_index"] = torch.from_numpy(np.stack(rows))
     if edges.keys is not None:
         store["e_id"] = torch.from_numpy(edges.keys[inner])
-    set_columns(store, {name: _rows(column, inner) for name, column in edges.features.items()}, is_pinned=False)
-
-
-def _rows(column: Column, rows: IntArray) -> Column:
-    return column.take(rows) if isinstance(column, RaggedArray) else column[rows]
+    set_columns(store, {name: take_column(column, inner) for name, column in edges.features.items()}, is_pinned=False)

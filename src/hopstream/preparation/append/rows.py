@@ -1,4 +1,4 @@
-"""Which edges do rows have when new ones are added to them, and in which order are they stored?"""
+"""Adds new edges to rows, in the order in which they are stored."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.arrays import Column, IntArray, join_columns, offsets_of, take_column
 from hopstream.dataset.layout import EdgeArrays
-from hopstream.dataset.overlays import join_columns
 from hopstream.dataset.stored_columns import EdgeRun, KeysOfIds
 from hopstream.dataset.times import EdgeTimes, sort_edges
 
@@ -59,7 +58,7 @@ def merged_rows(
     indices, keys, at = np.empty(total, added.dtype), np.zeros(total, np.int64), np.empty(total, np.int64)
     indices[of_added], keys[of_added] = added.other_ids[places], added.first_key + places
     at[of_old], at[of_added] = np.arange(total_old), np.arange(total_old, total)
-    features = {name: _taken(column, places) for name, column in added.features.items()}
+    features = {name: take_column(column, places) for name, column in added.features.items()}
     times = None if added.times is None else added.times[places]
     if old is not None:
         indices[of_old] = old.indices
@@ -75,10 +74,3 @@ def merged_rows(
         indptr=indptr, indices=indices, keys=keys, places=at, neighbor_keys=added.keys_of_others, times=edge_times,
         weights=weights if isinstance(weights, np.ndarray) else None, features=features,
     )  # fmt: skip
-
-
-def _taken(column: Column, rows: IntArray) -> Column:
-    if isinstance(column, RaggedArray):
-        return column.take(rows)
-    taken: Array = column[rows]
-    return taken
