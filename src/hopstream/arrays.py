@@ -1,4 +1,4 @@
-"""How does a column look in memory and on disk, and how is a file written so that nobody sees half of it?
+"""Columns in memory and on disk, and files that are written so that nobody sees half of one.
 
 On disk a column is one ``.npy`` file, or ``.values.npy`` and ``.offsets.npy`` where rows are ragged or strings. Files
 are written under a temporary name in the same folder and renamed; arrays are opened as read-only memory maps.

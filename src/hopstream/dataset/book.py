@@ -1,4 +1,4 @@
-"""Which part owns an id, and where are a key's bookkeeping rows?
+"""The partition book: which part owns an id, and where the bookkeeping rows of a key are.
 
 The book is ranges: O(parts) numbers per type, whatever the size of the graph.
 """

@@ -1,4 +1,4 @@
-"""How are the links that a model is to predict kept out of the graph that it sees?
+"""Keeps the links that a model is to predict out of the graph that it sees.
 
 Links to predict move to an edge type of their own, the *supervision* edge type, and those that are held out leave the
 edge type that messages follow, and its reverses. What is not there cannot leak, whichever way the graph is sampled. The

@@ -1,4 +1,4 @@
-"""Which files does an append write: the new part, and the new rows of nodes that were there?"""
+"""Writes the files of an append: the new part, and the new rows of nodes that were there."""
 
 from __future__ import annotations
 
