@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of
+from hopstream.arrays import Array, Column, RaggedArray, column_schema, join_columns, offsets_of
 from hopstream.errors import SchemaError, quoted
 from hopstream.ingest.arrow_checks import dtype_name
 from hopstream.ingest.raw_tables.files import Batch, Origin, shown_path
@@ -253,22 +253,6 @@ def _text_of_bytes(values: pa.Array, label: str, origin: Origin) -> pa.Array:
         raise SchemaError(
             f"{label} is {quoted(values[row].as_py())} at {origin.place(row)}, which is not UTF-8"
         ) from error
-
-
-def join_columns(columns: list[Column]) -> Column:
-    """Concatenate columns of one schema."""
-    if len(columns) == 1:
-        return columns[0]
-    if isinstance(columns[0], np.ndarray):
-        return np.concatenate(cast(list[Array], columns))
-    ragged = cast(list[RaggedArray], columns)
-    lengths = np.concatenate([np.diff(column.offsets) for column in ragged])
-    return RaggedArray(np.concatenate([c.values for c in ragged]), offsets_of(lengths), ragged[0].is_string)
-
-
-def take_rows(column: Column, rows: IntArray) -> Column:
-    """The given rows of any column."""
-    return column.take(rows) if isinstance(column, RaggedArray) else column[rows]
 
 
 def leaf_name(arrow_type: pa.DataType) -> str | None:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopstream.arrays import Column, IntArray
+from hopstream.arrays import Column, IntArray, take_column
 from hopstream.errors import SchemaError, quoted
 from hopstream.graph.graph import EdgeTable, NodeTable
-from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column, take_rows
+from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column
 from hopstream.ingest.raw_tables.files import Batch, Origin, read_batches
 from hopstream.ingest.raw_tables.metadata import EdgeTableSpec, NodeTableSpec, TableFiles, TablesMetadata
 from hopstream.ingest.raw_tables.raw_ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
@@ -94,7 +94,7 @@ class _TableRows:
 
 
 def _take(features: Mapping[str, Column], rows: IntArray) -> dict[str, Column]:
-    return {name: take_rows(column, rows) for name, column in features.items()}
+    return {name: take_column(column, rows) for name, column in features.items()}
 
 
 def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
