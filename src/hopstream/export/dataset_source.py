@@ -121,7 +121,7 @@ def _features(
 def _found(columns: Sequence[Column], find: Find, start: int, stop: int) -> Iterator[tuple[Column, IntArray, IntArray]]:
     """For each piece its column, the places of the rows that it has of a stretch, and where these stand in it."""
     pieces, places = find(start, stop)
-    for piece in np.unique(pieces).tolist():
+    for piece in np.flatnonzero(np.bincount(pieces)).tolist():
         here = np.flatnonzero(pieces == piece)
         yield columns[piece], places[here], here
 
