@@ -17,8 +17,8 @@ import numpy as np
 from hopstream.arrays import Column, IntArray, RaggedArray, write_text
 from hopstream.checks import did_you_mean, known_names
 from hopstream.dataset.paths import MANIFEST, path_name
+from hopstream.engine.atomic_folder import open_work
 from hopstream.engine.settings import no_progress
-from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.export.dataset_source import chunked_of_dataset
 from hopstream.export.settings import UnigraphSettings

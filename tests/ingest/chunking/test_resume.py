@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hopstream import read_graph
+from hopstream.engine import folder_job
 from hopstream.errors import SettingsError, StateError
-from hopstream.ingest.chunking import plan, run
+from hopstream.ingest.chunking import plan
 from hopstream.ingest.chunking.run import chunk_tables
 from tests.ingest.chunking.test_equality import check_equal
 from tests.ingest.chunking.worlds import SMALL, make_world, tree_of
@@ -21,7 +22,7 @@ import sys
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunking import plan
 from hopstream.ingest.chunking.run import chunk_tables
-plan.LIMITS = plan.Limits(part_bytes=400, block_bytes=2000, block_rows=9, bucket_bytes=900, lookup_bytes=900)
+plan.LIMITS = plan.ChunkLimits(part_bytes=400, block_bytes=2000, block_rows=9, bucket_bytes=900, lookup_bytes=900)
 def tell(stage, done, total):
     print(done, total, flush=True)
 try:
@@ -122,7 +123,7 @@ def test_a_disk_or_memory_too_small_is_refused(source: Path, monkeypatch):
     for memory in ("100MB", "lots", "-1"):
         with pytest.raises(SettingsError, match="memory is"):
             chunk_tables(source, source.parent / "got", memory=memory, num_workers=0)
-    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(folder_job.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     with pytest.raises(SettingsError, match=r"needs about .*B of disk while it is written"):
         chunk_tables(source, source.parent / "got", num_workers=0)
     assert not (source.parent / "got").exists() and list(source.parent.glob(".*")) == []

@@ -19,17 +19,16 @@ import pytest
 
 from hopstream.dataset import regions
 from hopstream.dataset.layout import open_dataset, read_manifest
-from hopstream.engine import allotment, work_folder
+from hopstream.engine import allotment, atomic_folder, folder_job
+from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import Progress, no_progress
-from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import SettingsError, StateError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.preparation import staged
-from hopstream.preparation.dispatch.plan import Estimate
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dataset_job import DatasetEstimate, DatasetTarget
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.halo.run import add_halo
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.write import write_parts
@@ -41,10 +40,12 @@ from tests.preparation.dispatch.test_files import with_words
 
 PROGRAM = """
 import sys
-from hopstream.preparation.dispatch import plan
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.halo.settings import HaloSettings
-plan.LIMITS = plan.Limits(piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000))
+dispatch_spec.LIMITS = dispatch_spec.DispatchLimits(
+    piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000)
+)
 def tell(stage, done, total):
     print(done, total, flush=True)
 hops = int(sys.argv[5])
@@ -257,7 +258,7 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, rng):
     write_owners(tmp_path / "owners", graph, 2, rng)
     use_graph(monkeypatch, graph)
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(staged.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(folder_job.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(SettingsError, match="B of disk while it is written"):
         check_equal(graph, tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
@@ -272,7 +273,7 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
 ):
     """The job begins with 9.6 GB of 16 free, and 2 workers."""
     cut_small(monkeypatch, 1500)
-    told: list[Estimate] = []
+    told: list[DatasetEstimate] = []
 
     def run(free: int, processors: int, progress: Progress) -> None:
         machine = Machine(num_processors=processors, free_bytes=free * 10**9)
@@ -299,10 +300,10 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
 def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
     """Its settings are others, and its place is the same."""
 
-    def run(free: int, **options: Any) -> Estimate:
+    def run(free: int, **options: Any) -> DatasetEstimate:
         machine = Machine(num_processors=1, free_bytes=free * 10**9)
         monkeypatch.setattr(allotment, "this_machine", lambda: machine)
-        told: list[Estimate] = []
+        told: list[DatasetEstimate] = []
         dispatch(
             folder / "in", folder / "owners", folder / "got", on_estimate=lambda costs, _: told.append(costs), **options
         )
@@ -313,9 +314,9 @@ def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         run(16, direction="both", progress=end)
-    remove = work_folder._remove
+    remove = atomic_folder._remove
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(work_folder, "_remove", lambda path: remove(path) if path.name == "old" else end())
+        patch.setattr(atomic_folder, "_remove", lambda path: remove(path) if path.name == "old" else end())
         run(40, direction="out")  # ended while it removes what the first one left
     work = run(40, direction="out").work
     assert work and work.memory_bytes == 24 * 10**9
@@ -336,11 +337,15 @@ def test_a_halo_of_a_run_that_was_ended_does_not_stay(tmp_path, monkeypatch, rng
     write_owners(tmp_path / "owners", graph, 2, rng)
     use_graph(monkeypatch, graph)
 
-    def stop(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
+    check = DatasetTarget.check
+
+    def stop_when_complete(target: DatasetTarget, out: Path) -> None:
+        check(target, out)
+        if any(target.work.path.glob("*/dataset/part-*/halo")):
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(staged, "place_folder", stop)
+        patch.setattr(DatasetTarget, "check", stop_when_complete)
         with pytest.raises(KeyboardInterrupt):
             dispatch(
                 tmp_path / "in", tmp_path / "owners", tmp_path / "got", num_workers=0, num_parts=2,

@@ -14,9 +14,9 @@ from hopstream.dataset import newest_rows as newest
 from hopstream.dataset import rows
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.engine import folder_job
 from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError, SettingsError, StateError
-from hopstream.preparation import staged
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from tests.dataset.timed_graphs import timed_graph
 from tests.preparation.reshard.sources import cut_small
@@ -169,7 +169,7 @@ def test_places_and_settings_that_cannot_be(tmp_path, monkeypatch, old):
     refused("num_workers is -1", num_workers=-1)
     refused("num_parts is 0", num_parts=0)
     refused("balance_edges is given and method 'hash'", balance_edges=True)
-    monkeypatch.setattr(staged.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(folder_job.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     refused("B of disk while it is written")
 
 

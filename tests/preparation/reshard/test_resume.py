@@ -13,7 +13,7 @@ from hopstream.dataset import regions
 from hopstream.dataset.layout import open_dataset, read_manifest
 from hopstream.errors import StateError
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from tests.dataset.graphs import community_graph
 from tests.killing import kill_again_and_again, left_beside, run_until
@@ -22,9 +22,9 @@ from tests.preparation.reshard.sources import cut_small
 
 PROGRAM = """
 import sys
-from hopstream.preparation.reshard import plan
-from hopstream.preparation.reshard.run import reshard
-plan.LIMITS = plan.Limits(block_rows=100, piece_bytes=2000, run_bytes=(9000, 9000))
+from hopstream.preparation.reshard import reshard_spec
+from hopstream.preparation.reshard.reshard_job import reshard
+reshard_spec.LIMITS = reshard_spec.ReshardLimits(block_rows=100, piece_bytes=2000, run_bytes=(9000, 9000))
 def tell(stage, done, total):
     print(done, total, flush=True)
 reshard(sys.argv[1], sys.argv[2], num_workers=int(sys.argv[3]), num_parts=3, method=sys.argv[4], progress=tell,
@@ -102,7 +102,7 @@ def test_what_was_done_is_not_done_again(tmp_path, monkeypatch, rng):
         return write(self, name, *args)
 
     monkeypatch.setattr(regions.RegionWriter, "write_blocks", watched)
-    monkeypatch.setattr("hopstream.preparation.reshard.run.assign_nodes", None)  # owners are kept
+    monkeypatch.setattr("hopstream.preparation.reshard.reshard_job.assign_nodes", None)  # owners are kept
     reshard(tmp_path / "old", tmp_path / "got", num_workers=0, num_parts=3)
     assert written and not any(name.endswith("key.npy") and "/node/" in name for name in written)
     open_dataset(tmp_path / "got", verify=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from hopstream.arrays import Column, RaggedArray, column_schema, offsets_of, write_text
 from hopstream.checks import known_names
-from hopstream.engine.work_folder import open_work
+from hopstream.engine.atomic_folder import open_work
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.attributes import MASKS

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from hopstream.arrays import write_text
 from hopstream.ingest.chunking.look import Sample
 from hopstream.ingest.chunking.plan import Part
-from hopstream.ingest.chunking.workplace import Ids, RawKind, Table, Workplace
+from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, RawKind, Table
 from hopstream.ingest.ids import INTEGER, NAME
 from hopstream.ingest.table_columns import LADDER
 from hopstream.schema import STRING
@@ -23,9 +23,9 @@ SAMPLES_PER_BUCKET = 8
 class Findings:
     """What has been seen so far, in the order of the tables."""
 
-    def __init__(self, workplace: Workplace, parts: Mapping[int, Sequence[Part]]) -> None:
+    def __init__(self, workplace: ChunkFolder, parts: Mapping[int, Sequence[Part]]) -> None:
         """Of nothing yet."""
-        self._workplace, self._parts, self._plan = workplace, parts, workplace.plan
+        self._workplace, self._parts, self._plan = workplace, parts, workplace.spec
         self._specs = workplace.metadata.nodes
         self._are_integers = {t: spec.id_dtype != STRING for t, spec in self._specs.items()}
         self._sizes: dict[str, tuple[int, int]] = {}

@@ -19,7 +19,7 @@ from hopstream.arrays import Array, write_text
 from hopstream.engine import task
 from hopstream.ingest.chunking.buckets import hashes_of
 from hopstream.ingest.chunking.plan import part_of_json
-from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, returns_input_errors, workplace_of
+from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Table, returns_input_errors
 from hopstream.ingest.ids import INTEGER, NAME, first_non_integer
 from hopstream.ingest.table_columns import LADDER, parsable_dtypes, raw_id_column
 from hopstream.ingest.table_files import Batch, read_part
@@ -36,7 +36,7 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
         ``bytes``: by column, how many raw ids there are and their bytes. ``dtypes``: by feature, what can hold its
         cells.
     """
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table = workplace.declared[int(args["table"])]
     looked_at = [ids for ids in table.ids if ids.name in args["ids"]]
     looks = {ids.name: _Look(workplace, table, ids) for ids in looked_at}
@@ -46,7 +46,7 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
     num_batches = 0
     if table.files is not None:
         for batch in read_part(
-            table.files, part_of_json(args["part"]), columns, block_bytes=workplace.plan.csv_block_bytes
+            table.files, part_of_json(args["part"]), columns, block_bytes=workplace.spec.csv_block_bytes
         ):
             num_batches += 1
             for look in looks.values():
@@ -106,11 +106,11 @@ class Sample:
 class _Look:
     """What is found out of one column of raw ids."""
 
-    def __init__(self, workplace: Workplace, table: Table, ids: Ids) -> None:
+    def __init__(self, workplace: ChunkFolder, table: Table, ids: Ids) -> None:
         self._spec = workplace.metadata.nodes[ids.node_type]
         self._table, self._ids = table, ids
         self._is_implicit = workplace.is_implicit(ids.node_type)
-        self.sample = Sample(workplace.plan.limits.num_samples)
+        self.sample = Sample(workplace.spec.limits.num_samples)
         self.are_integers, self.count, self.num_bytes = True, 0, 0
 
     def add(self, batch: Batch) -> None:

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.dataset_folder import dataset_to_change, remove_halos
 from hopstream.dataset.halo_record import MAX_GENERATION, Halo, HaloCounts
 from hopstream.dataset.layout import Dataset, open_dataset
-from hopstream.dataset.leftovers import remove_halos
-from hopstream.dataset.lock import dataset_to_change
 from hopstream.dataset.manifest import Manifest, read_manifest
-from hopstream.dataset.replace import errors_named
 from hopstream.dataset.settings import Progress
 from hopstream.engine.allotment import Allotment
+from hopstream.engine.atomic_folder import errors_named
 from hopstream.engine.peak import watched
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError

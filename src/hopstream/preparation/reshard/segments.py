@@ -13,8 +13,9 @@ from hopstream.dataset.book import Owner
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.regions import read_array
 from hopstream.kernels.segments import move_rows
-from hopstream.preparation.reshard.number import parts_of, places_of_parts
-from hopstream.preparation.reshard.workplace import Workplace, own_type
+from hopstream.preparation.dataset_job_folder import IDS
+from hopstream.preparation.number_nodes import parts_of, places_of_parts
+from hopstream.preparation.reshard.reshard_folder import ReshardFolder, own_type
 
 WORDS = tuple(np.dtype(name) for name in ("uint64", "uint32", "uint16", "uint8"))
 """What items are copied as: the largest that divides them."""
@@ -105,26 +106,26 @@ class Moves:
 
 
 def locate(
-    workplace: Workplace, owner: Owner, first_key: int, stop_key: int, next_items: IntArray
+    folder: ReshardFolder, entity: Owner, first_key: int, stop_key: int, next_items: IntArray
 ) -> tuple[Array, Segments]:
     """The new ids, and the items, of a stretch of keys.
 
     Args:
-        workplace: The job.
-        owner: What the items belong to.
+        folder: The job.
+        entity: What the items belong to.
         first_key: The first key.
         stop_key: One past the last.
         next_items: int64[num_parts], where items go next in each new part; moved on.
     """
-    node_type, rows = own_type(owner), workplace.rows
-    old_offsets, new_offsets = rows.book.node_offsets[node_type], workplace.node_offsets(node_type)
+    node_type, rows = own_type(entity), folder.rows
+    old_offsets, new_offsets = rows.book.node_offsets[node_type], folder.node_offsets(node_type)
     old_ids = rows.ids_of_keys(node_type, first_key, stop_key)
-    new_ids = read_array(workplace.table_path("by_key", node_type), first_key, stop_key)
+    new_ids = read_array(folder.table_path(IDS, node_type), first_key, stop_key)
     old_parts, new_parts = parts_of(old_ids, old_offsets), parts_of(new_ids, new_offsets)
     old_starts, new_starts, counts = (np.empty(len(old_ids), np.int64) for _ in range(3))
     for part, places in places_of_parts(old_parts, len(old_offsets) - 1):
         first_row = int(old_ids[places[0]] - old_offsets[part])
-        starts = rows.starts(owner, part, first_row, first_row + len(places))
+        starts = rows.starts(entity, part, first_row, first_row + len(places))
         old_starts[places], counts[places] = starts[:-1], np.diff(starts)
     for part, places in places_of_parts(new_parts, len(new_offsets) - 1):
         offsets = offsets_of(counts[places]) + next_items[part]
