@@ -156,7 +156,7 @@ def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(WorkFolder, "clear", end)
-        patch.setattr(run_module, "resumed_job", lambda work, digest, *rest: run_module.Job(work.path, digest, *rest))
+        patch.setattr(WorkFolder, "resume", lambda work, digest, *rest: run_module.Job(work.path, digest, *rest))
         exported(world)
     assert left_beside(world / "got") == [".x.pbtxt.work"]
     exported(world)

@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -118,19 +119,9 @@ def replaced_folder(out: Path, *, overwrite: bool, check: CheckTarget | None = N
         StateError: Another process writes to the place, or reads the dataset that is there.
         OSError: The system failed; the error names a path that the caller knows.
     """
-    check = check or check_target
-    with errors_named(out), place_to_write(out) as work:
-        check(out, overwrite=overwrite)
-        work.clear()
-        new = work.path / "new"
-        try:
-            new.mkdir()
-            yield new
-            check(out, overwrite=overwrite)
-            work.put_in_place(new)
-        except BaseException:
-            work.clear()
-            raise
+    check_place = partial(check or check_target, out, overwrite=overwrite)
+    with errors_named(out), place_to_write(out) as work, work.new_folder(check_place) as new:
+        yield new
 
 
 def replaceable(out: Path) -> Path | None:

@@ -91,6 +91,25 @@ class WorkFolder:
             raise
         WorkFolder(root=self.root, top=self.top, path=self.top).clear()
 
+    @contextmanager
+    def new_folder(self, check_place: Callable[[], None]) -> Iterator[Path]:
+        """An empty folder in this one, which takes the place when all is done, and is gone if anything fails.
+
+        Args:
+            check_place: Refuses to replace what is at the place; called first, and again before it is replaced.
+        """
+        check_place()
+        self.clear()
+        new = self.path / "new"
+        try:
+            new.mkdir()
+            yield new
+            check_place()
+            self.put_in_place(new)
+        except BaseException:
+            self.clear()
+            raise
+
     def job_root(self, digest: str) -> Path:
         """Where the tasks of a job work."""
         return self.path / digest[:16]

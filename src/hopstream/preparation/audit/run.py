@@ -106,7 +106,7 @@ def _verify(
     files = Files(root, manifest, findings, wanted)
     if owners is not None:
         check_owners_meta(files, Path(owners))
-    _Run(
+    _Audit(
         files=files,
         manifest=manifest,
         findings=findings,
@@ -171,7 +171,7 @@ def _roots_of(root: Path, manifest: Manifest, parts: Sequence[int]) -> list[str]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class _Audit:
     """One verification."""
 
     files: Files

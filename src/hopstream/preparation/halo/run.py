@@ -127,7 +127,9 @@ def add_halo(
 
         def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:
             tables = Tables(root, allotted.memory_bytes - least_memory_bytes(num_nodes))
-            run = _Run(Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress)
+            run = _HaloMaker(
+                Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress
+            )
             return run.run()
 
         return _replace_halo(opened, settings, make)
@@ -177,7 +179,7 @@ def _replace_halo(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _HaloMaker:
     parts: Parts
     settings: HaloSettings
     features: Mapping[str, tuple[str, ...]]
