@@ -1,4 +1,4 @@
-"""How do spilled edges become the files of the parts?
+"""Puts spilled edges in order, and writes them to the files of their parts.
 
 A task takes a run of buckets that fits its memory. It counts the edges of each row, then places the shares of all
 pieces in their order, which is the original order of the edges, and writes what is stored of them where it belongs.

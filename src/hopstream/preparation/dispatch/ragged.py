@@ -1,4 +1,4 @@
-"""How do ragged rows get to their places in bounded memory: how many elements come before them, and in which order?
+"""Writes ragged rows to their places in bounded memory: measures them first, then puts them in order.
 
 Lengths are measured first, so that every task knows where its elements begin in each part, and files are as long as
 they will be. Rows of nodes are then written as they are read, for keys ascend inside a part; those of edges are put in

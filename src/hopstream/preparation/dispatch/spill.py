@@ -1,4 +1,4 @@
-"""How are edges brought to where they will be stored, a piece at a time?
+"""Renumbers edges, a piece at a time, and groups them by the stretch of ids where they will be stored.
 
 A piece's edges are renumbered and grouped by bucket, for each direction, and spilled to a file of its own that comes
 into its place whole. Ends are read once, however many directions and links are written.

@@ -1,4 +1,4 @@
-"""How are links, and splits of edges, cut for other parts?
+"""Cuts links, and splits of edges, for other parts.
 
 They are kept by edge key, in even slices, so the slices of new parts are copied from those of old ones.
 """

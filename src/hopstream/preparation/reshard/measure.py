@@ -1,4 +1,4 @@
-"""How many items, and elements of ragged features, does each new part get of each stretch of keys?
+"""Counts the items, and elements of ragged features, that each new part gets of each stretch of keys.
 
 What comes before a stretch says where its own begins in each new part, so that every task knows its places.
 """

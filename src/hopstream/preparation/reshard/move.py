@@ -1,4 +1,4 @@
-"""How do the rows of a stretch of keys get from the files of old parts into those of new ones?
+"""Moves the rows of a stretch of keys from the files of old parts into those of new ones.
 
 A task takes some blocks of keys, and of these as many rows as fit its memory. What is read of a column is a stretch of
 each old part, and what is written a stretch of each new one. Neighbours get their new ids on the way; all else is

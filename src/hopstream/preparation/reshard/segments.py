@@ -1,4 +1,4 @@
-"""Where are the items of a stretch of keys, where do they go, and how are those of one column brought there?"""
+"""Finds the items of a stretch of keys, old place and new, and brings those of a column to the new one."""
 
 from __future__ import annotations
 
