@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from hopstream.load.rank_splits import rank_links, rank_nodes
     from hopstream.preparation.append.run import append
     from hopstream.preparation.audit.run import verify_dataset
-    from hopstream.preparation.compact.run import compact
-    from hopstream.preparation.dispatch.run import dispatch
+    from hopstream.preparation.compact import compact
+    from hopstream.preparation.dispatch.dispatch_job import dispatch
     from hopstream.preparation.halo.run import add_halo
     from hopstream.preparation.halo.settings import HaloSettings
     from hopstream.preparation.prepare import prepare
-    from hopstream.preparation.reshard.run import reshard
+    from hopstream.preparation.reshard.reshard_job import reshard
     from hopstream.preparation.write import write_parts
     from hopstream.sample.negatives import NegativeSampling
     from hopstream.sample.ppr_settings import PPRSettings
@@ -131,8 +131,8 @@ _MODULE_OF = {
     "add_halo": "hopstream.preparation.halo.run",
     "append": "hopstream.preparation.append.run",
     "chunk_tables": "hopstream.ingest.chunking.run",
-    "compact": "hopstream.preparation.compact.run",
-    "dispatch": "hopstream.preparation.dispatch.run",
+    "compact": "hopstream.preparation.compact",
+    "dispatch": "hopstream.preparation.dispatch.dispatch_job",
     "export_subgraphs": "hopstream.export.run",
     "graph_from_arrays": "hopstream.ingest",
     "graph_from_data": "hopstream.ingest",
@@ -159,7 +159,7 @@ _MODULE_OF = {
     "read_dataset": "hopstream.dataset.read_back",
     "read_graph": "hopstream.load.files",
     "read_ogb_links": "hopstream.load.files",
-    "reshard": "hopstream.preparation.reshard.run",
+    "reshard": "hopstream.preparation.reshard.reshard_job",
     "rmat_graph": "hopstream.ingest.synthetic",
     "split_links": "hopstream.graph.splits",
     "split_nodes": "hopstream.graph.splits",

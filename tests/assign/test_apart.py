@@ -15,7 +15,7 @@ from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.ingest.chunking.run import chunk_tables
-from hopstream.preparation.compact.run import compact
+from hopstream.preparation.compact import compact
 
 HASH = {"num_parts": 2, "method": "hash"}
 

@@ -52,7 +52,7 @@ def test_what_was_done_before_is_said(tmp_path, words, capsys, monkeypatch):
         raise OSError(28, "no space left on device", str(tmp_path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("hopstream.preparation.dispatch.run._Run._spill", stop)
+        patch.setattr("hopstream.preparation.dispatch.dispatch_job.DispatchJob._spill", stop)
         assert main(words) == 1
     assert "resume" not in capsys.readouterr().out
     assert main(words) == 0

@@ -21,7 +21,7 @@ from hopstream.engine.machine import Machine
 from hopstream.engine.settings import memory_bytes
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.preparation.append.run import append
-from hopstream.preparation.dispatch.plan import REST_BYTES
+from hopstream.preparation.dataset_job_folder import REST_BYTES
 
 GB = 10**9
 SPEC = """

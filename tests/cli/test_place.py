@@ -79,7 +79,7 @@ def test_a_dispatch_that_was_ended_while_it_placed_goes_on(tmp_path, chunks, run
         patch.setattr("hopstream.transfer.place.place", ended)
         assert run_command(*words).status == 130
     assert (tmp_path / "out/manifest.json").exists()
-    monkeypatch.setattr("hopstream.preparation.dispatch.run.dispatch", None)
+    monkeypatch.setattr("hopstream.preparation.dispatch.dispatch_job.dispatch", None)
     done = run_command(*words)
     assert (done.status, done.err) == (0, "")
     assert [line.split()[0] for line in done.out.splitlines()] == ["resume", "root", "root", "done"]

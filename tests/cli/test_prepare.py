@@ -76,7 +76,7 @@ def test_memory_has_a_default_and_what_was_ended_goes_on(
         raise OSError(28, "no space left", "f")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hopstream.preparation.prepare.dispatch_staged", fail)
+        patch.setattr("hopstream.preparation.prepare.dispatch_job", fail)
         first = run_command("prepare", chunks, *flags)
     assert first.status == 1
     assert re.match(r"plan    memory   \S+ .B \(60 % of \S+ .B free\) for all processes", first.out)

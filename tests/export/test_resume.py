@@ -146,8 +146,8 @@ def test_progress_counts_seeds(world: Path):
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
 def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in_part: bool):
+    from hopstream.engine.atomic_folder import WorkFolder
     from hopstream.engine.job import JOB_FILE
-    from hopstream.engine.work_folder import WorkFolder
 
     def end(self):
         if is_removed_in_part:
@@ -156,7 +156,7 @@ def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(WorkFolder, "clear", end)
-        patch.setattr(run_module, "resumed_job", lambda work, digest, *rest: run_module.Job(work.path, digest, *rest))
+        patch.setattr(WorkFolder, "resume", lambda work, digest, *rest: run_module.Job(work.path, digest, *rest))
         exported(world)
     assert left_beside(world / "got") == [".x.pbtxt.work"]
     exported(world)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hopstream.engine.work_folder import open_work
+from hopstream.engine.atomic_folder import open_work
 from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, StateError
 from hopstream.export import run as run_module
 from hopstream.export import samples, tasks

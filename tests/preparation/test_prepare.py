@@ -83,17 +83,15 @@ def test_it_goes_on_where_it_was(tmp_path, monkeypatch, rng):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "dispatch_staged", stop)
+        patch.setattr(module, "dispatch_job", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(tmp_path / "in", tmp_path / "got", num_parts=2, work=WORK)
     assert not (tmp_path / "got").exists()
     (owners,) = tmp_path.glob(".got.work/*/owners/node.npy")
     before = owners.stat().st_mtime_ns
     seen = []
-    real = module.dispatch_staged
-    monkeypatch.setattr(
-        module, "dispatch_staged", lambda *a, **k: seen.append(owners.stat().st_mtime_ns) or real(*a, **k)
-    )
+    real = module.dispatch_job
+    monkeypatch.setattr(module, "dispatch_job", lambda *a, **k: seen.append(owners.stat().st_mtime_ns) or real(*a, **k))
     got = prepare(tmp_path / "in", tmp_path / "got", num_parts=2, work=WORK)
     assert seen == [before]
     check_same(tmp_path / "got", tmp_path / "wanted", got, write_parts(graph, tmp_path / "wanted", num_parts=2))

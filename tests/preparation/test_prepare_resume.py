@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hopstream.dataset.layout import read_manifest
+from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import NoRoomError
 from hopstream.ingest.chunking.run import ChunkReport
@@ -26,11 +27,15 @@ import sys
 from hopstream.ingest.chunking import plan as chunking
 from hopstream.ingest.tables import TableSettings
 from hopstream.engine.settings import WorkSettings
-from hopstream.preparation.dispatch import plan
+from hopstream.preparation.dispatch import dispatch_spec
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.prepare import prepare
-plan.LIMITS = plan.Limits(piece_edges=(200, 200), bucket_edges=(100, 100), column_bytes=(400, 400))
-chunking.LIMITS = chunking.Limits(part_bytes=4000, block_bytes=2000, block_rows=99, bucket_bytes=900, lookup_bytes=900)
+dispatch_spec.LIMITS = dispatch_spec.DispatchLimits(
+    piece_edges=(200, 200), bucket_edges=(100, 100), column_bytes=(400, 400)
+)
+chunking.LIMITS = chunking.ChunkLimits(
+    part_bytes=4000, block_bytes=2000, block_rows=99, bucket_bytes=900, lookup_bytes=900
+)
 def tell(stage, done, total):
     print(stage, done, total, flush=True)
 prepare(*sys.argv[1:3], work=WorkSettings(memory="2GiB", num_workers=int(sys.argv[3])), num_parts=2, method="ldg",
@@ -96,8 +101,12 @@ def test_it_says_what_was_done_before(folder: Path):
     check_done(folder)
 
 
+def _full_for_dispatch(work: WorkFolder) -> int:
+    return -(1 << 60) if work.path.name == "dispatch" else 0
+
+
 def test_a_disk_that_is_too_full_for_the_last_phase_leaves_the_others_done(folder: Path, monkeypatch):
-    monkeypatch.setattr("hopstream.preparation.staged.held_bytes", lambda path: -(1 << 60))
+    monkeypatch.setattr("hopstream.engine.atomic_folder.WorkFolder.disk_bytes", _full_for_dispatch)
     call = partial(prepare, folder / "tables", folder / "got", work=WORK, num_parts=2, method="ldg")
     with pytest.raises(NoRoomError, match="make room"):
         call()

@@ -18,11 +18,11 @@ from hopstream.errors import StateError
 from hopstream.ingest.chunked import write_chunked
 from hopstream.preparation.append.run import append
 from hopstream.preparation.audit.run import verify_dataset
-from hopstream.preparation.compact.run import compact
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.compact import compact
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.halo.run import add_halo
 from hopstream.preparation.prepare import prepare
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from hopstream.transfer.place import place
 from hopstream.transfer.pull import pull
@@ -37,8 +37,8 @@ import numpy as np
 from hopstream.errors import StateError
 from hopstream.engine.settings import WorkSettings
 from hopstream.preparation.append.run import append
-from hopstream.preparation.compact.run import compact
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.compact import compact
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.prepare import prepare
 from hopstream.transfer import delivery
 from hopstream.transfer.place import place as place_parts

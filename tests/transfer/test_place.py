@@ -15,7 +15,7 @@ import pytest
 
 import hopstream
 from hopstream.dataset.layout import open_dataset
-from hopstream.dataset.lock import locked
+from hopstream.engine.atomic_folder import locked
 from hopstream.errors import ChecksumError, FormatError, SettingsError, StateError
 from hopstream.store.local import LocalStore
 from hopstream.transfer import delivery, places

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, array_header
+from hopstream.dataset.dataset_folder import replaceable, replaced_folder
 from hopstream.dataset.paths import path_name
-from hopstream.dataset.replace import replaceable, replaced_folder
 from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 

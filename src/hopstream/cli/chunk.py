@@ -18,7 +18,7 @@ from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.schema import type_label
 
 if TYPE_CHECKING:
-    from hopstream.ingest.chunking.plan import Estimate, Plan
+    from hopstream.ingest.chunking.plan import ChunkEstimate, ChunkSpec
     from hopstream.ingest.chunking.run import ChunkReport
 
 
@@ -77,16 +77,16 @@ def _chunk_tables(
     tables.check_source(source)
     options = {**asdict(chunks), **tables.of_tables, **asdict(work)}
 
-    def show_costs(costs: Estimate, plan: Plan) -> None:
+    def show_costs(costs: ChunkEstimate, spec: ChunkSpec) -> None:
         lines = [
             ("read", f"{bytes_text(costs.input_bytes)} of tables"),
             ("disk", f"about {bytes_text(costs.disk_bytes)} while it runs"),
-            *memory_lines(costs.work, plan.budget_bytes),
+            *memory_lines(costs.work, spec.budget_bytes),
         ]
         facts: Facts = {
             "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes,
             "memory_bytes": costs.work.memory_bytes if costs.work else None,
-            "budget_bytes": plan.budget_bytes, "workers": plan.num_workers,
+            "budget_bytes": spec.budget_bytes, "workers": spec.num_workers,
         }  # fmt: skip
         show_plan(output, lines, facts)
         output.resumed("chunk", costs.num_done)

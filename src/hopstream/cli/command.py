@@ -233,7 +233,7 @@ def _error_text(error: HopstreamError | OSError) -> str:
     """The message, in the words of the command line."""
     if isinstance(error, HopstreamError) or error.filename is None or error.errno is None:
         return command_words(str(error))
-    from hopstream.dataset.replace import shown_path
+    from hopstream.engine.atomic_folder import shown_path
 
     return str(OSError(error.errno, error.strerror, shown_path(error.filename)))
 

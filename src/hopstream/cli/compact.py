@@ -14,7 +14,8 @@ from hopstream.cli.written import show_measured, show_written
 from hopstream.engine.settings import WorkSettings
 
 if TYPE_CHECKING:
-    from hopstream.preparation.reshard.plan import Estimate, Plan
+    from hopstream.preparation.dataset_job import DatasetEstimate
+    from hopstream.preparation.dataset_job_folder import DatasetJobSpec
 
 
 @with_settings("settings", WorkSettings)
@@ -32,15 +33,15 @@ def run(
     settings: WorkSettings,
 ) -> None:
     """Write a dataset anew, in its own place, with all that was appended; what was ended goes on."""
-    from hopstream.preparation.compact.run import compact
+    from hopstream.preparation.compact import compact
 
     output = Output(is_json=json)
     root = path.parent if path.name == "manifest.json" else path
-    planned: list[Estimate] = []
+    planned: list[DatasetEstimate] = []
 
-    def show_plan(costs: Estimate, plan: Plan) -> None:
+    def show_plan(costs: DatasetEstimate, spec: DatasetJobSpec) -> None:
         planned.append(costs)
-        show_dataset_plan(output, "compact", costs, plan)
+        show_dataset_plan(output, "compact", costs, spec)
 
     with progress_bars() as progress:
         manifest = compact(

@@ -19,7 +19,8 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.preparation.dispatch.settings import DispatchSettings
 
 if TYPE_CHECKING:
-    from hopstream.preparation.dispatch.plan import Estimate, Plan
+    from hopstream.preparation.dataset_job import DatasetEstimate
+    from hopstream.preparation.dataset_job_folder import DatasetJobSpec
 
 
 @with_settings("where", RootSettings)
@@ -52,7 +53,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 ) -> None:
     """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
     from hopstream.dataset.manifest import read_manifest
-    from hopstream.preparation.dispatch.run import dispatch
+    from hopstream.preparation.dispatch.dispatch_job import dispatch
 
     where.check()
     del save_orig_nids  # a dataset cannot be without them
@@ -64,10 +65,10 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
         place_parts(output, out_dir, read_manifest(out_dir), where, copying, overwrite=overwrite)
         return
 
-    def tell(costs: Estimate, plan: Plan) -> None:
+    def tell(costs: DatasetEstimate, spec: DatasetJobSpec) -> None:
         inputs = {"the chunked graph": in_dir, "the folder of owners": partitions_dir}
-        where.check_for(out_dir, plan.settings.num_parts, inputs)
-        show_dataset_plan(output, "dispatch", costs, plan, halo_bytes=costs.halo.copied_bytes)
+        where.check_for(out_dir, spec.settings.num_parts, inputs)
+        show_dataset_plan(output, "dispatch", costs, spec, halo_bytes=costs.halo.copied_bytes)
 
     with progress_bars() as progress:
         manifest = dispatch(

@@ -13,8 +13,8 @@ from hopstream.cli.units import bytes_text, percent_text, plural_text
 from hopstream.export.settings import ExportSettings
 
 if TYPE_CHECKING:
+    from hopstream.export.export_folder import ExportPlan
     from hopstream.export.settings import ExportReport
-    from hopstream.export.workplace import ExportPlan
 
 
 @with_settings("settings", ExportSettings)

@@ -10,9 +10,9 @@ from hopstream.cli.units import bytes_text, plural_text
 
 if TYPE_CHECKING:
     from hopstream.engine.allotment import Allotment
-    from hopstream.preparation.dispatch import plan as dispatch_plan
+    from hopstream.preparation.dataset_job import DatasetEstimate
+    from hopstream.preparation.dataset_job_folder import DatasetJobSpec
     from hopstream.preparation.plan import PhasePlan, PreparePlan
-    from hopstream.preparation.reshard import plan as reshard_plan
 
 PlanLine = tuple[str, str]
 """A word, and what is planned of it."""
@@ -40,22 +40,21 @@ def _memory_text(work: Allotment, what_for: str) -> str:
 
 
 def show_dataset_plan(
-    output: Output, verb: str, costs: dispatch_plan.Estimate | reshard_plan.Estimate,
-    plan: dispatch_plan.Plan | reshard_plan.Plan, *, halo_bytes: int = 0,
-) -> None:  # fmt: skip
+    output: Output, verb: str, costs: DatasetEstimate, spec: DatasetJobSpec, *, halo_bytes: int = 0
+) -> None:
     """Write what it will take to write a dataset, and how much of it an earlier command has done."""
     while_it_runs = f"{'up to ' * bool(halo_bytes)}{bytes_text(costs.disk_bytes)} while it runs"
     lines = [
-        ("parts", str(plan.settings.num_parts)),
+        ("parts", str(spec.settings.num_parts)),
         ("read", bytes_text(costs.input_bytes)),
         ("disk", f"{while_it_runs}, {bytes_text(costs.dataset_bytes)} after"),
         *([("halo", f"up to {bytes_text(halo_bytes)} of copies")] if halo_bytes else []),
-        *memory_lines(costs.work, plan.budget_bytes),
+        *memory_lines(costs.work, spec.budget_bytes),
     ]
     facts: Facts = {
         "input_bytes": costs.input_bytes, "disk_bytes": costs.disk_bytes, "dataset_bytes": costs.dataset_bytes,
         "halo_bytes": halo_bytes, "memory_bytes": costs.work.memory_bytes if costs.work else None,
-        "budget_bytes": plan.budget_bytes, "workers": plan.num_workers, "parts": plan.settings.num_parts,
+        "budget_bytes": spec.budget_bytes, "workers": spec.num_workers, "parts": spec.settings.num_parts,
     }  # fmt: skip
     show_plan(output, lines, facts)
     output.resumed(verb, costs.num_done)

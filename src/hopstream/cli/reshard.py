@@ -31,13 +31,13 @@ def run(
     settings: ReshardSettings,
 ) -> None:
     """Write a dataset anew with other parts, in bounded memory; what was ended goes on."""
-    from hopstream.preparation.reshard.run import reshard
+    from hopstream.preparation.reshard.reshard_job import reshard
 
     output, clock = Output(is_json=json), Clock()
     with progress_bars() as progress:
         manifest = reshard(
             source, out, partitions_dir=partitions_dir, settings=settings, overwrite=overwrite, progress=progress,
-            on_estimate=lambda costs, plan: show_dataset_plan(output, "reshard", costs, plan),
+            on_estimate=lambda costs, spec: show_dataset_plan(output, "reshard", costs, spec),
         )  # fmt: skip
     show_measured(output, manifest)
     show_written(output, out, manifest)

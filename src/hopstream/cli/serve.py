@@ -263,7 +263,7 @@ def _announced(path: Path | None, location: str, store: LocalStore, dataset: Pat
     if path is None:
         yield
         return
-    from hopstream.dataset.replace import errors_named
+    from hopstream.engine.atomic_folder import errors_named
     from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 
     entry = ServerEntry(location=location, parts=store.parts, path=dataset.resolve())

@@ -281,7 +281,7 @@ def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
     Raises:
         SettingsError: One of the two paths is, or lies in, the other, or what is in ``out`` is not to be replaced.
     """
-    from hopstream.dataset.replace import check_target
+    from hopstream.dataset.dataset_folder import check_target
     from hopstream.ingest.source_paths import check_apart
 
     check_apart(out, {"the source": source})

@@ -325,7 +325,7 @@ class _ClusterFile:
         self._written = ""
 
     def write(self, cluster: Cluster) -> None:
-        from hopstream.dataset.replace import errors_named
+        from hopstream.engine.atomic_folder import errors_named
         from hopstream.store.cluster import write_cluster
 
         with errors_named(self._path):

@@ -1,4 +1,4 @@
-"""What has a job done already, so that it goes on where it was ended?
+"""Remembers which tasks of a job are done, so that a job that was ended goes on.
 
 A job keeps a marker per task, ``done/<name>.json``, in its folder. A marker is written when its task has ended and says
 what came of it; a job that is started again skips the tasks that have one.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,15 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
+def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """What tells that a file is another one than before, for ``digest_of``; files that are not there are left out."""
+    return [(str(path), s.st_size, s.st_mtime_ns) for path in paths if path.exists() for s in (path.stat(),)]
+
+
 class Job:
     """Tasks in stages, each of which is done once.
 
-    Who makes one is the only one to do so in the folder; see ``engine.work_folder``.
+    One process at a time makes one in a folder; see ``engine.atomic_folder``.
     """
 
     def __init__(self, folder: Path, digest: str, engine: Engine, progress: Progress | None = None) -> None:

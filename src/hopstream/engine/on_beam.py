@@ -105,7 +105,7 @@ class BeamEngine(Engine):
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix="outcomes-", dir=folder))
-        run = _Run(self._options, lines, place)
+        run = _PipelineRun(self._options, lines, place)
         try:
             self._collect(run, {task.name: task for task in tasks}, on_done)
         except BaseException:
@@ -115,7 +115,7 @@ class BeamEngine(Engine):
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def _collect(self, run: _Run, waiting: dict[str, Task], on_done: OnDone) -> None:
+    def _collect(self, run: _PipelineRun, waiting: dict[str, Task], on_done: OnDone) -> None:
         """Take outcomes as they come, until there are all."""
         last_news = time.monotonic()
         while waiting:
@@ -138,7 +138,7 @@ class BeamEngine(Engine):
         run.wait(self._settings.stop_s)
 
 
-class _Run:
+class _PipelineRun:
     """A pipeline that runs, in a thread of its own: some runners return when it is done, others at once."""
 
     def __init__(self, options: list[str], lines: list[str], place: Path) -> None:

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from hopstream.arrays import IntArray, write_text
-from hopstream.dataset.replace import errors_named
 from hopstream.engine import Task, kind_of, open_engine
 from hopstream.engine.allotment import Allotment, Needs, allot
+from hopstream.engine.atomic_folder import WorkFolder, errors_named, open_work
+from hopstream.engine.folder_job import INPUT_ERRORS, close_folder, write_spec
 from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.peak import watched
-from hopstream.engine.resumed import job_folder, num_done, resumed_job
 from hopstream.engine.settings import Progress, no_progress
-from hopstream.engine.work_folder import WorkFolder, open_work
-from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
+from hopstream.errors import NoRoomError, SettingsError
+from hopstream.export.export_folder import REPEATS, SEEDS, VALUES, ExportPlan
 from hopstream.export.link_values import LinkValues, written_values
 from hopstream.export.plan import starts_from_links
 from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples, sets_without_ids
@@ -34,7 +34,6 @@ from hopstream.export.seeds import NodeIds, read_seeds, repeats_of, split_seeds,
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
 from hopstream.export.source import ExportSource, located_source, open_source
 from hopstream.export.tasks import PARTIAL, STAGES, write_shard
-from hopstream.export.workplace import PLAN, REPEATS, SEEDS, VALUES, ExportPlan, close_workplace
 from hopstream.ingest.source_paths import check_apart
 from hopstream.ingest.tables import TableSettings
 from hopstream.store.contract import Store
@@ -44,7 +43,7 @@ from hopstream.tfgnn.tfrecord import output_name, shard_paths
 from hopstream.uris import local_path
 
 logger = logging.getLogger(__name__)
-FORMAT = 3
+FORMAT = 4
 """Of the hidden folder; a folder of another one is not gone on with."""
 BEGUN = "begun"
 PROCESS_BYTES, THREAD_BYTES, SEED_BYTES = 200 << 20, 64 << 20, 64
@@ -54,7 +53,6 @@ LOOKUP_BYTES = 128
 """For each seed that is looked up in one pass."""
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet"}
 """What names say of formats."""
-INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
 Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
 
 
@@ -119,7 +117,7 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
     with errors_named(place), open_source(source, tables) as opened, _open_place(place) as work:
         if "://" not in opened.located:
             check_apart(place, {"the source": str(source), "data_path": settings.data_path or str(source)})
-        return _Run(
+        return ExportJob(
             work=work, place=place, source=opened, spec=text, spec_name=spec_name(spec), seeds=seeds, settings=settings,
             overwrite=overwrite, progress=progress or no_progress, on_plan=on_plan,
         ).run()  # fmt: skip
@@ -178,7 +176,7 @@ def _check_suffix(stem: str, file_format: str) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class ExportJob:
     """One call."""
 
     work: WorkFolder
@@ -214,9 +212,9 @@ class _Run:
         self._check_seeds(starts_from_links(plan))
         self._check_inputs()
         digest = self._digest(sampling, starts_from_links(plan))
-        placed = self._placed(digest)
-        if placed is not None:
-            return placed
+        finished = self._finished(digest)
+        if finished is not None:
+            return finished
         self._check_place(digest)
         try:
             with self.source.opened(self.work, plan, self.settings, self.progress) as (located, store):
@@ -241,22 +239,22 @@ class _Run:
     def _export(self, located: str, store: Store, sampling: SeedSampling, digest: str) -> ExportReport:
         """Write all shards, and the schema."""
         maker = SampleMaker(store, sampling)
-        num_before = num_done(self.job_work, digest)
+        num_before = self.job_work.num_done(digest)
         settings = self.settings
-        work, folder = _allotted(settings, self._num_given()), job_folder(self.job_work, digest)
+        work, folder = _allotted(settings, self._num_given()), self.job_work.job_root(digest)
         with watched():
             with open_engine("local", num_workers=0) as engine:  # workers start when seeds are found
-                resumed_job(self.job_work, digest, engine)
+                self.job_work.resume(digest, engine)
             try:
                 plan, work = self._planned(folder, located, store, sampling, maker, work)
                 if self.on_plan is not None:
                     self.on_plan(plan, num_before)
                 num_workers, options = work.num_workers, settings.beam_options
                 with open_engine(settings.engine, num_workers=num_workers, beam_options=options) as engine:
-                    job = resumed_job(self.job_work, digest, engine, self.progress)
+                    job = self.job_work.resume(digest, engine, self.progress)
                     report = self._write(job, folder, plan)
             finally:
-                close_workplace(folder)
+                close_folder(folder)
         values = LinkValues(folder / VALUES).schema if (folder / VALUES).exists() else None
         write_text(folder / "schema.pbtxt", message_text(schema_of_samples(sampling, store.schema, values)))
         call = [digest, report.num_seeds, len(report.paths), report.num_bytes]
@@ -268,14 +266,14 @@ class _Run:
         """Where the job works, beside the dataset of a unigraph."""
         return self.work.inside("export")
 
-    def _placed(self, digest: str) -> ExportReport | None:
+    def _finished(self, digest: str) -> ExportReport | None:
         """What the same call had written that was ended when all was in its place."""
-        placed: list[Any] = [None] if self.work.placed is None else json.loads(self.work.placed)
-        if placed[0] != digest:
+        call: list[Any] = [None] if self.work.finished_call is None else json.loads(self.work.finished_call)
+        if call[0] != digest:
             return None
         return ExportReport(
-            paths=(self.place,) if self.settings.one_file else tuple(shard_paths(self.place, placed[2])),
-            schema_path=self.work.root, num_seeds=placed[1], num_bytes=placed[3], seconds={}, wall_seconds={},
+            paths=(self.place,) if self.settings.one_file else tuple(shard_paths(self.place, call[2])),
+            schema_path=self.work.root, num_seeds=call[1], num_bytes=call[3], seconds={}, wall_seconds={},
         )  # fmt: skip
 
     def _check_seeds(self, is_linked: bool) -> None:
@@ -348,7 +346,7 @@ class _Run:
             one_file=settings.one_file, has_keys=(folder / SEEDS).exists(), file_format=settings.file_format,
             compression=settings.compression, num_threads=settings.num_threads,
         )  # fmt: skip
-        write_text(folder / PLAN, json.dumps(found.to_json()))
+        write_spec(folder, found)
         return found, work
 
     def _find_seeds(
@@ -433,6 +431,6 @@ class _Run:
 
     def _clear(self, digest: str) -> None:
         """Leave nothing of work that cannot be gone on with."""
-        if (job_folder(self.job_work, digest) / BEGUN).exists():
+        if (self.job_work.job_root(digest) / BEGUN).exists():
             self._remove_files()
         self.work.clear()

@@ -1,4 +1,4 @@
-"""How is one shard of an export written?
+"""Writes one shard of an export, block by block.
 
 A shard is the unit of work: a stretch of seeds, sampled and written block by block. A block has as many seeds as make
 some megabytes by what the block before held. Seeds differ, so a block is cut when its trees are grown, before their
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopstream.engine import task
-from hopstream.engine.work_folder import sync
+from hopstream.engine.atomic_folder import sync
+from hopstream.export.export_folder import ExportFolder
 from hopstream.export.settings import Seconds
 from hopstream.export.shards import Encoded, ShardWriter, open_shard
-from hopstream.export.workplace import Workplace, workplace_of
 
 FIRST_BLOCK, MAX_BLOCK = 16, 1024
 """Seeds of a shard's first block, and the most of any."""
@@ -58,16 +58,16 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
 
     ``seconds`` are those of a core, ``wall_seconds`` by the clock, of all threads together.
     """
-    place = workplace_of(args)
-    plan, shard = place.plan, int(args["shard"])
+    folder = ExportFolder.of(args)
+    plan, shard = folder.spec, int(args["shard"])
     first, last = plan.range_of(shard)
     path = plan.paths[shard]
-    partial = place.folder / f"{shard:05}.{secrets.token_hex(8)}{PARTIAL}"  # a worker given up may still write
+    partial = folder.root / f"{shard:05}.{secrets.token_hex(8)}{PARTIAL}"  # a worker given up may still write
     took = dict.fromkeys(STAGES, Seconds())
     try:
-        writer = open_shard(partial, plan.file_format, plan.compression, place.make(first, first))
+        writer = open_shard(partial, plan.file_format, plan.compression, folder.make(first, first))
         try:
-            for block in _blocks(place, writer, first, last):
+            for block in _blocks(folder, writer, first, last):
                 started = Seconds.now()
                 writer.write(block.encoded)
                 for name, value in {**block.took, "write": Seconds.now() - started}.items():
@@ -89,20 +89,20 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _blocks(place: Workplace, writer: ShardWriter, first: int, last: int) -> Iterator[Block]:
+def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) -> Iterator[Block]:
     """The blocks of a stretch of seeds in order; some are made ahead by other threads, where there are any."""
-    num_threads = place.plan.num_threads
+    num_threads = folder.spec.num_threads
     with ThreadPoolExecutor(num_threads) as pool:
         submit = _at_once if num_threads == 1 else pool.submit
         num_ahead = 1 if num_threads == 1 else num_threads + 1
-        limit = _most_seeds(place)
+        limit = _most_seeds(folder)
         size = min(FIRST_BLOCK, limit)
         ahead: deque[Future[Block]] = deque()
         try:
             while ahead or first < last:
                 while first < last and len(ahead) < num_ahead:
-                    end = place.stretch_end(first, min(first + size, last))
-                    ahead.append(submit(_block, place, writer, first, end, end))
+                    end = folder.stretch_end(first, min(first + size, last))
+                    ahead.append(submit(_block, folder, writer, first, end, end))
                     first = end
                 block = ahead.popleft().result()
                 num_seeds, rest = block.last - block.first, (block.last, block.wanted_last)
@@ -111,7 +111,7 @@ def _blocks(place: Workplace, writer: ShardWriter, first: int, last: int) -> Ite
                 yield block
                 del block  # its memory is free, or used again, when the next one is made
                 if rest[0] < rest[1]:
-                    ahead.appendleft(submit(_block, place, writer, rest[0], min(rest[0] + size, rest[1]), rest[1]))
+                    ahead.appendleft(submit(_block, folder, writer, rest[0], min(rest[0] + size, rest[1]), rest[1]))
         finally:
             for future in ahead:
                 future.cancel()
@@ -124,17 +124,17 @@ def _at_once(make: Callable[..., Block], *arguments: Any) -> Future[Block]:
     return done
 
 
-def _most_seeds(place: Workplace) -> int:
+def _most_seeds(folder: ExportFolder) -> int:
     """How many seeds a block has at most, so that what is sampled before it is cut is small."""
-    most_drawn = place.maker().most_drawn
+    most_drawn = folder.maker().most_drawn
     return MAX_BLOCK if most_drawn is None else max(1, min(MAX_BLOCK, DRAWN_AT_ONCE // max(1, most_drawn)))
 
 
-def _block(place: Workplace, writer: ShardWriter, first: int, last: int, wanted_last: int) -> Block:
+def _block(folder: ExportFolder, writer: ShardWriter, first: int, last: int, wanted_last: int) -> Block:
     """The subgraphs of some seeds, all or as many as are not too much for one block, of a stretch that goes on."""
-    maker = place.maker()
+    maker = folder.maker()
     started, gathered = Seconds.now(), maker.gathering
-    pieces = place.make(first, last, max_bytes=MOST_BYTES)
+    pieces = folder.make(first, last, max_bytes=MOST_BYTES)
     made, gathering = Seconds.now(), maker.gathering - gathered
     encoded = writer.encode(pieces)
     took = {"sample": made - started - gathering, "gather": gathering, "encode": Seconds.now() - made}

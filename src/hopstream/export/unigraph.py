@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import numpy as np
 from hopstream.arrays import Column, IntArray, RaggedArray, write_text
 from hopstream.checks import did_you_mean, known_names
 from hopstream.dataset.paths import MANIFEST, path_name
+from hopstream.engine.atomic_folder import open_work
 from hopstream.engine.settings import no_progress
-from hopstream.engine.work_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.export.dataset_source import chunked_of_dataset
 from hopstream.export.settings import UnigraphSettings
@@ -92,18 +93,9 @@ def write_unigraph(
     settings = settings or UnigraphSettings(**fields)
     if not isinstance(source, Graph):
         check_apart(out, {"the source": source})
-    with open_work(out) as work:
-        check_out_folder(work.root)
-        work.clear()
-        new = work.path / "new"
-        try:
-            new.mkdir()
-            graph, edge_masks = _opened(source, work.path / "scratch")
-            _Writing(graph, edge_masks, new, work.path / "scratch", settings, progress or no_progress).run()
-            work.put_in_place(new)
-        except BaseException:
-            work.clear()
-            raise
+    with open_work(out) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
+        graph, edge_masks = _opened(source, work.path / "scratch")
+        _Writing(graph, edge_masks, new, work.path / "scratch", settings, progress or no_progress).run()
     return Path(out) / SCHEMA_FILE
 
 

@@ -12,7 +12,8 @@ from hopstream.engine.machine import Machine
 from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.ingest.chunking.plan import NEEDS
-from hopstream.preparation.dispatch import plan as dispatching
+from hopstream.preparation.dataset_job_folder import REST_BYTES, budget_of
+from hopstream.preparation.dispatch import dispatch_spec as dispatching
 from hopstream.preparation.halo.costs import HaloCosts
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.write import schema_with_links
@@ -66,7 +67,7 @@ def assign_step_needs(num_nodes: int, num_edges: int, settings: PartitionSetting
     """What it takes to assign so many nodes in a process of its own."""
     assign = assign_needs(num_nodes, num_edges, settings)
     # What is left for that process is compared with its needs once more.
-    return Needs.of_one(dispatching.REST_BYTES + rounded_up(assign.alone_bytes), assign.what, assign.remedy)
+    return Needs.of_one(REST_BYTES + rounded_up(assign.alone_bytes), assign.what, assign.remedy)
 
 
 def least_table_needs(settings: PartitionSettings) -> tuple[Needs, ...]:
@@ -106,9 +107,7 @@ def plan_phases(
         name="assign", is_done=has_owners, input_bytes=END_BYTES * num_edges * looks_at_edges(settings),
         disk_bytes=SORTED_BYTES * num_edges * is_sorted, budget_bytes=left, num_tasks=1,
     )  # fmt: skip
-    budget = dispatching.budget_of(
-        work, dispatching.mapped_bytes(graph, settings), reads_ragged=dispatching.reads_ragged(graph)
-    )
+    budget = budget_of(work, dispatching.mapped_bytes(graph, settings), reads_ragged=dispatching.reads_ragged(graph))
     costs = dispatching.estimate(graph, schema_with_links(graph.schema, settings), settings, halo)
     dispatch = PhasePlan(
         name="dispatch", input_bytes=costs.input_bytes, disk_bytes=replace(costs, halo=HaloCosts()).disk_bytes,
@@ -122,24 +121,24 @@ def plan_phases(
 
 def _num_tasks(graph: ChunkedGraph, settings: PartitionSettings, work: Allotment, budget_bytes: int) -> int:
     """About how many tasks dispatching has; where files and parts end, there may be some more."""
-    plan = dispatching.Plan(
+    spec = dispatching.DispatchSpec(
         source=str(Path(graph.root)), metadata_filename=graph.metadata_filename, owners="", settings=settings,
         budget_bytes=budget_bytes, num_workers=work.num_working,
     )  # fmt: skip
     count = 2 * len(graph.nodes)
     for nodes in graph.nodes.values():
         count += sum(
-            -(-nodes.num_nodes // plan.column_rows(nodes.num_nodes, c.row_bytes)) for c in nodes.features.values()
+            -(-nodes.num_nodes // spec.column_rows(nodes.num_nodes, c.row_bytes)) for c in nodes.features.values()
         )
     for edges in graph.edges.values():
-        count += -(-edges.num_edges // plan.piece_edges(edges))
-        count += -(-edges.num_edges // plan.run_edges(edges)) * len(settings.directions)
+        count += -(-edges.num_edges // spec.piece_edges(edges))
+        count += -(-edges.num_edges // spec.run_edges(edges)) * len(settings.directions)
     return count
 
 
 def assign_memory(work: Allotment) -> int:
     """Bytes for the process that assigns nodes, beside the one that began."""
-    return work.memory_bytes - dispatching.REST_BYTES
+    return work.memory_bytes - REST_BYTES
 
 
 def _sizes(graph: ChunkedGraph) -> tuple[int, int]:

@@ -12,22 +12,21 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from hopstream.assign.run import assign_folder
-from hopstream.dataset.lock import place_to_write
+from hopstream.dataset.dataset_folder import check_target, place_to_write
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import MANIFEST
-from hopstream.dataset.replace import check_target, errors_named
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.allotment import Allotment, Choice, allot, settled
+from hopstream.engine.atomic_folder import WorkFolder, choice_before, errors_named
+from hopstream.engine.folder_job import INPUT_ERRORS
 from hopstream.engine.job import digest_of
 from hopstream.engine.machine import Machine, this_machine
 from hopstream.engine.peak import watched
-from hopstream.engine.resumed import choice_before, job_folder, keep_choice, resumed_job
 from hopstream.engine.settings import WorkSettings, no_progress
-from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.chunked import is_chunked, open_chunked
-from hopstream.ingest.chunking.plan import Estimate, Plan
+from hopstream.ingest.chunking.plan import ChunkEstimate, ChunkSpec
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.source_paths import (
     are_partitions,
@@ -38,7 +37,8 @@ from hopstream.ingest.source_paths import (
     read_metadata,
 )
 from hopstream.ingest.tables import TableSettings
-from hopstream.preparation.dispatch.run import dispatch_staged, input_states, plan_dispatch
+from hopstream.preparation.dataset_job import DatasetTarget
+from hopstream.preparation.dispatch.dispatch_job import dispatch_job, input_states
 from hopstream.preparation.dispatch.settings import DispatchSettings
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.plan import (
@@ -49,7 +49,6 @@ from hopstream.preparation.plan import (
     least_table_needs,
     plan_phases,
 )
-from hopstream.preparation.staged import INPUT_ERRORS, Staging
 from hopstream.preparation.task_progress import progress_from_file, progress_to_file
 
 FORMAT = 1
@@ -145,13 +144,13 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
         progress=progress or no_progress, tell=on_news or _no_news,
     )  # fmt: skip
     with errors_named(out), place_to_write(out) as held:
-        staging = Staging(out=out, work=held, overwrite=overwrite, call=call)
-        done = staging.placed()
+        target = DatasetTarget(out=out, work=held, overwrite=overwrite, call=call)
+        done = target.finished()
         if done is not None:
             return done
         check_target(out, overwrite=overwrite)
         try:
-            return steps.run(staging)
+            return steps.run(target)
         except NoRoomError:
             raise
         except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
@@ -190,20 +189,20 @@ class _Steps:
     progress: Progress
     tell: Callable[[News], None]
 
-    def run(self, staging: Staging) -> Manifest:
+    def run(self, target: DatasetTarget) -> Manifest:
         """Do what an earlier call has not done."""
-        held = staging.work
-        folder = job_folder(held, self.digest)
+        held = target.work
+        folder = held.job_root(self.digest)
         owners = folder / "owners"
         chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
         # Its worker's memory is for the others afterwards.
         with watched(), open_engine("local", num_workers=1) as engine:
-            job = resumed_job(held, self.digest, engine, self.progress)
+            job = held.resume(self.digest, engine, self.progress)
             if not chunks.exists():
                 self._chunk(held, chunks.parent)
             graph = open_chunked(chunks)
             work = allot_phases(graph, self.settings, self.work, self.halo, self.machine, self.before)
-            keep_choice(held, work)
+            held.keep_choice(work)
             assign, *others = plan_phases(graph, self.settings, work, self.halo, has_owners=owners.exists())
             chunk = () if self.is_streamed else (PhasePlan(name="chunk", is_done=True),)
             self.tell(PreparePlan(work=work, phases=(*chunk, assign, *others)))
@@ -211,28 +210,26 @@ class _Steps:
                 done = job.run("assign", [_assign_task(chunks, owners, self.settings, work)])
             method, num_parts = self.settings.method, self.settings.num_parts
             self.tell(AssignReport(method=method, num_parts=num_parts, **done["assign"]))
-        inner = replace(staging, work=held.inside(f"{self.digest[:16]}/dispatch"))
+        inner = replace(target, work=held.inside(f"{self.digest[:16]}/dispatch"))
         settings = _dispatch_settings(self.settings, settled(self.work, work))
-        planned = plan_dispatch(chunks.parent, owners, chunks.name, settings, self.halo, assigned=self.settings)
-        return dispatch_staged(
-            planned, inner, self.halo, self.progress, lambda costs, _: self._resumes("dispatch", costs.num_done)
-        )
+        dispatching = dispatch_job(chunks.parent, owners, chunks.name, settings, self.halo, assigned=self.settings)
+        return dispatching.write(inner, self.progress, lambda costs, _: self._resumes("dispatch", costs.num_done))
 
     def _chunk(self, held: WorkFolder, out: Path) -> None:
         needs = least_table_needs(self.settings)
         work = allot(self.work.memory, self.work, needs, self.machine, self.before)
-        keep_choice(held, work)
+        held.keep_choice(work)
         report = chunk_tables(
             self.metadata, out, progress=self.progress,
-            on_estimate=lambda costs, plan: self._tell_first(costs, plan, work), **asdict(self.tables),
+            on_estimate=lambda costs, spec: self._tell_first(costs, spec, work), **asdict(self.tables),
             **asdict(settled(self.work, work)),
         )  # fmt: skip
         self.tell(report)
 
-    def _tell_first(self, costs: Estimate, plan: Plan, work: Allotment) -> None:
+    def _tell_first(self, costs: ChunkEstimate, spec: ChunkSpec, work: Allotment) -> None:
         """Tell what is known before tables are chunked."""
         chunk = PhasePlan(
-            name="chunk", input_bytes=costs.input_bytes, disk_bytes=costs.disk_bytes, budget_bytes=plan.budget_bytes
+            name="chunk", input_bytes=costs.input_bytes, disk_bytes=costs.disk_bytes, budget_bytes=spec.budget_bytes
         )
         later = ("assign", "dispatch", *(() if self.halo is None else ("halo",)))
         self.tell(PreparePlan(work=work, phases=(chunk, *(PhasePlan(name=name) for name in later))))

@@ -1,4 +1,4 @@
-"""How does a process that does one long task tell the one that waits for it how far it is?
+"""Reports progress between processes through a file.
 
 By a small file, which the one replaces now and then and the other reads.
 """

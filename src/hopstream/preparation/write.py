@@ -24,10 +24,10 @@ from hopstream.checks import known_names
 from hopstream.dataset.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
 from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.dataset.costs import StageCost
+from hopstream.dataset.dataset_folder import replaced_folder
 from hopstream.dataset.edge_weights import check_weights
 from hopstream.dataset.manifest import Manifest, graph_id_of
 from hopstream.dataset.paths import edge_folder, link_folder, node_folder, part_folder, split_path
-from hopstream.dataset.replace import replaced_folder
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
 from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
 from hopstream.dataset.stored_columns import EdgeRun, StoredColumn, edge_columns, feature_columns, integers

@@ -17,11 +17,10 @@ from hopstream.dataset.paths import part_folder
 from hopstream.dataset.roots import ROOTS
 from hopstream.engine import Progress, Task, kind_of, open_engine, task
 from hopstream.engine.allotment import Needs, allot
+from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
 from hopstream.engine.peak import watched
-from hopstream.engine.resumed import resumed_job
 from hopstream.engine.settings import WorkerSettings, bytes_text
-from hopstream.engine.work_folder import WorkFolder
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.transfer.places import Place
 from hopstream.transfer.targets import Target, check_servers, ids_of
@@ -195,7 +194,7 @@ class Delivery:
         """
         copying = allot(None, settings, COPY_NEEDS)
         with watched(), open_engine(copying.engine, num_workers=copying.num_workers) as engine:
-            job = resumed_job(work, self.digest, engine, progress)
+            job = work.resume(self.digest, engine, progress)
             for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
                 self.source.write_text(name, beside[name])
             for target in self.targets:

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.dataset_folder import dataset_to_change, folder_to_write
 from hopstream.dataset.listing import read_listing
-from hopstream.dataset.lock import dataset_to_change, folder_to_write
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.part_numbers import parse_parts
 from hopstream.dataset.paths import MANIFEST, part_folder
 from hopstream.dataset.roots import CLUSTER, ROOTS, Root, Roots, check_is_here, read_roots
+from hopstream.engine.atomic_folder import work_path
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
-from hopstream.engine.work_folder import work_path
 from hopstream.errors import FormatError, SettingsError
 from hopstream.transfer.delivery import Delivery
 from hopstream.transfer.places import Place

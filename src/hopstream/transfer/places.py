@@ -16,7 +16,7 @@ from pyarrow import ArrowException, ArrowInvalid
 from pyarrow import fs as arrow_fs
 
 from hopstream.arrays import CHUNK_BYTES
-from hopstream.engine.work_folder import sync
+from hopstream.engine.atomic_folder import sync
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.uris import is_broken_uri, is_uri, scrubbed, shown_uri
 

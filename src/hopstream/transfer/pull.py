@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from hopstream.dataset.lock import hold, place_to_write
+from hopstream.dataset.dataset_folder import place_to_write
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
 from hopstream.dataset.paths import MANIFEST, part_folder
 from hopstream.dataset.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
+from hopstream.engine.atomic_folder import hold
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.transfer.delivery import Delivery

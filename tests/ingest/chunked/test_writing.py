@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hopstream import graph_from_arrays, read_graph
 from hopstream.arrays import RaggedArray
-from hopstream.engine.work_folder import open_work
+from hopstream.engine.atomic_folder import open_work
 from hopstream.errors import SchemaError, SettingsError, StateError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunk_settings import ChunkSettings

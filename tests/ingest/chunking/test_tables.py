@@ -90,7 +90,9 @@ def test_ids_of_edges_are_bounded_by_a_sample(shop: Shop, monkeypatch: pytest.Mo
     rows = [(n * n % 997, f"tag{n % 301}") for n in range(2000)]
     shop.write("rates.csv", "user,film\n" + "".join(f"{a},{b}\n" for a, b in rows))
     shop.nodes = {"user": {"from_edges": True}, "film": {"from_edges": True, "id": "tag"}}
-    monkeypatch.setattr(plan, "LIMITS", plan.Limits(block_rows=500, bucket_bytes=800, lookup_bytes=900, num_samples=64))
+    monkeypatch.setattr(
+        plan, "LIMITS", plan.ChunkLimits(block_rows=500, bucket_bytes=800, lookup_bytes=900, num_samples=64)
+    )
     graph, _ = check_equal(shop.source(), shop.root, keep_raw_ids=False)
     assert graph.nodes["film"].num_nodes == 301
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopstream.ingest.chunking.plan import Limits
+from hopstream.ingest.chunking.plan import ChunkLimits
 
-SMALL = Limits(part_bytes=100, block_bytes=200, block_rows=5, bucket_bytes=150, lookup_bytes=150, num_samples=40)
+SMALL = ChunkLimits(part_bytes=100, block_bytes=200, block_rows=5, bucket_bytes=150, lookup_bytes=150, num_samples=40)
 """So that a few dozen rows are many parts, blocks and buckets."""
 EMPTY_TYPES = {
     "tags": pa.list_(pa.int64()),

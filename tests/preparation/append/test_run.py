@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import hopstream
 from hopstream.arrays import column_schema
 from hopstream.dataset.layout import open_dataset, read_manifest
-from hopstream.dataset.lock import locked
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.read_back import read_dataset
+from hopstream.engine.atomic_folder import locked
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import write_chunked

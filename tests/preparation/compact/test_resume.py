@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from hopstream.dataset.layout import read_manifest
-from hopstream.engine.work_folder import WorkFolder
+from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.preparation.append.run import append
-from hopstream.preparation.compact.run import compact
-from hopstream.preparation.reshard.run import _Run
+from hopstream.preparation.compact import compact
+from hopstream.preparation.dataset_job import DatasetJob
 from tests.killing import kill_again_and_again, left_beside
 from tests.preparation.append.graphs import grown_graph, written
 from tests.preparation.dispatch.sources import check_same, write_owners
 
 PROGRAM = """
 import sys
-from hopstream.preparation.compact.run import compact
-from hopstream.preparation.reshard import plan
-plan.LIMITS = plan.Limits(block_rows=30, piece_bytes=600, run_bytes=(3000, 3000))
+from hopstream.preparation.compact import compact
+from hopstream.preparation.reshard import reshard_spec
+reshard_spec.LIMITS = reshard_spec.ReshardLimits(block_rows=30, piece_bytes=600, run_bytes=(3000, 3000))
 def tell(stage, done, total):
     print(done, total, flush=True)
 compact(sys.argv[1], num_workers=int(sys.argv[2]), progress=tell)
@@ -73,12 +73,12 @@ def interrupt(*_: object) -> None:
 
 def test_it_goes_on_with_the_parts_of_nodes_that_it_found(folder: Path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(_Run, "_manifest", interrupt)
+        patch.setattr(DatasetJob, "make_manifest", interrupt)
         with pytest.raises(KeyboardInterrupt):
             compact(folder / "got", num_workers=0)
     said: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr("hopstream.preparation.compact.run.kept_owners", interrupt)
+        patch.setattr("hopstream.preparation.compact.kept_owners", interrupt)
         compact(folder / "got", num_workers=0, on_estimate=lambda costs, _: said.append(costs.num_done))
     check_done(folder)
     assert said[0] > 10

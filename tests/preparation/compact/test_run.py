@@ -8,11 +8,11 @@ import pytest
 from hopstream.assign.folder import write_owners
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import open_dataset, read_manifest
-from hopstream.dataset.lock import locked
+from hopstream.engine.atomic_folder import locked
 from hopstream.errors import ChecksumError, SettingsError, StateError
 from hopstream.preparation.append.run import append
 from hopstream.preparation.audit.run import verify_dataset
-from hopstream.preparation.compact.run import compact
+from hopstream.preparation.compact import compact
 from hopstream.preparation.write import write_parts
 from tests.preparation.append.graphs import OPTIONS, grown_graph, written
 

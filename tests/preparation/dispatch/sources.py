@@ -12,8 +12,8 @@ from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import path_name
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import chunked_of_graph, ragged
-from hopstream.preparation.dispatch import finish, nodes, plan, spill, workplace
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch import dispatch_folder, dispatch_spec, finish, spill
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.write import write_parts
 from tests.dataset.graphs import tree_of
 
@@ -41,19 +41,21 @@ def write_owners(folder: Path, graph: Graph, num_parts: int, rng: np.random.Gene
 
 def use_graph(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
     """Let jobs of this process read a graph in memory."""
-    monkeypatch.setattr(workplace, "open_source", lambda plan: chunked_of_graph(graph))
+    monkeypatch.setattr(dispatch_folder, "open_source", lambda spec: chunked_of_graph(graph))
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let pieces, buckets, runs and blocks be of about ``size`` rows, so that small graphs take many tasks."""
     bucket = max(1, size // 2)
-    limits = plan.Limits(piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size))
-    monkeypatch.setattr(plan, "LIMITS", limits)
+    limits = dispatch_spec.DispatchLimits(
+        piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size)
+    )
+    monkeypatch.setattr(dispatch_spec, "LIMITS", limits)
     monkeypatch.setattr(ragged, "BLOCK_BYTES", 40)
-    monkeypatch.setattr(plan, "GUESSES", 4)
+    monkeypatch.setattr(dispatch_spec, "GUESSES", 4)
     for module in (spill, finish):
         monkeypatch.setattr(module, "BLOCK_EDGES", 3)
-    for module in (nodes, owners):
+    for module in (dispatch_folder, owners):
         monkeypatch.setattr(module, "BLOCK_ROWS", 5)
     monkeypatch.setattr(owners, "TEXT_BYTES", 4)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SchemaError
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from tests.ingest.chunked.folders import AUTHORS, FEAT, PAPERS, Folder, make_folder
 from tests.ingest.chunked.test_columns import BAD_COLUMNS
 from tests.ingest.chunked.test_edges import BAD_EDGES

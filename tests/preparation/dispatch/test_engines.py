@@ -7,7 +7,7 @@ import pytest
 from hopstream.engine.on_ray import ray_engine
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.write import write_parts
 from tests.preparation.dispatch.sources import check_same, write_owners
 from tests.preparation.dispatch.test_files import small_graph

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES
 from tests.dataset.graphs import community_graph, typed_graphs
 from tests.dataset.timed_graphs import KNOWS, LIKES, RATES, timed_graph

@@ -9,7 +9,7 @@ from hopstream.arrays import Column, RaggedArray
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import write_chunked
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.write import write_parts
 from tests.preparation.dispatch.sources import check_same, cut_small, write_owners
 

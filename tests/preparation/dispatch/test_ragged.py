@@ -13,13 +13,14 @@ import pytest
 
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.assign.run import assign_owners
+from hopstream.dataset.settings import PartitionSettings
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import chunked_of_graph, write_chunked
 from hopstream.preparation.audit.run import verify_dataset
-from hopstream.preparation.dispatch import plan
+from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.dispatch.ragged import gathered
-from hopstream.preparation.dispatch.run import dispatch
 from hopstream.preparation.halo.run import add_halo
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
@@ -82,7 +83,7 @@ def test_a_row_that_does_not_fit_is_refused(tmp_path, monkeypatch, rng):
         graph = graph_of(9, 9, features, edge_features, rng)
         write_owners(tmp_path / "owners", graph, 2, rng)
         use_graph(monkeypatch, graph)
-        monkeypatch.setattr(plan.Plan, "longest_row_bytes", MIB)
+        monkeypatch.setattr(dispatch_spec.DispatchSpec, "longest_row_bytes", MIB)
         with pytest.raises(SettingsError, match=r"s has 2 MiB in row 4; of the memory, 1 MiB are there for one row"):
             dispatch(tmp_path / "in", tmp_path / "owners", tmp_path / "got", num_workers=0, num_parts=2)
         assert not (tmp_path / "got").exists() and list(tmp_path.glob(".*")) == []
@@ -93,7 +94,7 @@ def test_estimates_count_what_rows_hold(rng):
     chunked = chunked_of_graph(
         graph_of(100, 100, {"s": strings_of(lengths, rng)}, {"s": strings_of(lengths, rng)}, rng)
     )
-    costs = plan.estimate(chunked, chunked.schema, plan.PartitionSettings(num_parts=2, direction="both"))
+    costs = dispatch_spec.estimate(chunked, chunked.schema, PartitionSettings(num_parts=2, direction="both"))
     assert costs.dataset_bytes > 300_000 and costs.spill_bytes > 200_000
 
 
@@ -114,7 +115,7 @@ def test_halos_and_assignment_see_ragged_features(tmp_path, rng):
     graph = small_graph(rng)
     write_chunked(graph, tmp_path / "in", num_chunks=3)
     for method in ("hash", "metis"):
-        settings = plan.PartitionSettings(num_parts=3, method=method)
+        settings = PartitionSettings(num_parts=3, method=method)
         wanted, found = assign_owners(graph, settings), assign_owners(chunked_of_graph(graph), settings)
         assert all(np.array_equal(found[t], owner) for t, owner in wanted.items())
     owners = write_owners(tmp_path / "owners", graph, 3, rng)
@@ -128,7 +129,7 @@ def test_halos_and_assignment_see_ragged_features(tmp_path, rng):
 
 PROGRAM = """
 import sys
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 dispatch(*sys.argv[1:4], num_workers=0, memory=sys.argv[4], direction="both")
 (line,) = (line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(int(line.split()[1]) * 1024)

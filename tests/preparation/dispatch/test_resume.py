@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,36 @@ import pytest
 
 from hopstream.dataset import regions
 from hopstream.dataset.layout import open_dataset, read_manifest
-from hopstream.engine import allotment, work_folder
+from hopstream.engine import allotment, atomic_folder
+from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import Progress, no_progress
-from hopstream.engine.work_folder import WorkFolder
-from hopstream.errors import SettingsError, StateError
+from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.preparation import staged
-from hopstream.preparation.dispatch.plan import Estimate
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dataset_job import DatasetEstimate, DatasetTarget
+from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.halo.run import add_halo
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.write import write_parts
-from hopstream.schema import EDGE
 from tests.dataset.graphs import community_graph
-from tests.killing import kill_again_and_again, left_beside, run_until
+from tests.killing import kill_again_and_again, left_beside
 from tests.preparation.dispatch.sources import check_equal, check_same, cut_small, use_graph, write_owners
-from tests.preparation.dispatch.test_files import with_words
+from tests.preparation.test_resume import SMALL_DISPATCH, write_for_dispatch
 
 PROGRAM = """
 import sys
-from hopstream.preparation.dispatch import plan
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.halo.settings import HaloSettings
-plan.LIMITS = plan.Limits(piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000))
+dispatch_spec.LIMITS = dispatch_spec.DispatchLimits(
+    piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000)
+)
 def tell(stage, done, total):
     print(done, total, flush=True)
-hops = int(sys.argv[5])
 dispatch(*sys.argv[1:4], num_workers=int(sys.argv[4]), direction="both", progress=tell,
-         halo=HaloSettings(hops=hops, features="all") if hops else None, overwrite=True)
+         halo=HaloSettings(hops=1, features="all"), overwrite=True)
 """
 """A job of many small tasks, which says how far it is."""
 
@@ -57,20 +55,8 @@ dispatch(*sys.argv[1:4], num_workers=int(sys.argv[4]), direction="both", progres
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
     """A chunked graph, its owners, and the dataset that it must become."""
-    graph = rmat_graph(9, edges_per_node=20, num_features=6, num_classes=3)
-    nodes, edges = graph.nodes["node"], graph.edges[EDGE]
-    graph = replace(
-        graph, nodes={"node": replace(nodes, features=with_words(rng, nodes.num_nodes, dict(nodes.features)))},
-        edges={EDGE: replace(edges, features=with_words(rng, edges.num_edges, dict(edges.features)))},
-    )  # fmt: skip
-    write_chunked(graph, tmp_path / "in", num_chunks=3, edges_format="parquet")
-    write_owners(tmp_path / "owners", graph, 3, rng)
-    write_parts(graph, tmp_path / "wanted", num_parts=3, owners=tmp_path / "owners", direction="both")
+    write_for_dispatch(tmp_path, rng)
     return tmp_path
-
-
-def words(folder: Path, num_workers: int = 0, hops: int = 0) -> list[object]:
-    return [*(folder / name for name in ("in", "owners", "got")), num_workers, hops]
 
 
 def check_done(folder: Path) -> None:
@@ -78,74 +64,14 @@ def check_done(folder: Path) -> None:
     assert left_beside(folder) == []
 
 
-def test_a_killed_job_goes_on(folder: Path):
-    for limit in (4, 12):
-        assert run_until(PROGRAM, words(folder), limit) == -signal.SIGKILL
-        assert not (folder / "got").exists()
-        assert left_beside(folder) == [".got.work"]
-    assert run_until(PROGRAM, words(folder)) == 0
-    check_done(folder)
-
-
 @pytest.mark.soak
-@pytest.mark.parametrize("hops", [0, 1])
-def test_twenty_kills(folder: Path, hops: int):
+def test_twenty_kills_of_a_job_with_a_halo(folder: Path):
     """Workers are killed with the job, at moments of any kind."""
-    if hops:
-        add_halo(folder / "wanted", hops=hops, features="all")
+    add_halo(folder / "wanted", hops=1, features="all")
     kill_again_and_again(
-        PROGRAM, words(folder, num_workers=2, hops=hops), num_kills=20, max_lines=50,
+        PROGRAM, [*(folder / name for name in ("in", "owners", "got")), 2], num_kills=20, max_lines=50,
         check=lambda: check_done(folder), again=lambda: shutil.rmtree(folder / "got"),
     )  # fmt: skip
-
-
-def test_what_was_done_is_not_done_again(tmp_path, monkeypatch, rng):
-    graph = community_graph(rng, 60, 400)
-    write_owners(tmp_path / "owners", graph, 2, rng)
-    use_graph(monkeypatch, graph)
-    cut_small(monkeypatch, 20)
-    told: list[int] = []
-
-    def stop(stage: str, done: int, total: int) -> None:
-        told.append(done)
-        if 2 * done > total:
-            raise KeyboardInterrupt
-
-    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
-    with pytest.raises(KeyboardInterrupt):
-        dispatch(*places, num_workers=0, num_parts=2, progress=stop)
-    halfway = told[-1]
-    written = []
-    monkeypatch.setattr(regions.RegionWriter, "write", watched(regions.RegionWriter.write, written), raising=True)
-    dispatch(*places, num_workers=0, num_parts=2)
-    assert halfway > 0
-    assert not any("/node/" in name for name in written)
-    open_dataset(tmp_path / "got", verify=True)
-    assert list(tmp_path.glob(".*")) == []
-
-
-def watched(write, names):
-    def instead(self, column, first_row):
-        names.append(str(column.path))
-        return write(self, column, first_row)
-
-    return instead
-
-
-def test_other_settings_start_anew(tmp_path, monkeypatch, rng):
-    graph = community_graph(rng, 60, 400)
-    write_owners(tmp_path / "owners", graph, 2, rng)
-    use_graph(monkeypatch, graph)
-    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
-
-    def stop(stage: str, done: int, total: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        dispatch(*places, num_workers=0, num_parts=2, progress=stop)
-    check_equal(graph, tmp_path, 2, direction="out")
-    assert list(tmp_path.glob(".*")) == []
 
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
@@ -184,25 +110,6 @@ def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng,
     shutil.rmtree(tmp_path / "got")
     check_equal(graph, tmp_path, 2)
     assert left_beside(tmp_path) == []
-
-
-def test_two_jobs_do_not_write_to_one_place(tmp_path, monkeypatch, rng):
-    graph = community_graph(rng, 60, 400)
-    write_owners(tmp_path / "owners", graph, 2, rng)
-    use_graph(monkeypatch, graph)
-    places = (tmp_path / "in", tmp_path / "owners", tmp_path / "got")
-    seen = []
-
-    def second(stage: str, done: int, total: int) -> None:
-        if not seen:
-            seen.append(stage)
-            for direction in ("in", "out"):
-                with pytest.raises(StateError, match="another process"):
-                    dispatch(*places, num_workers=0, num_parts=2, direction=direction)
-
-    dispatch(*places, num_workers=0, num_parts=2, progress=second)
-    assert seen
-    open_dataset(tmp_path / "got", verify=True)
 
 
 def test_a_full_disk_leaves_nothing_that_looks_complete(tmp_path, monkeypatch, rng):
@@ -252,17 +159,6 @@ def test_a_limit_of_the_system_is_named(tmp_path, monkeypatch, rng):
     assert not (tmp_path / "got").exists()
 
 
-def test_a_disk_without_room_is_refused(tmp_path, monkeypatch, rng):
-    graph = community_graph(rng, 60, 400)
-    write_owners(tmp_path / "owners", graph, 2, rng)
-    use_graph(monkeypatch, graph)
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(staged.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(SettingsError, match="B of disk while it is written"):
-        check_equal(graph, tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
-
-
 @pytest.mark.parametrize(
     ("free_bytes", "num_processors", "goes_on"),
     [(40, 2, True), (10, 2, True), (9, 2, False), (40, 64, True), (40, 1, False)],
@@ -271,8 +167,8 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
     folder: Path, monkeypatch, free_bytes, num_processors, goes_on
 ):
     """The job begins with 9.6 GB of 16 free, and 2 workers."""
-    cut_small(monkeypatch, 1500)
-    told: list[Estimate] = []
+    monkeypatch.setattr(dispatch_spec, "LIMITS", SMALL_DISPATCH)
+    told: list[DatasetEstimate] = []
 
     def run(free: int, processors: int, progress: Progress) -> None:
         machine = Machine(num_processors=processors, free_bytes=free * 10**9)
@@ -299,10 +195,10 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
 def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
     """Its settings are others, and its place is the same."""
 
-    def run(free: int, **options: Any) -> Estimate:
+    def run(free: int, **options: Any) -> DatasetEstimate:
         machine = Machine(num_processors=1, free_bytes=free * 10**9)
         monkeypatch.setattr(allotment, "this_machine", lambda: machine)
-        told: list[Estimate] = []
+        told: list[DatasetEstimate] = []
         dispatch(
             folder / "in", folder / "owners", folder / "got", on_estimate=lambda costs, _: told.append(costs), **options
         )
@@ -313,22 +209,12 @@ def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         run(16, direction="both", progress=end)
-    remove = work_folder._remove
+    remove = atomic_folder._remove
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(work_folder, "_remove", lambda path: remove(path) if path.name == "old" else end())
+        patch.setattr(atomic_folder, "_remove", lambda path: remove(path) if path.name == "old" else end())
         run(40, direction="out")  # ended while it removes what the first one left
     work = run(40, direction="out").work
     assert work and work.memory_bytes == 24 * 10**9
-
-
-def test_too_little_memory_is_refused(tmp_path, monkeypatch, rng):
-    graph = community_graph(rng, 60, 400)
-    write_owners(tmp_path / "owners", graph, 2, rng)
-    use_graph(monkeypatch, graph)
-    for memory in ("100MB", "lots", "-1"):
-        with pytest.raises(SettingsError, match="memory is"):
-            dispatch(tmp_path / "in", tmp_path / "owners", tmp_path / "got", memory=memory, num_workers=0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["owners"]
 
 
 def test_a_halo_of_a_run_that_was_ended_does_not_stay(tmp_path, monkeypatch, rng):
@@ -336,11 +222,15 @@ def test_a_halo_of_a_run_that_was_ended_does_not_stay(tmp_path, monkeypatch, rng
     write_owners(tmp_path / "owners", graph, 2, rng)
     use_graph(monkeypatch, graph)
 
-    def stop(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
+    check = DatasetTarget.check
+
+    def stop_when_complete(target: DatasetTarget, out: Path) -> None:
+        check(target, out)
+        if any(target.work.path.glob("*/dataset/part-*/halo")):
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(staged, "place_folder", stop)
+        patch.setattr(DatasetTarget, "check", stop_when_complete)
         with pytest.raises(KeyboardInterrupt):
             dispatch(
                 tmp_path / "in", tmp_path / "owners", tmp_path / "got", num_workers=0, num_parts=2,

@@ -14,7 +14,7 @@ from hopstream.dataset.settings import PartitionSettings
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
-from hopstream.preparation.dispatch.plan import estimate
+from hopstream.preparation.dispatch.dispatch_spec import estimate
 from hopstream.preparation.halo import costs, node_sets
 from hopstream.preparation.halo.costs import halo_allotment, least_memory_bytes
 from hopstream.preparation.halo.node_sets import NodeSet

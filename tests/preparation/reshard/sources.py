@@ -11,16 +11,16 @@ from hopstream.assign import dataset_source as assign_dataset
 from hopstream.assign import owners
 from hopstream.dataset.manifest import Manifest
 from hopstream.graph.graph import Graph
-from hopstream.preparation.reshard import plan
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard import reshard_spec
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from tests.preparation.dispatch.sources import check_same, write_owners
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let blocks, pieces and runs be of about ``size`` rows, so that small graphs take many tasks."""
-    limits = plan.Limits(block_rows=size, piece_bytes=8 * size, run_bytes=(64 * size, 64 * size))
-    monkeypatch.setattr(plan, "LIMITS", limits)
+    limits = reshard_spec.ReshardLimits(block_rows=size, piece_bytes=8 * size, run_bytes=(64 * size, 64 * size))
+    monkeypatch.setattr(reshard_spec, "LIMITS", limits)
     monkeypatch.setattr(owners, "BLOCK_ROWS", max(1, size // 2))
     monkeypatch.setattr(assign_dataset, "BLOCK_EDGES", size)
 

@@ -14,7 +14,7 @@ from hopstream.engine.settings import memory_bytes
 from hopstream.errors import ChecksumError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.preparation.append.run import append
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from tests.dataset.timed_graphs import KNOWS
 from tests.grown import grow
@@ -67,12 +67,12 @@ def test_rows_of_an_overlay_that_do_not_ascend_are_told(tmp_path):
 
 RESHARD = """
 import sys
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard.reshard_job import reshard
 reshard(sys.argv[1], sys.argv[1] + ".new", memory=sys.argv[2], num_workers=int(sys.argv[3]), num_parts=3, method="hash")
 """
 COMPACT = """
 import sys
-from hopstream.preparation.compact.run import compact
+from hopstream.preparation.compact import compact
 compact(sys.argv[1], memory=sys.argv[2], num_workers=int(sys.argv[3]))
 """
 

@@ -13,8 +13,9 @@ from hopstream.arrays import RaggedArray
 from hopstream.dataset import balance
 from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.preparation.reshard import move, run
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation import dataset_job_folder
+from hopstream.preparation.reshard import move
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES
 from tests.dataset.graphs import typed_graphs
@@ -89,7 +90,7 @@ def test_more_parts_than_the_report_has_a_matrix_for(tmp_path, monkeypatch, rng)
     ends = rng.integers(0, 9, (2, 40))
     edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1])}
     graph = Graph(nodes={NODE: NodeTable(num_nodes=9)}, edges=edges).check()
-    for module in (balance, move, run):
+    for module in (balance, move, dataset_job_folder):
         monkeypatch.setattr(module, "MAX_MATRIX_PARTS", 3)
     got, _ = check_reshard(graph, tmp_path, 2, 4, rng)
     assert got.report.edges_between == () and got.report.cut.num_cut > 0

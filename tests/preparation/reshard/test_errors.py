@@ -14,9 +14,9 @@ from hopstream.dataset import rows
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.errors import ChecksumError, FormatError, IdRangeError, SchemaError, SettingsError, StateError
-from hopstream.preparation import staged
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
+from tests.dataset.graphs import community_graph
 from tests.dataset.timed_graphs import timed_graph
 from tests.preparation.reshard.sources import cut_small
 
@@ -150,7 +150,7 @@ def test_wrong_owners_are_named(tmp_path, old):
         reshard_here(tmp_path, partitions_dir=owners, method="file")
 
 
-def test_places_and_settings_that_cannot_be(tmp_path, monkeypatch, old):
+def test_places_and_settings_that_cannot_be(tmp_path, old):
     def refused(match: str, out: str = "got", **options: object) -> None:
         with pytest.raises(SettingsError, match=match):
             reshard(tmp_path / "old", tmp_path / out, **{"num_workers": 0, "num_parts": 2, "method": "hash", **options})
@@ -168,8 +168,6 @@ def test_places_and_settings_that_cannot_be(tmp_path, monkeypatch, old):
     refused("num_workers is -1", num_workers=-1)
     refused("num_parts is 0", num_parts=0)
     refused("balance_edges is given and method 'hash'", balance_edges=True)
-    monkeypatch.setattr(staged.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    refused("B of disk while it is written")
 
 
 def test_a_dataset_is_replaced_only_where_that_is_allowed(tmp_path, old):
@@ -179,3 +177,20 @@ def test_a_dataset_is_replaced_only_where_that_is_allowed(tmp_path, old):
     assert open_dataset(tmp_path / "got").manifest.dataset_id == first.dataset_id
     assert reshard_here(tmp_path, num_parts=5, overwrite=True).book.num_parts == 5
     assert open_dataset(tmp_path / "got", verify=True).manifest.book.num_parts == 5
+
+
+def test_another_dataset_starts_anew(tmp_path, rng):
+    graph = community_graph(rng, 60, 400)
+    places = (tmp_path / "old", tmp_path / "got")
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    write_parts(graph, tmp_path / "old", num_parts=2, method="random")
+    with pytest.raises(KeyboardInterrupt):
+        reshard(*places, num_workers=0, num_parts=4, method="hash", progress=stop)
+    write_parts(graph, tmp_path / "old", num_parts=5, method="random", overwrite=True, direction="out")
+    assert reshard(*places, num_workers=0, num_parts=4, method="hash").directions == ("out",)
+    open_dataset(tmp_path / "got", verify=True)
+    assert list(tmp_path.glob(".*")) == []

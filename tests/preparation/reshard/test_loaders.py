@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hopstream.load.loader import NeighborLoader
-from hopstream.preparation.reshard.run import reshard
+from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from tests.dataset.timed_graphs import timed_graph
 from tests.preparation.reshard.sources import cut_small

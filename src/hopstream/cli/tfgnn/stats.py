@@ -47,7 +47,7 @@ def run(
     if html is not None:
         from hopstream.arrays import write_text
         from hopstream.cli.tfgnn.page import render_page
-        from hopstream.dataset.replace import errors_named
+        from hopstream.engine.atomic_folder import errors_named
 
         with errors_named(html):
             write_text(html, render_page(", ".join(files), statistics))

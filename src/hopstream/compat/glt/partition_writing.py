@@ -19,8 +19,8 @@ from hopstream.compat.glt.partition_files import META
 from hopstream.compat.glt.partition_reading import LABELS, SPLITS
 from hopstream.compat.glt.pickled import write_tensor, write_value
 from hopstream.compat.pyg.partition_writing import CutGraph, check_layout, cut_of, file_name
+from hopstream.dataset.dataset_folder import replaced_folder
 from hopstream.dataset.layout import Dataset, open_dataset
-from hopstream.dataset.replace import replaced_folder
 from hopstream.dataset.settings import PartitionOptions
 from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError

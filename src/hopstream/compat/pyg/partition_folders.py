@@ -24,8 +24,8 @@ from hopstream.compat.pyg.link_files import is_of_links, links_of, read_links
 from hopstream.compat.pyg.partition_files import ids_of
 from hopstream.compat.pyg.partition_reading import Owners, read_partitions
 from hopstream.compat.pyg.partition_writing import CutGraph, cut_of, file_name, fixed_column, write_partitions
+from hopstream.dataset.dataset_folder import replaceable, replaced_folder
 from hopstream.dataset.layout import Dataset
-from hopstream.dataset.replace import replaceable, replaced_folder
 from hopstream.dataset.settings import PartitionOptions
 from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph

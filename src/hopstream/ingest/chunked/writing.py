@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from hopstream.arrays import Column, RaggedArray, column_schema, offsets_of, write_text
 from hopstream.checks import known_names
-from hopstream.engine.work_folder import open_work
+from hopstream.engine.atomic_folder import open_work
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunk_settings import ChunkSettings, DataFormat
@@ -72,25 +73,15 @@ def write_chunked(
     settings = settings or ChunkSettings(**fields)
     graph.check()
     tables = _tables(graph, settings)
-    with open_work(out) as work:
-        check_out_folder(work.root)
-        work.clear()
-        new = work.path / "new"
-        try:
-            new.mkdir()
-            metadata, files = plan_files(
-                name,
-                {t: _shape(table.num_nodes, tables.nodes[t], settings) for t, table in graph.nodes.items()},
-                {t: _shape(table.num_edges, tables.edges[t], settings) for t, table in graph.edges.items()},
-                settings,
-            )
-            _write_files(new, graph, tables, files, settings, progress)
-            write_metadata(new, metadata)
-            check_out_folder(work.root)
-            work.put_in_place(new)
-        except BaseException:
-            work.clear()
-            raise
+    with open_work(out) as work, work.new_folder(partial(check_out_folder, work.root)) as new:
+        metadata, files = plan_files(
+            name,
+            {t: _shape(table.num_nodes, tables.nodes[t], settings) for t, table in graph.nodes.items()},
+            {t: _shape(table.num_edges, tables.edges[t], settings) for t, table in graph.edges.items()},
+            settings,
+        )
+        _write_files(new, graph, tables, files, settings, progress)
+        write_metadata(new, metadata)
     return Path(out) / METADATA
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hopstream.ingest.chunked.writing import check_not_masks
-from hopstream.ingest.chunking.plan import Plan
+from hopstream.ingest.chunking.plan import ChunkSpec
 from hopstream.ingest.chunking.workplace import Table
 from hopstream.ingest.raw_tables.metadata import NodeTableSpec, TablesMetadata
 from hopstream.ingest.tables import TableSettings, clashing_raw_ids_error
@@ -33,7 +33,7 @@ def optional_names(metadata: TablesMetadata, tables: TableSettings) -> list[str]
     return list(dict.fromkeys(names()))
 
 
-def check_declared(tables: list[Table], metadata: TablesMetadata, plan: Plan) -> None:
+def check_declared(tables: list[Table], metadata: TablesMetadata, plan: ChunkSpec) -> None:
     """Refuse names that the JSON gives and a chunked graph cannot hold.
 
     Raises:

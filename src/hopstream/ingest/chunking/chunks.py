@@ -20,7 +20,7 @@ from hopstream.ingest.chunked.writing import ChunkFile
 from hopstream.ingest.chunking.join import kept_path, read_sorted, settled_folder
 from hopstream.ingest.chunking.raw_files import read_values
 from hopstream.ingest.chunking.read import ENDS, RAW, SPLITS
-from hopstream.ingest.chunking.workplace import Layout, Table, Workplace, workplace_of
+from hopstream.ingest.chunking.workplace import ChunkFolder, Layout, Table
 from hopstream.ingest.raw_tables.raw_ids import strings_column
 from hopstream.schema import FeatureSchema
 
@@ -37,13 +37,13 @@ def write_chunk(args: dict[str, Any]) -> dict[str, Any]:
     Returns:
         ``bytes``: Its size.
     """
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table = workplace.tables[int(args["table"])]
     file = ChunkFile(
         entity=table.entity, feature=args["feature"], name=args["name"], start=args["start"], stop=args["stop"]
     )
     path = workplace.chunked / file.name
-    settings = workplace.plan.chunks
+    settings = workplace.spec.chunks
     if file.feature is None:
         ends = (_Ends(workplace, table, end) for end in ("src", "dst"))
         src, dst = (StoredRows(end.offsets, file, np.dtype(np.int64), (), end.read) for end in ends)
@@ -98,7 +98,7 @@ def _overlaps(first: int, stop: int, offsets: IntArray) -> Iterator[tuple[int, i
 class _Ends:
     """The keys at one end of a table's kept edges, part by part."""
 
-    def __init__(self, workplace: Workplace, table: Table, end: str) -> None:
+    def __init__(self, workplace: ChunkFolder, table: Table, end: str) -> None:
         layout = workplace.layout(table, is_settled=True)
         self._workplace, self._table, self._end = workplace, table, end
         num_parts = int(layout.parts[-1]) + 1 if len(layout) else 0
@@ -112,7 +112,7 @@ class _Ends:
 class _Column:
     """A column that was kept in the order of the table's rows; rows that are left out are passed over."""
 
-    def __init__(self, workplace: Workplace, table: Table, name: str, dtype: np.dtype[Any], width: int) -> None:
+    def __init__(self, workplace: ChunkFolder, table: Table, name: str, dtype: np.dtype[Any], width: int) -> None:
         self._layout: Layout = workplace.layout(table, is_settled=True)
         self._workplace, self._table, self._name = workplace, table, name
         self._dtype, self._width = dtype, width
@@ -140,7 +140,7 @@ class _Column:
 class StoredRagged(RaggedSource):
     """The kept rows of a table of a feature of strings, or of lists of any length."""
 
-    def __init__(self, workplace: Workplace, table: Table, name: str | None, schema: FeatureSchema) -> None:
+    def __init__(self, workplace: ChunkFolder, table: Table, name: str | None, schema: FeatureSchema) -> None:
         """Say where rows are: in the column of a name, or among the sorted raw ids that only edges name."""
         self._workplace, self._table, self._name = workplace, table, name
         self._layout = workplace.layout(table, is_settled=True)
@@ -197,7 +197,7 @@ def _file_name(table: Table, file: ChunkFile, args: dict[str, Any]) -> str | Non
 
 
 def _rows_of(
-    workplace: Workplace, table: Table, file: ChunkFile, args: dict[str, Any], schema: FeatureSchema
+    workplace: ChunkFolder, table: Table, file: ChunkFile, args: dict[str, Any], schema: FeatureSchema
 ) -> StoredRows:
     """The rows of a feature: one of the table, its raw ids, or the mask of a split."""
     layout = workplace.layout(table, is_settled=True)

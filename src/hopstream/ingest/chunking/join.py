@@ -20,7 +20,7 @@ from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.engine import task
 from hopstream.ingest.chunking.buckets import Grouped, strings_of, text_of
 from hopstream.ingest.chunking.raw_files import append_values, new_folder, read_values, write_values
-from hopstream.ingest.chunking.workplace import Ids, Layout, Table, Workplace, workplace_of
+from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Layout, Table
 from hopstream.ingest.raw_tables.raw_ids import INTEGER
 
 DROPPED = np.uint32(0xFFFFFFFF)
@@ -34,7 +34,7 @@ def find_repeated(args: dict[str, Any]) -> dict[str, Any]:
     Returns:
         ``count``: How many. ``first``: ``[row, earlier row, raw id]`` of the first of them in the table, or None.
     """
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table = workplace.tables[int(args["table"])]
     layout = workplace.layout(table, is_settled=False)
     count, first = 0, None
@@ -55,7 +55,7 @@ def find_repeated(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bucket_rows(
-    workplace: Workplace, table: Table, layout: Layout, bucket: int
+    workplace: ChunkFolder, table: Table, layout: Layout, bucket: int
 ) -> tuple[pa.ChunkedArray, IntArray, list[tuple[Grouped, int, int, int]]]:
     """Raw ids of a bucket in table order, their rows in the table, and their places in the parts."""
     chunks: list[pa.Array] = []
@@ -72,7 +72,7 @@ def _bucket_rows(
     return pa.chunked_array(chunks, workplace.raw_type(table.ids[0].node_type)), np.concatenate(rows), shares
 
 
-def _blocks(workplace: Workplace, table: Table, ids: Ids, layout: Layout) -> Iterator[tuple[int, Grouped, int]]:
+def _blocks(workplace: ChunkFolder, table: Table, ids: Ids, layout: Layout) -> Iterator[tuple[int, Grouped, int]]:
     """Each block's number in the table, the column of its part, and its number there."""
     for part in np.unique(layout.parts).tolist():
         grouped = workplace.grouped(table, ids, part)
@@ -87,7 +87,7 @@ def settle_nodes(args: dict[str, Any]) -> dict[str, Any]:
     Returns:
         ``kept``: How many rows are kept of each of its blocks.
     """
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table, part = workplace.tables[int(args["table"])], int(args["number"])
     grouped = workplace.grouped(table, table.ids[0], part)
     counts = []
@@ -106,7 +106,7 @@ def settle_nodes(args: dict[str, Any]) -> dict[str, Any]:
     return {"kept": counts}
 
 
-def settled_folder(workplace: Workplace, table: Table, part: int) -> Path:
+def settled_folder(workplace: ChunkFolder, table: Table, part: int) -> Path:
     """Where a part's columns are that are known when its rows have been settled."""
     return workplace.table_folder(table) / f"{part:06d}-settled"
 
@@ -125,11 +125,11 @@ def kept_path(folder: Path, block: int) -> Path:
 @task
 def join_ends(args: dict[str, Any]) -> dict[str, Any]:
     """Give the raw ids of some buckets at one end of edges their keys."""
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table = workplace.tables[int(args["table"])]
     ids = next(ids for ids in table.ids if ids.name == args["ids"])
     layout = workplace.layout(table, is_settled=False)
-    limit = workplace.plan.lookup_bytes
+    limit = workplace.spec.lookup_bytes
     for bucket in range(*args["buckets"]):
         values, keys = _load_nodes(workplace, ids.node_type, bucket)
         waiting: list[tuple[Path, int, pa.Array]] = []
@@ -159,7 +159,7 @@ def _look_up(values: pa.ChunkedArray, keys: IntArray, waiting: Sequence[tuple[Pa
         begin += len(chunk)
 
 
-def _load_nodes(workplace: Workplace, node_type: str, bucket: int) -> tuple[pa.ChunkedArray, IntArray]:
+def _load_nodes(workplace: ChunkFolder, node_type: str, bucket: int) -> tuple[pa.ChunkedArray, IntArray]:
     """The raw ids of a bucket and their keys."""
     table = workplace.table_of(node_type)
     layout = workplace.layout(table, is_settled=True)
@@ -182,7 +182,7 @@ def _load_nodes(workplace: Workplace, node_type: str, bucket: int) -> tuple[pa.C
     return pa.chunked_array(chunks, workplace.raw_type(node_type)), np.concatenate(keys)
 
 
-def read_sorted(workplace: Workplace, node_type: str, bucket: int, start: int, stop: int) -> pa.Array:
+def read_sorted(workplace: ChunkFolder, node_type: str, bucket: int, start: int, stop: int) -> pa.Array:
     """Some raw ids of a bucket of nodes without a table; strings from the first one on."""
     path = workplace.sorted_path(node_type, bucket, "values")
     if workplace.raw_type(node_type) == INTEGER:
@@ -198,8 +198,8 @@ def sort_implicit(args: dict[str, Any]) -> dict[str, Any]:
     Returns:
         ``count``: How many there are.
     """
-    workplace, node_type, bucket = workplace_of(args), str(args["type"]), int(args["bucket"])
-    raw_type, limit = workplace.raw_type(node_type), workplace.plan.lookup_bytes
+    workplace, node_type, bucket = ChunkFolder.of(args), str(args["type"]), int(args["bucket"])
+    raw_type, limit = workplace.raw_type(node_type), workplace.spec.lookup_bytes
     different, waiting, waiting_bytes = pa.array([], raw_type), list[pa.Array](), 0
 
     def unite() -> pa.Array:
@@ -220,7 +220,7 @@ def sort_implicit(args: dict[str, Any]) -> dict[str, Any]:
     return {"count": len(different)}
 
 
-def _write_sorted(workplace: Workplace, node_type: str, bucket: int, raw: pa.Array) -> None:
+def _write_sorted(workplace: ChunkFolder, node_type: str, bucket: int, raw: pa.Array) -> None:
     columns = {"values": raw.to_numpy()} if raw.type == INTEGER else {}
     if raw.type != INTEGER:
         text, offsets = text_of(raw)
@@ -242,7 +242,7 @@ def settle_edges(args: dict[str, Any]) -> dict[str, Any]:
         ``kept``: How many edges are kept of each of its blocks. ``dangling``: how many ends of each kind, and edges,
         lead nowhere. ``first``: ``[row in the part, end]`` of the first of them, or None.
     """
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table, part = workplace.tables[int(args["table"])], int(args["number"])
     layout = workplace.layout(table, is_settled=False)
     counts: list[int] = []
@@ -269,7 +269,7 @@ def settle_edges(args: dict[str, Any]) -> dict[str, Any]:
     return {"kept": counts, "dangling": dangling, "first": first}
 
 
-def _answers(workplace: Workplace, table: Table, ids: Ids, folder: Path, layout: Layout, which: int) -> Array:
+def _answers(workplace: ChunkFolder, table: Table, ids: Ids, folder: Path, layout: Layout, which: int) -> Array:
     """int64[num_rows], key + 1 at one end of each edge of a block, 0 where there is none."""
     path, num_rows = folder / f"{ids.name}.keys", int(layout.rows[which])
     found = read_values(path, np.int64, int(layout.firsts[which]), num_rows)

@@ -46,7 +46,7 @@ SPILL_RATIO = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ChunkLimits:
     """The largest sizes that work is cut into, whatever the memory.
 
     Attributes:
@@ -66,11 +66,11 @@ class Limits:
     num_samples: int = 1 << 14
 
 
-LIMITS = Limits()
+LIMITS = ChunkLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ChunkSpec:
     """All that decides over what the tasks of a job do.
 
     Attributes:
@@ -89,20 +89,20 @@ class Plan:
     tables: TableSettings
     budget_bytes: int
     num_workers: int
-    limits: Limits = field(default_factory=lambda: LIMITS)
+    limits: ChunkLimits = field(default_factory=lambda: LIMITS)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value that ``from_json`` reads back."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Plan:
+    def from_json(cls, value: dict[str, Any]) -> ChunkSpec:
         """Read what ``to_json`` wrote."""
         chunks = {**value["chunks"], "leave_out": tuple(value["chunks"]["leave_out"])}
         return cls(
             **{
                 **value, "chunks": ChunkSettings(**chunks), "tables": TableSettings(**value["tables"]),
-                "limits": Limits(**value["limits"]),
+                "limits": ChunkLimits(**value["limits"]),
             }
         )  # fmt: skip
 
@@ -203,7 +203,7 @@ def budget_of(work: Allotment) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class ChunkEstimate:
     """What a job will take, from the sizes of its input; uncompressed bytes.
 
     Attributes:
@@ -226,10 +226,10 @@ class Estimate:
         return self.scratch_bytes + self.chunked_bytes
 
 
-def estimate(node_bytes: Sequence[int], edge_bytes: Sequence[int], *, spills_all_edges: bool) -> Estimate:
+def estimate(node_bytes: Sequence[int], edge_bytes: Sequence[int], *, spills_all_edges: bool) -> ChunkEstimate:
     """What a job will take, given the bytes of each table."""
     held = sum(edge_bytes) if spills_all_edges else max(edge_bytes, default=0)
     total = sum(node_bytes) + sum(edge_bytes)
-    return Estimate(
+    return ChunkEstimate(
         input_bytes=total, scratch_bytes=int(SPILL_RATIO * (sum(node_bytes) + held)), chunked_bytes=int(1.5 * total)
     )

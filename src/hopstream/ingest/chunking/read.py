@@ -18,7 +18,7 @@ from hopstream.ingest.chunking.buckets import GroupedWriter
 from hopstream.ingest.chunking.checks import raw_ids_feature
 from hopstream.ingest.chunking.plan import part_of_json
 from hopstream.ingest.chunking.raw_files import append_values, new_folder
-from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, returns_input_errors, workplace_of
+from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Table, returns_input_errors
 from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column
 from hopstream.ingest.raw_tables.files import Batch, read_part
 from hopstream.ingest.raw_tables.nodes_and_edges import node_raw_ids, split_names
@@ -41,13 +41,13 @@ def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
         ``blocks``: Rows of each block. ``schemas``: by feature, its schema. ``splits``: their names, in
         the order in which they come.
     """
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table, number = workplace.tables[int(args["table"])], int(args["number"])
     with new_folder(workplace.part_folder(table, number)) as folder, ExitStack() as stack:
         reading = _Reading(workplace, table, folder, stack)
         if table.files is not None:
             for batch in read_part(
-                table.files, part_of_json(args["part"]), reading.columns(), block_bytes=workplace.plan.csv_block_bytes
+                table.files, part_of_json(args["part"]), reading.columns(), block_bytes=workplace.spec.csv_block_bytes
             ):
                 reading.add(batch)
         return reading.finish()
@@ -74,9 +74,9 @@ class _Kept:
 class _Reading:
     """One part that is being read."""
 
-    def __init__(self, workplace: Workplace, table: Table, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, workplace: ChunkFolder, table: Table, folder: Path, stack: ExitStack) -> None:
         self._workplace, self._table, self._folder, self._stack = workplace, table, folder, stack
-        self._plan = workplace.plan
+        self._plan = workplace.spec
         self._features = {name: ColumnReader(f"{table.label}.{name}", spec) for name, spec in table.features.items()}
         self._feature_files = {name: _Kept(self._open, f"feature-{i}") for i, name in enumerate(table.features)}
         self._split_file = self._open("splits") if table.split_column is not None else None

@@ -1,45 +1,39 @@
 """Makes a chunked graph of tables in bounded memory, and goes on where it was ended.
 
-The work is cut into tasks, which an engine runs; see the modules of the steps. All of it happens in the work folder
-beside the place of the chunked graph, so that work that was ended is found again.
+The work is cut into tasks, which an engine runs; see the modules of the steps.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hopstream.arrays import write_text
 from hopstream.checks import known_names
-from hopstream.engine import Progress, open_engine
+from hopstream.engine import Progress
 from hopstream.engine.allotment import Allotment, Choice, allot
-from hopstream.engine.job import digest_of
-from hopstream.engine.peak import watched
-from hopstream.engine.resumed import choice_before, held_bytes, job_folder, num_done, resumed_job
+from hopstream.engine.atomic_folder import choice_before, open_work
+from hopstream.engine.folder_job import FolderJob, write_spec
+from hopstream.engine.job import Job, digest_of, file_states
 from hopstream.engine.settings import WorkSettings, bytes_text, no_progress
-from hopstream.engine.work_folder import WorkFolder, open_work
-from hopstream.errors import FormatError, NoRoomError, SettingsError
+from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.batch_names import check_tables
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.writing import check_names, check_out_folder
-from hopstream.ingest.chunking import workplace as workplaces
 from hopstream.ingest.chunking.checks import check_declared, optional_names
-from hopstream.ingest.chunking.plan import NEEDS, Estimate, Part, Plan, budget_of, cut_table, estimate
+from hopstream.ingest.chunking.plan import NEEDS, ChunkEstimate, ChunkSpec, Part, budget_of, cut_table, estimate
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
-from hopstream.ingest.chunking.workplace import INPUT_ERRORS, PLAN, Table, Workplace, tables_of
+from hopstream.ingest.chunking.workplace import ChunkFolder, Table, tables_of
 from hopstream.ingest.raw_tables.metadata import TablesMetadata
 from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
 from hopstream.schema import EdgeType
 
-PRODUCT = "chunked"
-FORMAT = 1
+FORMAT = 2
 """Of the hidden folder; a folder of another one is not gone on with."""
 Settings = TypeVar("Settings", ChunkSettings, TableSettings, WorkSettings)
 
@@ -66,7 +60,8 @@ class ChunkReport:
 
 def chunk_tables(
     source: str | os.PathLike[str], out: str | os.PathLike[str], *, name: str | None = None,
-    progress: Progress | None = None, on_estimate: Callable[[Estimate, Plan], None] | None = None, **options: Any,
+    progress: Progress | None = None, on_estimate: Callable[[ChunkEstimate, ChunkSpec], None] | None = None,
+    **options: Any,
 ) -> ChunkReport:  # fmt: skip
     """Write CSV, Parquet and TFRecord tables as a chunked graph, in bounded memory.
 
@@ -105,39 +100,46 @@ def chunk_tables(
     path = _source_path(Path(source))
     metadata = read_metadata(path, tables.data_path)
 
-    def planned(before: Choice | None) -> tuple[Allotment, Plan, str]:
+    def allotted_spec(before: Choice | None) -> tuple[Allotment, ChunkSpec, str]:
         allotted = allot(work.memory, work, NEEDS, before=before)
-        plan = Plan(
+        spec = ChunkSpec(
             source=str(path), name=name or place.name, chunks=chunks, tables=tables,
             budget_bytes=budget_of(allotted), num_workers=allotted.num_working,
         )  # fmt: skip
-        return allotted, plan, digest_of([FORMAT, plan.to_json(), table_states(metadata)])
+        return allotted, spec, digest_of([FORMAT, spec.to_json(), table_states(metadata)])
 
-    allotted, plan, digest = planned(choice_before(place, lambda choice: planned(choice)[2]))
+    allotted, spec, digest = allotted_spec(choice_before(place, lambda choice: allotted_spec(choice)[2]))
     check_names(list(metadata.nodes), list(metadata.edges), optional_names(metadata, tables), chunks)
     check_tables(
         metadata,
         keep_raw_ids=tables.keep_raw_ids,
         leave_out=chunks.leave_out,
-        is_exempt=is_unigraph(Path(plan.source)),
+        is_exempt=is_unigraph(Path(spec.source)),
     )
     checked = tables_of(metadata, chunks.leave_out)
-    check_declared(checked, metadata, plan)
+    check_declared(checked, metadata, spec)
     parts = {
-        table.number: cut_table(table.files, plan.limits.part_bytes) for table in checked if table.files is not None
+        table.number: cut_table(table.files, spec.limits.part_bytes) for table in checked if table.files is not None
     }
     with open_work(place) as held:
         check_out_folder(Path(out))
-        done = num_done(held, digest, product=PRODUCT)
-        costs = replace(_estimate(metadata, checked, parts), num_done=done, work=allotted)
-        _check_disk(held, costs)
+        job = FolderJob(out=place, work=held, digest=digest, product="chunked", allotted=allotted, call=digest)
+        costs = replace(_estimate(metadata, checked, parts), num_done=job.num_done, work=allotted)
+        job.check_disk(costs.disk_bytes, f"at most {bytes_text(costs.chunked_bytes)} for the chunked graph itself")
         if on_estimate is not None:
-            on_estimate(costs, plan)
-        counts = _work(plan, metadata, parts, held, digest, (allotted, progress or no_progress))
+            on_estimate(costs, spec)
+        steps = Steps(ChunkFolder(job.root), metadata, parts, progress or no_progress)
+        counts = job.run(partial(_write, steps, spec), steps.tell, check_out_folder)
     return ChunkReport(
         metadata=Path(out) / METADATA, num_nodes=counts.num_nodes, num_edges=counts.num_edges,
         num_repeated=counts.num_repeated, num_dangling=counts.num_dangling,
     )  # fmt: skip
+
+
+def _write(steps: Steps, spec: ChunkSpec, job: Job) -> ChunkCounts:
+    steps.workplace.chunked.mkdir(parents=True, exist_ok=True)
+    write_spec(steps.workplace.root, spec)
+    return steps.run(job)
 
 
 def _taken(record: type[Settings], options: dict[str, Any]) -> Settings:
@@ -151,56 +153,16 @@ def _source_path(source: Path) -> Path:
     return path.absolute()
 
 
-def _work(
-    plan: Plan, metadata: TablesMetadata, parts: Mapping[int, list[Part]], held: WorkFolder, digest: str,
-    how: tuple[Allotment, Progress],
-) -> ChunkCounts:  # fmt: skip
-    work, progress = how
-    workplaces.forget()
-    root = job_folder(held, digest)
-    with watched(), open_engine(work.engine, num_workers=work.num_workers if work.engine != "beam" else None) as engine:
-        steps = Steps(Workplace(root), metadata, parts, progress)
-        job = resumed_job(held, digest, engine, steps.tell, product=PRODUCT, choice=work)
-        (root / PRODUCT).mkdir(parents=True, exist_ok=True)
-        write_text(root / "scratch" / PLAN, json.dumps(plan.to_json()))
-        try:
-            counts = steps.run(job)
-        except (*INPUT_ERRORS, SettingsError):
-            # There is nothing to go on with; lost workers and full disks are another matter.
-            held.clear()
-            raise
-        check_out_folder(held.root)
-        held.put_in_place(root / PRODUCT, digest)
-    return counts
-
-
 def table_states(metadata: TablesMetadata) -> list[tuple[str, int, int]]:
     """The sizes and times of the input's files, which show that a file has changed."""
     tables = [spec.files for spec in metadata.nodes.values()] + [spec.files for spec in metadata.edges.values()]
-    paths = [metadata.path, *(path for files in tables if files is not None for path in files.paths)]
-    return [(str(path), state.st_size, state.st_mtime_ns) for path in paths for state in (path.stat(),)]
+    return file_states([metadata.path, *(path for files in tables if files is not None for path in files.paths)])
 
 
-def _estimate(metadata: TablesMetadata, tables: list[Table], parts: Mapping[int, list[Part]]) -> Estimate:
+def _estimate(metadata: TablesMetadata, tables: list[Table], parts: Mapping[int, list[Part]]) -> ChunkEstimate:
     sizes = {number: sum(part.num_bytes for part in of_table) for number, of_table in parts.items()}
     return estimate(
         [sizes.get(table.number, 0) for table in tables if isinstance(table.entity, str)],
         [sizes[table.number] for table in tables if not isinstance(table.entity, str)],
         spills_all_edges=any(spec.files is None for spec in metadata.nodes.values()),
     )
-
-
-def _check_disk(held: WorkFolder, costs: Estimate) -> None:
-    """Refuse a disk that cannot hold the work.
-
-    Raises:
-        NoRoomError: It cannot.
-    """
-    place, folder = held.root, held.root.parent
-    room = shutil.disk_usage(folder).free + held_bytes(held.path)
-    if costs.disk_bytes > room:
-        raise NoRoomError(
-            f"{place} needs about {bytes_text(costs.disk_bytes)} of disk while it is written, at most "
-            f"{bytes_text(costs.chunked_bytes)} for the chunked graph itself; {folder} has {bytes_text(room)}: make "
-            "room, or write elsewhere"
-        )

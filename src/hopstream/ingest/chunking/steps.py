@@ -27,7 +27,7 @@ from hopstream.ingest.chunking.join import find_repeated, join_ends, settle_edge
 from hopstream.ingest.chunking.plan import TASKS_PER_WORKER, Part
 from hopstream.ingest.chunking.read import read_table_part
 from hopstream.ingest.chunking.survey import Findings, look_at_part
-from hopstream.ingest.chunking.workplace import Ids, Table, Workplace, raise_first
+from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Table, raise_first
 from hopstream.ingest.raw_tables.columns import ColumnReader, other_schema_error, raw_id_column
 from hopstream.ingest.raw_tables.files import Origin, read_part
 from hopstream.ingest.raw_tables.metadata import TablesMetadata, check_num_rows
@@ -52,10 +52,10 @@ class Steps:
     """One run of a job: the steps one after the other, and what came of them."""
 
     def __init__(
-        self, workplace: Workplace, metadata: TablesMetadata, parts: Mapping[int, Sequence[Part]], progress: Progress
+        self, workplace: ChunkFolder, metadata: TablesMetadata, parts: Mapping[int, Sequence[Part]], progress: Progress
     ) -> None:
         """Begin nothing yet."""
-        self._workplace, self._metadata, self._parts, self._progress = workplace, metadata, parts, progress
+        self.workplace, self._metadata, self._parts, self._progress = workplace, metadata, parts, progress
         self._counts = ChunkCounts()
         self._outputs: dict[int, dict[str, dict[str, Any]]] = {}
         self._read: dict[int, dict[str, Any]] = {}
@@ -67,13 +67,13 @@ class Steps:
         self._job = job
         self._tell(0)
         self._look()
-        nodes = [table for table in self._workplace.tables if isinstance(table.entity, str)]
-        edges = [table for table in self._workplace.tables if not isinstance(table.entity, str)]
+        nodes = [table for table in self.workplace.tables if isinstance(table.entity, str)]
+        edges = [table for table in self.workplace.tables if not isinstance(table.entity, str)]
         for table in nodes:
             if table.files is not None:
                 self._read_nodes(table)
         for table in edges:
-            if any(self._workplace.is_implicit(ids.node_type) for ids in table.ids):
+            if any(self.workplace.is_implicit(ids.node_type) for ids in table.ids):
                 self._read_table(table)
         for table in nodes:
             if table.files is None:
@@ -86,8 +86,8 @@ class Steps:
             self._join(table)
             self._settle_edges(table)
             self._write(table)
-            shutil.rmtree(self._workplace.table_folder(table), ignore_errors=True)
-        write_metadata(self._workplace.chunked, self._plan_files()[0])
+            shutil.rmtree(self.workplace.table_folder(table), ignore_errors=True)
+        write_metadata(self.workplace.chunked, self._plan_files()[0])
         self._progress("chunk", self._total_work(), self._total_work())
         return self._counts
 
@@ -105,7 +105,7 @@ class Steps:
         return sum(part.num_bytes for part in self._parts.get(table.number, ()))
 
     def _total_work(self) -> int:
-        return max(1, sum(WORK.values()) * sum(map(self._num_bytes, self._workplace.declared)))
+        return max(1, sum(WORK.values()) * sum(map(self._num_bytes, self.workplace.declared)))
 
     def _run(self, step: str, table: Table, tasks: list[Task]) -> dict[str, Any]:
         results = self._job.run(step, tasks)
@@ -115,7 +115,7 @@ class Steps:
         return results
 
     def _args(self, table: Table, **args: Any) -> dict[str, Any]:
-        return {"folder": str(self._workplace.root), "table": table.number, **args}
+        return {"folder": str(self.workplace.root), "table": table.number, **args}
 
     def _part_tasks(self, step: str, function: Any, table: Table, **args: Any) -> list[Task]:
         return [
@@ -127,8 +127,8 @@ class Steps:
         ]  # fmt: skip
 
     def _bucket_tasks(self, step: str, function: Any, table: Table, ids: Ids) -> list[Task]:
-        num_buckets = self._workplace.buckets(ids.node_type).num_buckets
-        num_tasks = min(num_buckets, TASKS_PER_WORKER * self._workplace.plan.num_workers)
+        num_buckets = self.workplace.buckets(ids.node_type).num_buckets
+        num_tasks = min(num_buckets, TASKS_PER_WORKER * self.workplace.spec.num_workers)
         size = WORK[step] * self._num_bytes(table) // len(table.ids) // num_tasks
         return [
             Task(
@@ -140,8 +140,8 @@ class Steps:
 
     def _look(self) -> None:
         """Find out what raw ids and undeclared features are."""
-        findings = Findings(self._workplace, self._parts)
-        for table in self._workplace.declared:
+        findings = Findings(self.workplace, self._parts)
+        for table in self.workplace.declared:
             names = [ids.name for ids in table.ids if findings.must_look_at(table, ids)]
             if table.files is not None and (names or table.undeclared):
                 tasks = self._part_tasks("look", look_at_part, table, ids=names)
@@ -154,7 +154,7 @@ class Steps:
 
     def _read_table(self, table: Table) -> None:
         results = self._run("read", table, self._part_tasks("read", read_table_part, table))
-        self._workplace.write_layout(table, [result["blocks"] for result in results.values()], None)
+        self.workplace.write_layout(table, [result["blocks"] for result in results.values()], None)
         self._read[table.number] = results
         self._outputs[table.number] = self._features_of(table, list(results.values()))
         entity = table.entity
@@ -169,14 +169,14 @@ class Steps:
         """
         outputs: dict[str, dict[str, Any]] = {}
         if isinstance(table.entity, str):
-            raw = raw_ids_feature(self._metadata.nodes[table.entity], self._workplace.plan.tables)
-            if raw is not None and f"{table.label}.{raw}" not in self._workplace.plan.chunks.leave_out:
-                schema = FeatureSchema(dtype=STRING if self._workplace.kind(table.entity) == STRING else "int64")
+            raw = raw_ids_feature(self._metadata.nodes[table.entity], self.workplace.spec.tables)
+            if raw is not None and f"{table.label}.{raw}" not in self.workplace.spec.chunks.leave_out:
+                schema = FeatureSchema(dtype=STRING if self.workplace.kind(table.entity) == STRING else "int64")
                 what = "raw" if table.files is not None else "sorted"
                 outputs[raw] = {"what": what, "schema": schema.to_json()}
         for name in table.features:
             schema = self._schema_of(table, name, results)
-            check_writable(f"{table.label}.{name}", schema, self._workplace.plan.chunks)
+            check_writable(f"{table.label}.{name}", schema, self.workplace.spec.chunks)
             outputs[name] = {"what": "feature", "schema": schema.to_json()}
         if isinstance(table.entity, str):
             check_not_masks(table.entity, outputs)
@@ -204,7 +204,7 @@ class Steps:
         if table.ids:
             found = self._run("join", table, self._bucket_tasks("join", find_repeated, table, table.ids[0]))
             num_repeated = sum(result["count"] for result in found.values())
-            if num_repeated and self._workplace.plan.tables.on_duplicate == "error":
+            if num_repeated and self.workplace.spec.tables.on_duplicate == "error":
                 row, earlier, raw = min(result["first"] for result in found.values() if result["first"])
                 places = [self._origin(table, place)[0] for place in (earlier, row)]
                 raise repeated_error(table.label, raw, places)
@@ -215,7 +215,7 @@ class Steps:
             kept = [count for result in settled.values() for count in result["kept"]]
         else:
             self._work_done += WORK["settle"] * self._num_bytes(table)
-        layout = self._workplace.write_layout(table, blocks, kept)
+        layout = self.workplace.write_layout(table, blocks, kept)
         self._counts.num_nodes[str(table.entity)] = layout.num_kept
         if num_repeated:
             self._counts.num_repeated[str(table.entity)] = num_repeated
@@ -240,10 +240,10 @@ class Steps:
                 self._args(table, type=node_type, bucket=bucket),
                 0,
             )
-            for bucket in range(self._workplace.buckets(node_type).num_buckets)
+            for bucket in range(self.workplace.buckets(node_type).num_buckets)
         ]
         counts = [result["count"] for result in self._job.run("sort", tasks).values()]
-        layout = self._workplace.write_layout(table, [counts], counts)
+        layout = self.workplace.write_layout(table, [counts], counts)
         self._outputs[table.number] = self._features_of(table, [])
         self._counts.num_nodes[node_type] = layout.num_kept
         check_num_rows(node_type, self._metadata.nodes[node_type], layout.num_kept)
@@ -253,7 +253,7 @@ class Steps:
     def _join(self, table: Table) -> None:
         tasks: list[Task] = []
         for ids in table.ids:
-            if self._workplace.kind(ids.node_type) != "row":
+            if self.workplace.kind(ids.node_type) != "row":
                 tasks += self._bucket_tasks("join", join_ends, table, ids)
         self._run("join", table, tasks)
 
@@ -262,13 +262,13 @@ class Steps:
         edge_type = self._edge_type(table)
         dangling = {end: sum(result["dangling"][end] for result in settled.values()) for end in ("edges", "src", "dst")}
         if dangling["edges"]:
-            if self._workplace.plan.tables.on_dangling == "error":
+            if self.workplace.spec.tables.on_dangling == "error":
                 part, first = next((i, r["first"]) for i, r in enumerate(settled.values()) if r["first"])
                 raise self._dangling_error(table, part, *first)
             self._counts.num_dangling[edge_type] = dangling
         blocks = [result["blocks"] for result in self._read[table.number].values()]
         kept = [count for result in settled.values() for count in result["kept"]]
-        self._counts.num_edges[edge_type] = self._workplace.write_layout(table, blocks, kept).num_kept
+        self._counts.num_edges[edge_type] = self.workplace.write_layout(table, blocks, kept).num_kept
 
     def _edge_type(self, table: Table) -> EdgeType:
         return cast(EdgeType, table.entity)
@@ -282,7 +282,7 @@ class Steps:
                 table.files,
                 self._parts[table.number][number].source,
                 [ids.column],
-                block_bytes=self._workplace.plan.csv_block_bytes,
+                block_bytes=self.workplace.spec.csv_block_bytes,
             ):
                 if row < batch.num_rows:
                     raw = raw_id_column(batch, ids.column, label)[row].as_py()
@@ -294,9 +294,9 @@ class Steps:
 
     def _plan_files(self) -> tuple[dict[str, Any], list[ChunkFile]]:
         """The metadata and all files; of edge types that have not been read, nothing is known yet."""
-        plan, counts = self._workplace.plan, self._counts
+        plan, counts = self.workplace.spec, self._counts
         nodes, edges = {}, {}
-        for table in self._workplace.tables:
+        for table in self.workplace.tables:
             features = {
                 name: format_of(FeatureSchema.from_json(output["schema"]), plan.chunks)
                 for name, output in self._outputs.get(table.number, {}).items()

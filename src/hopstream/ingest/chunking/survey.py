@@ -20,7 +20,7 @@ from hopstream.arrays import Array, write_text
 from hopstream.engine import task
 from hopstream.ingest.chunking.buckets import hashes_of
 from hopstream.ingest.chunking.plan import Part, part_of_json
-from hopstream.ingest.chunking.workplace import Ids, RawKind, Table, Workplace, returns_input_errors, workplace_of
+from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, RawKind, Table, returns_input_errors
 from hopstream.ingest.raw_tables.columns import LADDER, parsable_dtypes, raw_id_column
 from hopstream.ingest.raw_tables.files import Batch, read_part
 from hopstream.ingest.raw_tables.nodes_and_edges import node_raw_ids, not_integers_error
@@ -38,7 +38,7 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
         ``bytes``: by column, how many raw ids there are and their bytes. ``dtypes``: by feature, what can hold its
         cells.
     """
-    workplace = workplace_of(args)
+    workplace = ChunkFolder.of(args)
     table = workplace.declared[int(args["table"])]
     looked_at = [ids for ids in table.ids if ids.name in args["ids"]]
     looks = {ids.name: _Look(workplace, table, ids) for ids in looked_at}
@@ -48,7 +48,7 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
     num_batches = 0
     if table.files is not None:
         for batch in read_part(
-            table.files, part_of_json(args["part"]), columns, block_bytes=workplace.plan.csv_block_bytes
+            table.files, part_of_json(args["part"]), columns, block_bytes=workplace.spec.csv_block_bytes
         ):
             num_batches += 1
             for look in looks.values():
@@ -108,11 +108,11 @@ class Sample:
 class _Look:
     """What is found out of one column of raw ids."""
 
-    def __init__(self, workplace: Workplace, table: Table, ids: Ids) -> None:
+    def __init__(self, workplace: ChunkFolder, table: Table, ids: Ids) -> None:
         self._spec = workplace.metadata.nodes[ids.node_type]
         self._table, self._ids = table, ids
         self._is_implicit = workplace.is_implicit(ids.node_type)
-        self.sample = Sample(workplace.plan.limits.num_samples)
+        self.sample = Sample(workplace.spec.limits.num_samples)
         self.are_integers, self.count, self.num_bytes = True, 0, 0
 
     def add(self, batch: Batch) -> None:
@@ -137,9 +137,9 @@ SAMPLES_PER_BUCKET = 8
 class Findings:
     """What has been seen so far, in the order of the tables."""
 
-    def __init__(self, workplace: Workplace, parts: Mapping[int, Sequence[Part]]) -> None:
+    def __init__(self, workplace: ChunkFolder, parts: Mapping[int, Sequence[Part]]) -> None:
         """Of nothing yet."""
-        self._workplace, self._parts, self._plan = workplace, parts, workplace.plan
+        self._workplace, self._parts, self._plan = workplace, parts, workplace.spec
         self._specs = workplace.metadata.nodes
         self._are_integers = {t: spec.id_dtype != STRING for t, spec in self._specs.items()}
         self._sizes: dict[str, tuple[int, int]] = {}

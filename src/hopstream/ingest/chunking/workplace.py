@@ -1,7 +1,4 @@
-"""What do the tasks of one job share: the plan, the tables, and what has been found out about them?
-
-Everything lies in one folder that all workers see. A task gets the folder and a few numbers; the rest it finds here.
-"""
+"""Gives tasks of a chunking job the tables, and what has been found out about them."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +15,10 @@ import pyarrow as pa
 
 from hopstream import errors
 from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array, write_text
+from hopstream.engine.folder_job import JobFolder
 from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.ingest.chunking.buckets import Buckets, Grouped
-from hopstream.ingest.chunking.plan import Plan
+from hopstream.ingest.chunking.plan import ChunkSpec
 from hopstream.ingest.raw_tables.metadata import (
     EdgeTableSpec,
     FeatureSpec,
@@ -34,7 +32,7 @@ from hopstream.schema import STRING, EdgeType, type_label
 
 RawKind = Literal["row", "int64", "string"]
 """What the raw ids of a node type are: the numbers of rows, integers, or strings."""
-PLAN, KNOWN = "plan.json", "known.json"
+KNOWN = "known.json"
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError)
 """What is raised where the input is at fault."""
 
@@ -159,31 +157,27 @@ def layout_of(block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -
     )  # fmt: skip
 
 
-class Workplace:
+class ChunkFolder(JobFolder[ChunkSpec]):
     """The folder of a job, seen by a task."""
+
+    spec_type = ChunkSpec
 
     def __init__(self, root: Path) -> None:
         """Look at a folder; nothing is read yet."""
-        self.root = root
+        super().__init__(root)
         self.chunked = root / "chunked"
-        self.scratch = root / "scratch"
         self._layouts: dict[tuple[int, bool], Layout] = {}
         self._grouped: dict[tuple[int, str, int], Grouped] = {}
 
     @cached_property
-    def plan(self) -> Plan:
-        """How the work is cut."""
-        return Plan.from_json(json.loads((self.scratch / PLAN).read_text(encoding="utf-8")))
-
-    @cached_property
     def metadata(self) -> TablesMetadata:
         """What the JSON says of the tables."""
-        return read_metadata(Path(self.plan.source), self.plan.tables.data_path)
+        return read_metadata(Path(self.spec.source), self.spec.tables.data_path)
 
     @cached_property
     def declared(self) -> list[Table]:
         """The tables as the JSON declares them, nodes first."""
-        return tables_of(self.metadata, self.plan.chunks.leave_out)
+        return tables_of(self.metadata, self.spec.chunks.leave_out)
 
     @cached_property
     def _known(self) -> dict[str, Any]:
@@ -306,18 +300,3 @@ def _without(
 ) -> tuple[dict[str, FeatureSpec], str | None]:
     kept = {name: spec for name, spec in features.items() if f"{label}.{name}" not in leave_out}
     return kept, None if split is not None and f"{label}.{split}" in leave_out else split
-
-
-@lru_cache(maxsize=1)
-def _opened(root: str) -> Workplace:
-    return Workplace(Path(root))
-
-
-def forget() -> None:
-    """Look at folders anew, where they may hold other work than before."""
-    _opened.cache_clear()
-
-
-def workplace_of(args: dict[str, Any]) -> Workplace:
-    """The workplace of a task's arguments."""
-    return _opened(args["folder"])

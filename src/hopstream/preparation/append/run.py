@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.dataset.book import neighbor_dtype
+from hopstream.dataset.dataset_folder import dataset_to_change, remove_halos, remove_unnamed
 from hopstream.dataset.layout import Dataset
-from hopstream.dataset.leftovers import remove_halos, remove_unnamed
-from hopstream.dataset.lock import dataset_to_change
 from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.dataset.paths import part_folder
-from hopstream.dataset.replace import errors_named
 from hopstream.dataset.settings import MAX_PARTS, Progress
+from hopstream.engine.atomic_folder import WorkFolder, errors_named, sync, sync_tree
 from hopstream.engine.peak import watched
-from hopstream.engine.work_folder import WorkFolder, sync, sync_tree
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import is_chunked, open_chunked

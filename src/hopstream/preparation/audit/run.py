@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hopstream.dataset.lock import locked
 from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
 from hopstream.dataset.paths import MANIFEST
 from hopstream.dataset.roots import ROOTS, is_here, read_roots
 from hopstream.dataset.settings import Progress
 from hopstream.engine.allotment import Needs, allot
+from hopstream.engine.atomic_folder import locked
 from hopstream.engine.settings import WorkerSettings, memory_bytes
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.checksums import fingerprint_of
@@ -106,7 +106,7 @@ def _verify(
     files = Files(root, manifest, findings, wanted)
     if owners is not None:
         check_owners_meta(files, Path(owners))
-    _Run(
+    _Audit(
         files=files,
         manifest=manifest,
         findings=findings,
@@ -171,7 +171,7 @@ def _roots_of(root: Path, manifest: Manifest, parts: Sequence[int]) -> list[str]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class _Audit:
     """One verification."""
 
     files: Files

@@ -1,6 +1,5 @@
-"""How is a chunked graph written as a dataset, whatever its size?
+"""Writes a chunked graph of any size as a dataset; ``docs/guide-dispatch.md`` says how for users.
 
-``docs/guide-dispatch.md`` says it for users. A plan cuts the work so that it fits the memory (``plan``); nodes are
-numbered and their features written (``nodes``), edges are spilled in pieces (``spill``) and put in order (``finish``);
-tasks write their own stretches of the files (``regions``); ``run`` puts the stages together.
+``dispatch_spec`` cuts the work so that it fits the memory. ``columns`` and ``ragged`` write features of nodes,
+``spill`` spills edges in pieces, ``finish`` puts them in order. ``dispatch_job`` says which stage comes when.
 """

@@ -1,4 +1,4 @@
-"""How do spilled edges become the files of the parts?
+"""Puts spilled edges in order, and writes them to the files of their parts.
 
 A task takes a run of buckets that fits its memory. It counts the edges of each row, then places the shares of all
 pieces in their order, which is the original order of the edges, and writes what is stored of them where it belongs.
@@ -25,10 +25,11 @@ from hopstream.dataset.times import EdgeTimes, sort_edges
 from hopstream.engine import task
 from hopstream.ingest.chunked import fixed_features, ragged_features
 from hopstream.kernels.spill import count_ids, place_edges
-from hopstream.preparation.dispatch.plan import Buckets
+from hopstream.preparation.dataset_job_folder import edge_type_of
+from hopstream.preparation.dispatch.dispatch_folder import DispatchFolder
+from hopstream.preparation.dispatch.dispatch_spec import Buckets
 from hopstream.preparation.dispatch.ragged import gathered
 from hopstream.preparation.dispatch.spill import BLOCK_EDGES, SpillFile, open_spill
-from hopstream.preparation.dispatch.workplace import Workplace, workplace_of
 from hopstream.schema import Direction, EdgeType, type_label
 
 
@@ -49,36 +50,33 @@ class _Share:
 @task
 def finish_run(args: dict[str, Any]) -> dict[str, Any]:
     """Write the edges of a run of buckets."""
-    source, relation, destination = args["type"]
-    finish = _Finish(workplace_of(args), (source, relation, destination), args["direction"], bool(args["check_sums"]))
+    finish = _Finish(DispatchFolder.of(args), edge_type_of(args), args["direction"], bool(args["check_sums"]))
     return {"stretches": finish.run(int(args["first"]), int(args["stop"]), int(args["num_pieces"]))}
 
 
 class _Finish:
     """One run of one edge type and direction."""
 
-    def __init__(self, workplace: Workplace, edge_type: EdgeType, direction: Direction, check_sums: bool) -> None:
-        self.workplace, self.edge_type, self.direction = workplace, edge_type, direction
-        self.settings = workplace.plan.settings
-        self.edges = workplace.edges(edge_type)
+    def __init__(self, folder: DispatchFolder, edge_type: EdgeType, direction: Direction, check_sums: bool) -> None:
+        self.folder, self.edge_type, self.direction = folder, edge_type, direction
+        self.settings = folder.spec.settings
+        self.edges = folder.edges(edge_type)
         self.own_type, self.other_type = ends_of(edge_type, direction)
         self.check_sums = check_sums
-        self.buckets: Buckets = workplace.buckets(edge_type, direction)
-        self.row_offsets = workplace.node_offsets(self.own_type)
-        self.totals: IntArray = open_array(workplace.totals_path(edge_type, direction))
+        self.buckets: Buckets = folder.buckets(edge_type, direction)
+        self.row_offsets = folder.node_offsets(self.own_type)
+        self.totals: IntArray = open_array(folder.totals_path(edge_type, direction))
         self.edge_offsets: IntArray = self.totals[self.buckets.part_firsts()]
-        self.writer = RegionWriter(workplace.dataset)
+        self.writer = RegionWriter(folder.dataset)
         time_attr = self.settings.time_attr
-        other_has_times = time_attr is not None and time_attr in workplace.schema.nodes[self.other_type]
-        self.neighbor_times = workplace.table("times", self.other_type) if other_has_times else None
+        other_has_times = time_attr is not None and time_attr in folder.schema.nodes[self.other_type]
+        self.neighbor_times = folder.table("times", self.other_type) if other_has_times else None
         self.fixed, self.ragged = fixed_features(self.edges.features), ragged_features(self.edges.features)
-        self.element_totals = {
-            name: open_array(workplace.totals_path(edge_type, direction, name)) for name in self.ragged
-        }
+        self.element_totals = {name: open_array(folder.totals_path(edge_type, direction, name)) for name in self.ragged}
         self.next_elements: dict[str, int] = {}
         self.has_times = other_has_times or (time_attr is not None and time_attr in self.edges.features)
         self.neighbor_keys = (
-            workplace.table("keys", self.other_type) if self.settings.neighbor_keys else np.empty(0, np.uint32)
+            folder.table("keys", self.other_type) if self.settings.neighbor_keys else np.empty(0, np.uint32)
         )
 
     def run(self, first: int, stop: int, num_pieces: int) -> dict[str, list[tuple[int, int, int]]]:
@@ -86,7 +84,7 @@ class _Finish:
         first_id, stop_id = int(self.buckets.starts[first]), int(self.buckets.starts[stop])
         shares = []
         for number in range(num_pieces):
-            file = open_spill(self.workplace, self.edge_type, self.direction, number)
+            file = open_spill(self.folder, self.edge_type, self.direction, number)
             begin, end = int(file.starts[first]), int(file.starts[stop])
             if begin < end:
                 shares.append(_Share(file, begin, end))
@@ -99,7 +97,7 @@ class _Finish:
         first_edge = int(self.totals[first])
         self._write_indptr(indptr, first, stop, first_edge)
         self.next_elements = {name: int(totals[first]) for name, totals in self.element_totals.items()}
-        for row, last_row, start, _ in row_chunks(indptr, self.workplace.plan.run_edges(self.edges)):
+        for row, last_row, start, _ in row_chunks(indptr, self.folder.spec.run_edges(self.edges)):
             run = self._read(shares, indptr[row : last_row + 1] - start, first_id + row)
             self._write(run, first_id + row, first_edge + start)
             for name in self.ragged:
@@ -125,7 +123,7 @@ class _Finish:
     def _read(self, shares: list[_Share], indptr: IntArray, first_id: int) -> EdgeRun:
         """The edges of some rows, in stored order."""
         num_edges, features = int(indptr[-1]), self.fixed
-        other_dtype = neighbor_dtype(self.workplace.graph.nodes[self.other_type].num_nodes)
+        other_dtype = neighbor_dtype(self.folder.graph.nodes[self.other_type].num_nodes)
         has_keys, has_places = self.settings.keep_edge_keys, bool(self.edges.features) or self.has_times
         indices = np.empty(num_edges, other_dtype)
         keys = np.empty(num_edges if has_keys else 0, neighbor_dtype(self.edges.num_edges))
@@ -186,7 +184,7 @@ class _Finish:
         def blocks() -> Iterator[RaggedArray]:
             return _read_ragged(name, shares, first_id, last_id)
 
-        for first, values in gathered(blocks, lengths, run.places, source, self.workplace.plan.ragged_bytes):
+        for first, values in gathered(blocks, lengths, run.places, source, self.folder.spec.ragged_bytes):
             element = int(offsets[0]) + first
             for part, begin, end in overlaps(element, element + len(values), part_elements):
                 first_byte = (begin - int(part_elements[part])) * source.element_bytes
@@ -203,7 +201,7 @@ class _Finish:
         row = int(np.argmax(sums))
         if sums[row] > MAX_SUM:
             part = int(np.searchsorted(self.row_offsets, first_id + row, side="right")) - 1
-            keys = open_array(self.workplace.dataset / node_folder(part, self.own_type) / "key.npy")
+            keys = open_array(self.folder.dataset / node_folder(part, self.own_type) / "key.npy")
             key = int(keys[first_id + row - int(self.row_offsets[part])])
             where = f"{type_label(self.edge_type)}.{self.settings.weight_attr}"
             raise large_sum(where, self.direction, key, float(sums[row]))

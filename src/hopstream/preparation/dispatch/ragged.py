@@ -1,4 +1,4 @@
-"""How do ragged rows get to their places in bounded memory: how many elements come before them, and in which order?
+"""Writes ragged rows to their places in bounded memory: measures them first, then puts them in order.
 
 Lengths are measured first, so that every task knows where its elements begin in each part, and files are as long as
 they will be. Rows of nodes are then written as they are read, for keys ascend inside a part; those of edges are put in
@@ -24,8 +24,9 @@ from hopstream.ingest.chunked import Piece, RaggedSource, ragged_features
 from hopstream.kernels.gather import word_dtype
 from hopstream.kernels.placement import add_amounts
 from hopstream.kernels.ragged import scatter_rows
-from hopstream.preparation.dispatch.nodes import rows_of_parts
-from hopstream.preparation.dispatch.workplace import Workplace, workplace_of
+from hopstream.preparation.dataset_job_folder import IDS, edge_type_of
+from hopstream.preparation.dispatch.dispatch_folder import DispatchFolder
+from hopstream.preparation.number_nodes import parts_of, places_of_parts
 from hopstream.schema import EdgeType
 
 INT64 = np.dtype(np.int64)
@@ -35,14 +36,14 @@ ZERO = np.zeros(1, np.int64)
 @task
 def measure_nodes(args: dict[str, Any]) -> dict[str, Any]:
     """Count the elements that each part gets of some rows of a feature of nodes; which row is the longest?"""
-    workplace, node_type = workplace_of(args), str(args["type"])
+    folder, node_type = DispatchFolder.of(args), str(args["type"])
     row, stop = int(args["start"]), int(args["stop"])
-    source = _source_of_nodes(workplace, node_type, args["feature"])
-    counts, longest, offsets = np.zeros(workplace.num_parts, np.int64), (0, 0), workplace.node_offsets(node_type)
+    source = _source_of_nodes(folder, node_type, args["feature"])
+    counts, longest, offsets = np.zeros(folder.num_parts, np.int64), (0, 0), folder.node_offsets(node_type)
     for block in source.blocks(row, stop):
         lengths, last = np.diff(block.offsets), row + len(block)
-        ids = read_array(workplace.table_path("ids", node_type), row, last)
-        add_amounts(np.searchsorted(offsets, ids, side="right") - 1, lengths, counts)
+        ids = read_array(folder.table_path(IDS, node_type), row, last)
+        add_amounts(parts_of(ids, offsets), lengths, counts)
         longest, row = _longer(longest, row, lengths), last
     return {"counts": counts.tolist(), "longest": longest}
 
@@ -50,20 +51,20 @@ def measure_nodes(args: dict[str, Any]) -> dict[str, Any]:
 @task
 def write_ragged(args: dict[str, Any]) -> dict[str, Any]:
     """Write some rows of a ragged feature of nodes to the files of their parts."""
-    workplace, node_type, name = workplace_of(args), str(args["type"]), str(args["feature"])
+    folder, node_type, name = DispatchFolder.of(args), str(args["type"]), str(args["feature"])
     row, stop, element = int(args["start"]), int(args["stop"]), int(args["first_element"])
-    source, offsets = _source_of_nodes(workplace, node_type, name), workplace.node_offsets(node_type)
-    next_elements = read_array(workplace.firsts_path(node_type, name), int(args["number"]), int(args["number"]) + 1)[0]
-    writer = RegionWriter(workplace.dataset)
-    paths = [feature_paths(node_folder(part, node_type), name, source.schema) for part in range(workplace.num_parts)]
+    source, offsets = _source_of_nodes(folder, node_type, name), folder.node_offsets(node_type)
+    next_elements = read_array(folder.firsts_path(node_type, name), int(args["number"]), int(args["number"]) + 1)[0]
+    writer = RegionWriter(folder.dataset)
+    paths = [feature_paths(node_folder(part, node_type), name, source.schema) for part in range(folder.num_parts)]
     sums, first_element = [[0, 0], [0, 0]], element
     if row == 0:  # each file of offsets begins with 0; rows say where they end
         _add(sums[1], ZERO)
         for _, offsets_path in paths:
             writer.write(integers(offsets_path, ZERO), 0)
     for block in source.blocks(row, stop):
-        ids = read_array(workplace.table_path("ids", node_type), row, row + len(block))
-        for part, rows in rows_of_parts(ids, offsets):
+        ids = read_array(folder.table_path(IDS, node_type), row, row + len(block))
+        for part, rows in places_of_parts(parts_of(ids, offsets), folder.num_parts):
             taken, first_row = block.take(rows), int(ids[rows[0]] - offsets[part])
             first_byte = int(next_elements[part]) * source.element_bytes
             writer.write_blocks(paths[part][0], source.dtype, first_byte, [taken.values])
@@ -78,13 +79,12 @@ def write_ragged(args: dict[str, Any]) -> dict[str, Any]:
 @task
 def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
     """Write the lengths of all ragged features of a piece's edges; elements, sum of values, and longest row of each."""
-    source, relation, destination = args["type"]
-    edge_type, workplace, piece = (source, relation, destination), workplace_of(args), Piece.from_json(args["piece"])
-    tables = RegionWriter(workplace.scratch)
+    edge_type, folder, piece = edge_type_of(args), DispatchFolder.of(args), Piece.from_json(args["piece"])
+    tables = RegionWriter(folder.scratch)
     found: dict[str, Any] = {}
-    for name, column in ragged_features(workplace.edges(edge_type).features).items():
+    for name, column in ragged_features(folder.edges(edge_type).features).items():
         row, longest, values = piece.first, (0, 0), [0, 0]
-        path = workplace.lengths_name(edge_type, name)
+        path = folder.lengths_name(edge_type, name)
         num_elements = 0
         for block in column.blocks(piece.first, piece.stop):
             lengths = np.diff(block.offsets)
@@ -96,9 +96,9 @@ def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_lengths(workplace: Workplace, edge_type: EdgeType, name: str, piece: Piece) -> IntArray:
+def read_lengths(folder: DispatchFolder, edge_type: EdgeType, name: str, piece: Piece) -> IntArray:
     """int64[num_edges], what ``measure_piece`` wrote."""
-    return read_array(workplace.scratch / workplace.lengths_name(edge_type, name), piece.first, piece.stop)
+    return read_array(folder.scratch / folder.lengths_name(edge_type, name), piece.first, piece.stop)
 
 
 def offsets_sum(lengths: IntArray, first_element: int, *, is_first: bool) -> list[int]:
@@ -156,8 +156,8 @@ def check_longest(label: str, longest: tuple[int, int], element_bytes: int, max_
         )
 
 
-def _source_of_nodes(workplace: Workplace, node_type: str, name: str) -> RaggedSource:
-    return ragged_features(workplace.graph.nodes[node_type].features)[name]
+def _source_of_nodes(folder: DispatchFolder, node_type: str, name: str) -> RaggedSource:
+    return ragged_features(folder.graph.nodes[node_type].features)[name]
 
 
 def _longer(longest: tuple[int, int], first_row: int, lengths: IntArray) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What can a user choose when a chunked graph is dispatched?"""
+"""Settings of ``dispatch``, which writes a chunked graph as a dataset."""
 
 from __future__ import annotations
 

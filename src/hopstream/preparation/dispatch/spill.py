@@ -1,4 +1,4 @@
-"""How are edges brought to where they will be stored, a piece at a time?
+"""Renumbers edges, a piece at a time, and groups them by the stretch of ids where they will be stored.
 
 A piece's edges are renumbered and grouped by bucket, for each direction, and spilled to a file of its own that comes
 into its place whole. Ends are read once, however many directions and links are written.
@@ -28,9 +28,10 @@ from hopstream.errors import StateError
 from hopstream.ingest.chunked import Piece, RaggedSource, fixed_features, ragged_features
 from hopstream.ingest.chunked.ragged import cut_rows
 from hopstream.kernels.spill import count_between, find_buckets, group_buckets, take_ids
-from hopstream.preparation.dispatch.plan import Buckets
+from hopstream.preparation.dataset_job_folder import IDS, edge_type_of, empty_matrix
+from hopstream.preparation.dispatch.dispatch_folder import DispatchFolder
+from hopstream.preparation.dispatch.dispatch_spec import Buckets
 from hopstream.preparation.dispatch.ragged import gathered, offsets_sum, read_lengths
-from hopstream.preparation.dispatch.workplace import Workplace, empty_matrix, workplace_of
 from hopstream.schema import Direction, EdgeType, type_label
 
 BLOCK_EDGES = 1 << 20
@@ -41,13 +42,8 @@ MAX_TOTAL = float(np.finfo(np.float64).max)
 @task
 def spill_piece(args: dict[str, Any]) -> dict[str, Any]:
     """Spill a piece's edges in every direction, and write its links."""
-    workplace, piece = workplace_of(args), Piece.from_json(args["piece"])
-    return _Spill(workplace, _edge_type(args), piece, int(args["number"]), args["elements"]).run()
-
-
-def _edge_type(args: dict[str, Any]) -> EdgeType:
-    source, relation, destination = args["type"]
-    return source, relation, destination
+    folder, piece = DispatchFolder.of(args), Piece.from_json(args["piece"])
+    return _Spill(folder, edge_type_of(args), piece, int(args["number"]), args["elements"]).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,17 +59,17 @@ class _Grouped:
 class _Spill:
     """One piece; ``elements`` are those of each ragged feature that come before it."""
 
-    workplace: Workplace
+    folder: DispatchFolder
     edge_type: EdgeType
     piece: Piece
     number: int
     elements: Mapping[str, int]
 
     def run(self) -> dict[str, Any]:
-        writer = RegionWriter(self.workplace.dataset)
+        writer = RegionWriter(self.folder.dataset)
         src_ids, dst_ids, checksums = self._read_ends(writer)
         tables: dict[Direction, Buckets] = {
-            "in": self.workplace.buckets(self.edge_type, "in"), "out": self.workplace.buckets(self.edge_type, "out"),
+            "in": self.folder.buckets(self.edge_type, "in"), "out": self.folder.buckets(self.edge_type, "out"),
         }  # fmt: skip
         own_ids: dict[Direction, Array] = {"in": dst_ids, "out": src_ids}
         buckets: dict[Direction, Array] = {}
@@ -88,8 +84,8 @@ class _Spill:
         num_cut, between = self._count_cut(tables, buckets)
         with ExitStack() as stack:
             files: list[_Grouped] = []
-            for direction in self.workplace.plan.settings.directions:
-                path = self.workplace.spill_path(self.edge_type, direction, self.number)
+            for direction in self.folder.spec.settings.directions:
+                path = self.folder.spill_path(self.edge_type, direction, self.number)
                 file = stack.enter_context(_new_file(path))
                 other_ids = src_ids if direction == "in" else dst_ids
                 files.append(
@@ -99,7 +95,7 @@ class _Spill:
             features, total = self._write_features(files, writer)
             offsets = {
                 name: self._write_ragged(name, column, files)
-                for name, column in ragged_features(self.workplace.edges(self.edge_type).features).items()
+                for name, column in ragged_features(self.folder.edges(self.edge_type).features).items()
             }
         return {
             **checksums, "features": features, "offsets": offsets, "weights": min(total, MAX_TOTAL), "cut": num_cut,
@@ -109,11 +105,11 @@ class _Spill:
     def _read_ends(self, writer: RegionWriter) -> tuple[Array, Array, dict[str, Any]]:
         """Ids of both ends, and checksums of their keys; links are written on the way."""
         src_type, dst_type = self.edge_type[0], self.edge_type[2]
-        src_table, dst_table = (self.workplace.table("ids", t) for t in (src_type, dst_type))
+        src_table, dst_table = (self.folder.table(IDS, t) for t in (src_type, dst_type))
         src_ids, dst_ids = (np.empty(self.piece.num_edges, t.dtype) for t in (src_table, dst_table))
-        has_links = self.edge_type in self.workplace.schema.edge_splits
+        has_links = self.edge_type in self.folder.schema.edge_splits
         src_sum = dst_sum = end = 0
-        for first, src_keys, dst_keys in self.workplace.edges(self.edge_type).ends.read(self.piece):
+        for first, src_keys, dst_keys in self.folder.edges(self.edge_type).ends.read(self.piece):
             stop = end + len(src_keys)
             take_ids(src_keys, src_table, src_ids[end:stop])
             take_ids(dst_keys, dst_table, dst_ids[end:stop])
@@ -127,13 +123,13 @@ class _Spill:
 
     def _write_links(self, writer: RegionWriter, name: str, first_key: int, values: Array) -> None:
         """Write what is known of edges to the parts that keep account of their keys."""
-        slices = self.workplace.slice_offsets(self.workplace.edges(self.edge_type).num_edges)
+        slices = self.folder.slice_offsets(self.folder.edges(self.edge_type).num_edges)
         for part, begin, end in overlaps(first_key, first_key + len(values), slices):
             rows = values[begin - first_key : end - first_key]
             writer.write(integers(link_folder(part, self.edge_type) / name, rows), begin - int(slices[part]))
 
     def _count_cut(self, tables: dict[Direction, Buckets], buckets: dict[Direction, Array]) -> tuple[int, IntArray]:
-        between = empty_matrix(self.workplace.plan.settings.num_parts)
+        between = empty_matrix(self.folder.spec.settings.num_parts)
         num_cut = count_between(buckets["out"], tables["out"].parts, buckets["in"], tables["in"].parts, between)
         return int(num_cut), between
 
@@ -151,8 +147,8 @@ class _Spill:
 
     def _write_ragged(self, name: str, column: RaggedSource, files: list[_Grouped]) -> list[int]:
         """Write the rows of a ragged feature in the order of each file; the checksum of their offsets."""
-        first, stop, max_bytes = self.piece.first, self.piece.stop, self.workplace.plan.ragged_bytes
-        lengths = read_lengths(self.workplace, self.edge_type, name, self.piece)
+        first, stop, max_bytes = self.piece.first, self.piece.stop, self.folder.spec.ragged_bytes
+        lengths = read_lengths(self.folder, self.edge_type, name, self.piece)
         is_held = int(lengths.sum()) * column.element_bytes <= max_bytes
         held = [column.read(first, stop)] if is_held else []
 
@@ -174,15 +170,15 @@ class _Spill:
         Returns:
             Their checksums, and what the weights add up to.
         """
-        settings, total = self.workplace.plan.settings, 0.0
+        settings, total = self.folder.spec.settings, 0.0
         checksums: dict[str, list[int]] = {}
-        for name, column in fixed_features(self.workplace.edges(self.edge_type).features).items():
+        for name, column in fixed_features(self.folder.edges(self.edge_type).features).items():
             values = column.read(self.piece.first, self.piece.stop)
             checksums[name] = bytes_checksum(values)
             where = f"{type_label(self.edge_type)}.{name}"
             if name == settings.time_attr:
                 check_time_values(where, self.piece.first, values)
-                if self.edge_type in self.workplace.schema.edge_splits:
+                if self.edge_type in self.folder.schema.edge_splits:
                     self._write_links(writer, "time.npy", self.piece.first, values)
             if name == settings.weight_attr:
                 for start in range(0, len(values), BLOCK_EDGES):
@@ -278,28 +274,28 @@ class SpillFile:
         return values
 
 
-def open_spill(workplace: Workplace, edge_type: EdgeType, direction: Direction, number: int) -> SpillFile:
+def open_spill(folder: DispatchFolder, edge_type: EdgeType, direction: Direction, number: int) -> SpillFile:
     """Look at a spilled piece: read where its buckets are.
 
     Raises:
         StateError: The file is not as long as it must be, as after a power cut.
     """
-    path = workplace.spill_path(edge_type, direction, number)
-    head = np.empty(2 + len(workplace.buckets(edge_type, direction)), np.int64)
+    path = folder.spill_path(edge_type, direction, number)
+    head = np.empty(2 + len(folder.buckets(edge_type, direction)), np.int64)
     read_into(path, 0, head)
     num_edges, first_byte = int(head[-1]), head.nbytes
-    own, other = (neighbor_dtype(workplace.graph.nodes[t].num_nodes) for t in ends_of(edge_type, direction))
+    own, other = (neighbor_dtype(folder.graph.nodes[t].num_nodes) for t in ends_of(edge_type, direction))
     kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
         "rows": (own, ()), "others": (other, ()), "offsets": (np.dtype(np.uint32), ()),
     }  # fmt: skip
-    for name, column in fixed_features(workplace.edges(edge_type).features).items():
+    for name, column in fixed_features(folder.edges(edge_type).features).items():
         kinds[f"feature {name}"] = (column.dtype, column.shape)
     columns = {}
     for name, (dtype, shape) in kinds.items():
         columns[name] = (first_byte, dtype, shape)
         first_byte += num_edges * dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     ragged = {}
-    for name, source in ragged_features(workplace.edges(edge_type).features).items():
+    for name, source in ragged_features(folder.edges(edge_type).features).items():
         starts = np.empty(len(head) - 1, np.int64)
         read_into(path, first_byte, starts)
         first_offset = first_byte + starts.nbytes

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from hopstream.dataset.dataset_folder import dataset_to_change, remove_halos
 from hopstream.dataset.halo_record import MAX_GENERATION, Halo, HaloCounts
 from hopstream.dataset.layout import Dataset, open_dataset
-from hopstream.dataset.leftovers import remove_halos
-from hopstream.dataset.lock import dataset_to_change
 from hopstream.dataset.manifest import Manifest, read_manifest
-from hopstream.dataset.replace import errors_named
 from hopstream.dataset.settings import Progress
 from hopstream.engine.allotment import Allotment
+from hopstream.engine.atomic_folder import errors_named
 from hopstream.engine.peak import watched
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
@@ -128,7 +127,9 @@ def add_halo(
 
         def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:
             tables = Tables(root, allotted.memory_bytes - least_memory_bytes(num_nodes))
-            run = _Run(Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress)
+            run = _HaloMaker(
+                Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress
+            )
             return run.run()
 
         return _replace_halo(opened, settings, make)
@@ -178,7 +179,7 @@ def _replace_halo(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _HaloMaker:
     parts: Parts
     settings: HaloSettings
     features: Mapping[str, tuple[str, ...]]

@@ -21,57 +21,57 @@ from hopstream.dataset.stored_columns import integers
 from hopstream.engine import task
 from hopstream.kernels.segments import count_parts
 from hopstream.kernels.spill import take_ids
-from hopstream.preparation.reshard.number import places_of_parts
+from hopstream.preparation.number_nodes import places_of_parts
+from hopstream.preparation.reshard.reshard_folder import NEW_IDS, ReshardFolder
 from hopstream.preparation.reshard.segments import Moves, Segments, locate
-from hopstream.preparation.reshard.workplace import Workplace, workplace_of
 
 
 @task
 def move_blocks(args: dict[str, Any]) -> dict[str, Any]:
     """Write the rows of some blocks."""
-    workplace = workplace_of(args)
-    mover = _Mover(workplace, int(args["owner"]), int(args["first"]))
+    folder = ReshardFolder.of(args)
+    mover = _Mover(folder, int(args["entity"]), int(args["first"]))
     mover.run(int(args["stop"]))
     return {
-        "stretches": mover.writer.stretches, "read": workplace.rows.stretches, "cut": mover.num_cut,
+        "stretches": mover.writer.stretches, "read": folder.rows.stretches, "cut": mover.num_cut,
         "between": mover.between.tolist(),
     }  # fmt: skip
 
 
 class _Mover:
-    """Some blocks of one owner."""
+    """Some blocks of one entity."""
 
-    def __init__(self, workplace: Workplace, number: int, first_block: int) -> None:
-        self.workplace, self.plan, self.rows = workplace, workplace.plan, workplace.rows
-        self.owner, self.first_block = workplace.owners[number], first_block
-        self.columns = self.rows.columns(self.owner)
-        self.writer = RegionWriter(workplace.dataset)
-        firsts = open_array(workplace.firsts_path(number))[:, first_block]
+    def __init__(self, folder: ReshardFolder, number: int, first_block: int) -> None:
+        self.folder, self.spec, self.rows = folder, folder.spec, folder.rows
+        self.entity, self.first_block = folder.entities[number], first_block
+        self.columns = self.rows.columns(self.entity)
+        self.writer = RegionWriter(folder.dataset)
+        firsts = open_array(folder.firsts_path(number))[:, first_block]
         self.next_items: IntArray = firsts[0].copy()
         self.next_elements: IntArray = firsts[1:].copy()
-        self.num_old_pieces, self.num_parts = len(self.rows.folders(self.owner)), self.plan.settings.num_parts
+        self.num_old_pieces, self.num_parts = len(self.rows.folders(self.entity)), self.spec.settings.num_parts
         self.new_ids: Array | None = None
         self.other_offsets: IntArray = np.empty(0, np.int64)
-        if not isinstance(self.owner, str):
-            other_type = ends_of(*self.owner)[1]
-            self.new_ids, self.other_offsets = workplace.table("by_id", other_type), workplace.node_offsets(other_type)
+        if not isinstance(self.entity, str):
+            other_type = ends_of(*self.entity)[1]
+            self.new_ids, self.other_offsets = folder.table(NEW_IDS, other_type), folder.node_offsets(other_type)
         # One direction has every edge once.
-        self.is_counted = not isinstance(self.owner, str) and self.owner[1] == self.rows.contents.directions[0]
+        self.is_counted = not isinstance(self.entity, str) and self.entity[1] == self.rows.contents.directions[0]
         num_rows = self.num_parts if self.is_counted and self.num_parts <= MAX_MATRIX_PARTS else 0
         self.between, self.num_cut = np.zeros((num_rows, num_rows), np.int64), 0
         widest = max((c.item_bytes for c in self.columns.fixed), default=0)
-        self.piece_items = self.plan.piece_items(widest)
+        self.piece_items = self.spec.piece_items(widest)
 
     def run(self, stop_block: int) -> None:
         """Write the blocks, a part of one at a time."""
         if self.first_block == 0:
             self._write_first_offsets()
-        bounds, step = self.workplace.blocks(self.owner), self.plan.block_rows
+        bounds, step = self.folder.blocks(self.entity), self.spec.block_rows
         first_key, last_key = int(bounds[self.first_block]), int(bounds[stop_block])
         for first in range(first_key, last_key, step):
             stop = min(first + step, last_key)
-            new_ids, segments = locate(self.workplace, self.owner, first, stop, self.next_items)
-            if not isinstance(self.owner, str):
+            new_ids, segments = locate(self.folder, self.entity, first, stop, self.next_items)
+            if not isinstance(self.entity, str):
                 self._write_indptr(new_ids, segments)
             for _, _, piece in segments.pieces(self.piece_items):
                 moves = Moves(piece, self.num_old_pieces, self.num_parts)
@@ -83,25 +83,25 @@ class _Mover:
     def _write_first_offsets(self) -> None:
         """Each file of offsets begins with 0; tasks write where rows and items end."""
         names = [str(column.offsets.name) for column in self.columns.ragged]
-        names += [] if isinstance(self.owner, str) else ["indptr.npy"]
+        names += [] if isinstance(self.entity, str) else ["indptr.npy"]
         zero = np.zeros(1, np.int64)
         for part in range(self.num_parts):
             for name in names:
-                self.writer.write(integers(owner_folder(part, self.owner) / name, zero), 0)
+                self.writer.write(integers(owner_folder(part, self.entity) / name, zero), 0)
 
     def _write_indptr(self, new_ids: Array, segments: Segments) -> None:
         """Write where the edges of each row end."""
-        offsets = self.workplace.node_offsets(own_type(self.owner))
+        offsets = self.folder.node_offsets(own_type(self.entity))
         ends = segments.new_starts + segments.counts
         for part, places in places_of_parts(segments.new_parts, self.num_parts):
             first_row = int(new_ids[places[0]]) - int(offsets[part])
-            self.writer.write(integers(owner_folder(part, self.owner) / "indptr.npy", ends[places]), first_row + 1)
+            self.writer.write(integers(owner_folder(part, self.entity) / "indptr.npy", ends[places]), first_row + 1)
 
     def _move(self, column: ColumnFile, moves: Moves) -> None:
         """Write one value for each item."""
         if not column.item_bytes:
             return
-        values = moves.moved(partial(self.rows.read_spans, self.owner, column))
+        values = moves.moved(partial(self.rows.read_spans, self.entity, column))
         new_ids = self.new_ids if column.name.name == INDICES else None
         if new_ids is not None:
             take_ids(values, new_ids, values)
@@ -111,7 +111,7 @@ class _Mover:
                 self._count(part, values[begin:end])
 
     def _write(self, column: ColumnFile, part: int, first_item: int, values: Array) -> None:
-        path = owner_folder(part, self.owner) / column.name
+        path = owner_folder(part, self.entity) / column.name
         self.writer.write_blocks(path, column.dtype, first_item * column.item_bytes, [values])
 
     def _count(self, part: int, other_ids: Array) -> None:
@@ -121,7 +121,7 @@ class _Mover:
         if len(self.between):
             counts = np.zeros(self.num_parts, np.int64)
             count_parts(other_ids, self.other_offsets, counts)
-            is_in = not isinstance(self.owner, str) and self.owner[1] == "in"
+            is_in = not isinstance(self.entity, str) and self.entity[1] == "in"
             (self.between.T if is_in else self.between)[part] += counts
 
     def _move_ragged(self, column: RaggedFiles, piece: Segments, moves: Moves, next_elements: IntArray) -> None:
@@ -131,7 +131,7 @@ class _Mover:
 
         def lengths_of(number: int, starts: IntArray, num_items: IntArray) -> IntArray:
             """The elements of each item; keeps where those of each row are."""
-            first_elements, lengths = self.rows.element_spans(self.owner, column, number, starts, num_items)
+            first_elements, lengths = self.rows.element_spans(self.entity, column, number, starts, num_items)
             bounds, places = offsets_of(num_items), places_of_pieces[number]
             counts[places] = np.diff(offsets_of(lengths)[bounds])
             # A row without items is said to begin where the next one does.
@@ -151,8 +151,8 @@ class _Mover:
             old_pieces=piece.old_pieces, old_starts=old_starts, counts=counts, new_parts=piece.new_parts,
             new_starts=new_starts,
         )  # fmt: skip
-        read = partial(self.rows.read_spans, self.owner, column.values)
-        for _, _, few in elements.pieces(self.plan.piece_items(column.values.item_bytes)):
+        read = partial(self.rows.read_spans, self.entity, column.values)
+        for _, _, few in elements.pieces(self.spec.piece_items(column.values.item_bytes)):
             few_moves = Moves(few, self.num_old_pieces, self.num_parts)
             values = few_moves.moved(read)
             for part, first_element, begin, end in few_moves.new:

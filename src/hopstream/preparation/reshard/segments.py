@@ -12,8 +12,9 @@ from hopstream.dataset.book import Owner
 from hopstream.dataset.chunks import cut_counts
 from hopstream.dataset.regions import read_array
 from hopstream.dataset.rows import own_type, take_rows
-from hopstream.preparation.reshard.number import parts_of, places_of_parts
-from hopstream.preparation.reshard.workplace import Workplace
+from hopstream.preparation.dataset_job_folder import IDS
+from hopstream.preparation.number_nodes import parts_of, places_of_parts
+from hopstream.preparation.reshard.reshard_folder import ReshardFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,26 +89,26 @@ class Moves:
 
 
 def locate(
-    workplace: Workplace, owner: Owner, first_key: int, stop_key: int, next_items: IntArray
+    folder: ReshardFolder, entity: Owner, first_key: int, stop_key: int, next_items: IntArray
 ) -> tuple[Array, Segments]:
     """The new ids, and the items, of a stretch of keys.
 
     Args:
-        workplace: The job.
-        owner: What the items belong to.
+        folder: The job.
+        entity: What the items belong to.
         first_key: The first key.
         stop_key: One past the last.
         next_items: int64[num_parts], where items go next in each new part; moved on.
     """
-    node_type, rows = own_type(owner), workplace.rows
-    old_offsets, new_offsets = rows.book.node_offsets[node_type], workplace.node_offsets(node_type)
+    node_type, rows = own_type(entity), folder.rows
+    old_offsets, new_offsets = rows.book.node_offsets[node_type], folder.node_offsets(node_type)
     old_ids = rows.ids_of_keys(node_type, first_key, stop_key)
-    new_ids = read_array(workplace.table_path("by_key", node_type), first_key, stop_key)
+    new_ids = read_array(folder.table_path(IDS, node_type), first_key, stop_key)
     new_parts = parts_of(new_ids, new_offsets)
     old_pieces, old_starts, new_starts, counts = (np.empty(len(old_ids), np.int64) for _ in range(4))
     for part, places in places_of_parts(parts_of(old_ids, old_offsets), len(old_offsets) - 1):
         first_row = int(old_ids[places[0]] - old_offsets[part])
-        spans = rows.spans(owner, part, first_row, first_row + len(places))
+        spans = rows.spans(entity, part, first_row, first_row + len(places))
         old_pieces[places], old_starts[places], counts[places] = spans.pieces, spans.starts, spans.counts
     for part, places in places_of_parts(new_parts, len(new_offsets) - 1):
         offsets = offsets_of(counts[places]) + next_items[part]

@@ -1,4 +1,4 @@
-"""What can a user choose when a dataset is re-sharded?"""
+"""Settings of ``reshard``, which writes a dataset with other parts."""
 
 from __future__ import annotations
 

@@ -23,8 +23,9 @@ from hopstream.dataset.roots import CLUSTER
 from hopstream.engine.settings import MEMORY_HELP, WorkerSettings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked
-from hopstream.preparation.dispatch.plan import Estimate, Plan
-from hopstream.preparation.dispatch.run import dispatch
+from hopstream.preparation.dataset_job import DatasetEstimate
+from hopstream.preparation.dataset_job_folder import DatasetJobSpec
+from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.dispatch.settings import DispatchSettings
 from hopstream.store.ip_config import read_ip_config
 from hopstream.transfer.place import place
@@ -61,10 +62,10 @@ def _run(given: argparse.Namespace) -> int:
     graph_name = None if given.no_dgl_files else _name_for_dgl(given)
     machines = () if given.ip_config is None else read_ip_config(given.ip_config)
 
-    def check(_: Estimate, plan: Plan) -> None:
-        if plan.settings.num_parts < len(machines):
+    def check(_: DatasetEstimate, spec: DatasetJobSpec) -> None:
+        if spec.settings.num_parts < len(machines):
             raise SettingsError(
-                f"{given.ip_config} names {len(machines)} machines and there are {plan.settings.num_parts} parts; "
+                f"{given.ip_config} names {len(machines)} machines and there are {spec.settings.num_parts} parts; "
                 "give each machine one part at least"
             )
 

@@ -26,7 +26,7 @@ from hopstream.compat.glt.distributed.graph_facts import (
 from hopstream.dataset.book import Owner, ends_of, owner_label
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.paths import MANIFEST
-from hopstream.engine.work_folder import open_work
+from hopstream.engine.atomic_folder import open_work
 from hopstream.errors import FormatError, SettingsError, StateError, StoreTimeout
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store

@@ -1,6 +1,6 @@
 """Cuts the work of re-sharding so that it fits the memory, and says how much disk it will take.
 
-[Memory] As in ``dispatch.plan``: each process needs ``REST_BYTES`` before it does anything, and what is left is shared
+[Memory] As in ``dispatch_spec``: each process needs ``REST_BYTES`` before it does anything, and what is left is shared
     out among the workers. No block of rows, and no piece of a column, is larger than a worker's share allows; the rows
     of a hub are moved in pieces. Tables of ids are mapped, not read.
 [Disk] The dataset itself, and 8 bytes per node for two tables of ids.
@@ -8,25 +8,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from hopstream.arrays import IntArray
 from hopstream.assign import memory as assign_costs
 from hopstream.dataset.book import Owner, ends_of, neighbor_dtype
 from hopstream.dataset.rows import DatasetRows, owners_of
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.allotment import Allotment, Needs
-from hopstream.preparation.dispatch.plan import REST_BYTES, TASKS_PER_WORKER, work_needs
+from hopstream.preparation.dataset_job import DatasetEstimate
+from hopstream.preparation.dataset_job_folder import REST_BYTES, DatasetJobSpec, work_needs
 
 MAX_COUNTS = 1 << 20
-"""Numbers of items by block and part that are kept for one owner."""
+"""Numbers of items by block and part that are kept for the rows of one node or edge type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ReshardLimits:
     """Between which sizes work is cut, where the memory allows.
 
     Attributes:
@@ -40,42 +37,19 @@ class Limits:
     run_bytes: tuple[int, int] = (4 << 20, 1 << 28)
 
 
-LIMITS = Limits()
+LIMITS = ReshardLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All that decides over what the tasks of a job do.
+class ReshardSpec(DatasetJobSpec):
+    """All that decides over what the tasks of a job do that re-shards a dataset; ``source`` is its folder.
 
     Attributes:
-        source: Folder of the dataset.
-        owners: Folder with the part of each node.
-        settings: How the new dataset is cut, and what the old one holds.
-        budget_bytes: What one worker may take for its work.
-        num_workers: How many work at once.
-        limits: Part of the plan because all who work on it must agree.
+        limits: Between which sizes the work is cut.
     """
 
-    source: str
-    owners: str
-    settings: PartitionSettings
-    budget_bytes: int
-    num_workers: int
-    limits: Limits = field(default_factory=lambda: LIMITS)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
-        names = ("source", "owners", "budget_bytes", "num_workers")
-        limits = {**asdict(self.limits), "run_bytes": list(self.limits.run_bytes)}
-        return {
-            **{name: getattr(self, name) for name in names}, "settings": self.settings.to_json(), "limits": limits,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Plan:
-        """Read what ``to_json`` wrote."""
-        limits = Limits(**{**value["limits"], "run_bytes": tuple(value["limits"]["run_bytes"])})
-        return cls(**{**value, "settings": PartitionSettings.from_json(value["settings"]), "limits": limits})
+    limits_type = ReshardLimits
+    limits: ReshardLimits = field(default_factory=lambda: LIMITS)
 
     @property
     def block_rows(self) -> int:
@@ -89,44 +63,15 @@ class Plan:
     def run_bytes(self, num_bytes: int) -> int:
         """How many bytes of columns a task moves."""
         low, high = self.limits.run_bytes
-        return min(max(-(-num_bytes // (TASKS_PER_WORKER * max(1, self.num_workers))), low), high)
+        return min(max(self.share(num_bytes), low), high)
 
     def num_blocks(self, num_keys: int, num_bytes: int) -> int:
-        """Into how many stretches the keys of an owner are cut, of which tasks take runs; at least 1."""
+        """Into how many stretches the keys of a type are cut; tasks take runs of them; at least 1."""
         wanted = -(-4 * num_bytes // self.run_bytes(num_bytes))
         return max(1, min(wanted, num_keys, MAX_COUNTS // self.settings.num_parts))
 
 
-def block_bounds(num_keys: int, num_blocks: int) -> IntArray:
-    """int64[num_blocks + 1], stretches of keys of even width."""
-    return np.arange(num_blocks + 1, dtype=np.int64) * num_keys // num_blocks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What a job will take.
-
-    Attributes:
-        dataset_bytes: Of the new dataset.
-        scratch_bytes: Of tables of nodes.
-        input_bytes: What is read.
-        work: What memory and workers the job gets; None where only the disk was asked for.
-        num_done: Tasks that an earlier call has done, which was ended.
-    """
-
-    dataset_bytes: int
-    scratch_bytes: int
-    input_bytes: int
-    work: Allotment | None = None
-    num_done: int = 0
-
-    @property
-    def disk_bytes(self) -> int:
-        """The most that is on the disk at any time."""
-        return self.dataset_bytes + self.scratch_bytes
-
-
-def estimate(rows: DatasetRows, num_parts: int) -> Estimate:
+def estimate(rows: DatasetRows, num_parts: int) -> DatasetEstimate:
     """What a job will take."""
     book, old_parts = rows.book, rows.book.num_parts
     files = rows.manifest.files
@@ -134,7 +79,7 @@ def estimate(rows: DatasetRows, num_parts: int) -> Estimate:
     # Each part has its own headers, and one more offset than rows.
     heads = len(files) // old_parts * 136 * (num_parts - old_parts)
     tables = sum(2 * n * neighbor_dtype(n).itemsize for t in rows.contents.schema.nodes for n in (book.num_ids(t),))
-    return Estimate(dataset_bytes=max(0, total + heads), scratch_bytes=tables, input_bytes=total)
+    return DatasetEstimate(dataset_bytes=max(0, total + heads), scratch_bytes=tables, input_bytes=total)
 
 
 def mapped_bytes(rows: DatasetRows) -> int:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopstream.dataset import lock
-from hopstream.dataset.lock import locked
+from hopstream.engine import atomic_folder
+from hopstream.engine.atomic_folder import locked
 from hopstream.errors import FormatError, StateError
 
 
@@ -37,7 +37,7 @@ def test_a_folder_that_is_replaced_while_it_is_locked(tmp_path, monkeypatch):
         opened.append(descriptor)
         return descriptor
 
-    monkeypatch.setattr(lock, "os", SimpleNamespace(**{**vars(os), "open": replaced}))
+    monkeypatch.setattr(atomic_folder, "os", SimpleNamespace(**{**vars(os), "open": replaced}))
     with locked(root):
         assert len(opened) == 2 and os.fstat(opened[1]).st_ino == root.stat().st_ino
 

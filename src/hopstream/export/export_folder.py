@@ -1,12 +1,7 @@
-"""Holds what the tasks of one export share, and makes what a shard holds.
-
-Everything is in the folder of the job, which all workers see: the plan, and the keys of the seeds. What a process has
-opened for one task it keeps for the next.
-"""
+"""Gives tasks of an export the store and the keys of its seeds, and makes the samples that a shard holds."""
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import IntArray
+from hopstream.engine.folder_job import JobFolder
 from hopstream.export.link_values import LinkValues
 from hopstream.export.readout import with_readout_values
 from hopstream.export.samples import SampleMaker, SeedSampling, distinct_stretches, trees_of
@@ -24,7 +20,7 @@ from hopstream.store import open_store
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.tfrecord import shard_paths
 
-PLAN, SEEDS, REPEATS, VALUES = "plan.json", "seeds.bin", "repeats.bin", "values.arrow"
+SEEDS, REPEATS, VALUES = "seeds.bin", "repeats.bin", "values.arrow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,35 +70,40 @@ class ExportPlan:
         return shard * self.num_seeds // self.num_shards, (shard + 1) * self.num_seeds // self.num_shards
 
 
-class Workplace:
-    """An export, seen by a task: the store, the seeds, and a maker for each thread."""
+class ExportFolder(JobFolder[ExportPlan]):
+    """The folder of an export, seen by a task: the store, the seeds, and a maker for each thread."""
 
-    def __init__(self, folder: Path) -> None:
+    spec_type = ExportPlan
+
+    def __init__(self, root: Path) -> None:
         """Open what the plan names.
 
         Raises:
             HopstreamError: The source cannot be opened, or does not hold what the spec needs.
         """
-        self.folder = folder
-        self.plan = ExportPlan.from_json(json.loads((folder / PLAN).read_text(encoding="utf-8")))
-        self.store = open_store(self.plan.source)
+        super().__init__(root)
+        self.store = open_store(self.spec.source)
         try:
             self._makers = threading.local()
-            maker, has_ids = self.maker(), self.plan.sampling.seed_ids
+            maker, has_ids = self.maker(), self.spec.sampling.seed_ids
             self._ids = [NodeIds(self.store, *end) for end in maker.ends] if has_ids else None
             num_columns = 2 if maker.is_of_links else 1
-            self._keys = read_seeds(folder / SEEDS, num_columns) if self.plan.has_keys else None
-            self._repeats = read_seeds(folder / REPEATS) if (folder / REPEATS).exists() else None
-            self._values = LinkValues(folder / VALUES) if (folder / VALUES).exists() else None
+            self._keys = read_seeds(root / SEEDS, num_columns) if self.spec.has_keys else None
+            self._repeats = read_seeds(root / REPEATS) if (root / REPEATS).exists() else None
+            self._values = LinkValues(root / VALUES) if (root / VALUES).exists() else None
         except BaseException:
             self.store.close()
             raise
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
 
     def maker(self) -> SampleMaker:
         """The maker of this thread."""
         maker: SampleMaker | None = getattr(self._makers, "maker", None)
         if maker is None:
-            maker = self._makers.maker = SampleMaker(self.store, self.plan.sampling)
+            maker = self._makers.maker = SampleMaker(self.store, self.spec.sampling)
         return maker
 
     def make(self, first: int, last: int, *, max_bytes: int | None = None) -> GraphPieces:
@@ -130,24 +131,3 @@ class Workplace:
     def _numbers(self, first: int, last: int) -> IntArray:
         """int64[n], the number of each sample among those of its seed."""
         return np.zeros(last - first, np.int64) if self._repeats is None else np.array(self._repeats[first:last])
-
-
-_OPENED: dict[str, Workplace] = {}
-_OPENING = threading.Lock()
-
-
-def workplace_of(args: dict[str, Any]) -> Workplace:
-    """The workplace of a task's arguments; it stays open for the tasks that follow."""
-    with _OPENING:
-        place = _OPENED.get(args["folder"])
-        if place is None:
-            place = _OPENED[args["folder"]] = Workplace(Path(args["folder"]))
-        return place
-
-
-def close_workplace(folder: Path) -> None:
-    """Let go of what tasks of this process have opened in a folder."""
-    with _OPENING:
-        place = _OPENED.pop(str(folder), None)
-    if place is not None:
-        place.store.close()

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hopstream.engine.atomic_folder import WorkFolder, open_work
 from hopstream.engine.local import local_engine
-from hopstream.engine.resumed import num_done, resumed_job
-from hopstream.engine.work_folder import WorkFolder, open_work
 from hopstream.errors import SettingsError, StateError
 from tests.engine.contract import echoes
 from tests.killing import left_beside
@@ -59,12 +58,12 @@ def test_threads_that_come_and_go(tmp_path: Path):
 
 def test_what_is_left_stays_until_it_is_cleared(tmp_path: Path):
     with open_work(tmp_path / "a" / "x") as work:
-        resumed_job(work, "d" * 64, local_engine()).run("stage", echoes(3))
+        work.resume("d" * 64, local_engine()).run("stage", echoes(3))
     with open_work(tmp_path / "a" / "x") as work:
-        assert num_done(work, "d" * 64) == 3
-        assert num_done(work, "d" * 64, product="made") == num_done(work, "e" * 64) == 0
-        resumed_job(work, "e" * 64, local_engine())
-        assert num_done(work, "d" * 64) == 0
+        assert work.num_done("d" * 64) == 3
+        assert work.num_done("d" * 64, product="made") == work.num_done("e" * 64) == 0
+        work.resume("e" * 64, local_engine())
+        assert work.num_done("d" * 64) == 0
         work.clear()
     assert left_beside(tmp_path / "a") == []
 
@@ -104,16 +103,16 @@ def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
     assert (tmp_path / ".x.work" / "old").is_dir() and names(root) == ["new"]
     root.rename(tmp_path / ".x.work" / "job" / "made")  # as it is between the two
     with open_work(root) as work:
-        assert work.placed is None and names(root) == ["old"]
+        assert work.finished_call is None and names(root) == ["old"]
         with monkeypatch.context() as patch:
             patch.setattr(WorkFolder, "clear", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 work.put_in_place(work.path / "job" / "made", "another call")
     with open_work(root) as work:
-        assert work.placed == "another call" and names(root) == ["new"]
+        assert work.finished_call == "another call" and names(root) == ["new"]
         assert names(work.path) == ["lock"]
     with open_work(root) as work:
-        assert work.placed is None
+        assert work.finished_call is None
     assert left_beside(tmp_path) == []
 
 
@@ -125,13 +124,13 @@ def test_ended_before_it_was_replaced_and_then_cleared_by_another(tmp_path: Path
     with open_work(root) as work:
         (work.path / "made").mkdir()
         with monkeypatch.context() as patch:
-            patch.setattr("hopstream.engine.work_folder.sync_tree", interrupted)
+            patch.setattr("hopstream.engine.atomic_folder.sync_tree", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 work.put_in_place(work.path / "made", "a call")
         (work.path / "made").rmdir()
         assert "placed.json" in names(work.path)
     with open_work(root) as work:
-        assert work.placed is None and names(root) == ["old"]
+        assert work.finished_call is None and names(root) == ["old"]
 
 
 def test_what_cannot_be_placed_leaves_what_was_there(tmp_path: Path):

@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,26 +18,18 @@ from hopstream.dataset.book import PartitionBook, ends_of, neighbor_dtype
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.allotment import Allotment, Needs, rounded_up
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, ragged_features
+from hopstream.preparation.dataset_job import DatasetContents, DatasetEstimate
+from hopstream.preparation.dataset_job_folder import REST_BYTES, DatasetJobSpec, work_needs
 from hopstream.preparation.halo.costs import HaloCosts, halo_costs, halos_text, least_memory_bytes
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.staged import PlannedContents
 from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types
-
-REST_BYTES = 180 << 20
-"""What a process takes that has loaded its libraries and compiled kernels, and reads a file."""
-DECODING_BYTES = 176 << 20
-"""What Arrow takes beside what it tells of while it decodes strings, however many: some 160 MB were measured."""
-
-MIN_BUDGET_BYTES = 48 << 20
-TASKS_PER_WORKER = 4
-"""So many at least, where work allows, so that no worker waits long for the last."""
 
 GUESSES = 1 << 12
 """Entries of the table that tells an id's bucket by its high bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DispatchLimits:
     """Between which sizes work is cut, where the memory allows; least and most of each.
 
     Attributes:
@@ -52,61 +43,37 @@ class Limits:
     column_bytes: tuple[int, int] = (4 << 20, 64 << 20)
 
 
-LIMITS = Limits()
+LIMITS = DispatchLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All that decides over what the tasks of a job do.
+class DispatchSpec(DatasetJobSpec):
+    """All that decides over what the tasks of a dispatch job do; ``source`` is the folder of the chunked graph.
 
     Attributes:
-        source: Folder of the chunked graph.
         metadata_filename: Its metadata, in that folder.
-        owners: Folder with the part of each node.
-        settings: How the dataset is cut; ``method`` says how the owners came to be.
-        budget_bytes: What one worker may take for its work.
-        num_workers: How many work at once.
-        limits: Between which sizes the work is cut; part of the plan because all who work on it must agree.
+        limits: Between which sizes the work is cut.
     """
 
-    source: str
+    limits_type = DispatchLimits
     metadata_filename: str
-    owners: str
-    settings: PartitionSettings
-    budget_bytes: int
-    num_workers: int
-    limits: Limits = field(default_factory=lambda: LIMITS)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
-        names = ("source", "metadata_filename", "owners", "budget_bytes", "num_workers")
-        limits = {name: list(bounds) for name, bounds in asdict(self.limits).items()}
-        return {
-            **{name: getattr(self, name) for name in names}, "settings": self.settings.to_json(), "limits": limits,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Plan:
-        """Read what ``to_json`` wrote."""
-        settings = PartitionSettings.from_json(value["settings"])
-        limits = Limits(**{name: tuple(bounds) for name, bounds in value["limits"].items()})
-        return cls(**{**value, "settings": settings, "limits": limits})
+    limits: DispatchLimits = field(default_factory=lambda: LIMITS)
 
     def piece_edges(self, edges: ChunkedEdges) -> int:
         """How many edges are spilled at a time: ids of both ends, their buckets, and the grouped columns."""
         widest = max((column.row_bytes for column in edges.features.values()), default=0)
         most = self.budget_bytes // (44 + 3 * widest)
-        return _within(self._share(edges.num_edges), self.limits.piece_edges, most)
+        return _within(self.share(edges.num_edges), self.limits.piece_edges, most)
 
     def run_edges(self, edges: ChunkedEdges) -> int:
         """How many edges are put in order at a time: what is stored of each, and where its features are."""
         most = self.budget_bytes // (40 + sum(column.row_bytes for column in edges.features.values()))
-        return _within(self._share(edges.num_edges), self.limits.piece_edges, most)
+        return _within(self.share(edges.num_edges), self.limits.piece_edges, most)
 
     def column_rows(self, num_rows: int, row_bytes: int) -> int:
         """How many rows of a feature are read at a time."""
         most = self.budget_bytes // 4
-        num_bytes = _within(self._share(num_rows * row_bytes), self.limits.column_bytes, most)
+        num_bytes = _within(self.share(num_rows * row_bytes), self.limits.column_bytes, most)
         return max(1, num_bytes // max(1, row_bytes))
 
     @property
@@ -124,33 +91,10 @@ class Plan:
         low, high = self.limits.bucket_edges
         return min(max(self.run_edges(edges) // 4, low), high)
 
-    def _share(self, amount: int) -> int:
-        return -(-amount // (TASKS_PER_WORKER * self.num_workers))
-
 
 def _within(value: int, bounds: tuple[int, int], most: int) -> int:
     """The value between two bounds, but never above ``most``, and at least 1."""
     return max(1, min(max(value, bounds[0]), bounds[1], most))
-
-
-def work_needs(mapped_bytes: int, *, reads_ragged: bool = False) -> Needs:
-    """What work on pieces of a graph needs.
-
-    Args:
-        mapped_bytes: Of the tables that each worker maps.
-        reads_ragged: There are strings, or lists of any length, in Parquet files.
-    """
-    worker = REST_BYTES + reads_ragged * DECODING_BYTES + min(mapped_bytes + MIN_BUDGET_BYTES, 4 * MIN_BUDGET_BYTES)
-    return Needs(alone_bytes=worker, parent_bytes=REST_BYTES, worker_bytes=worker)
-
-
-def budget_of(work: Allotment, mapped_bytes: int, *, reads_ragged: bool = False) -> int:
-    """What one worker may take for its work, of what was allotted by ``work_needs`` of the same arguments."""
-    num_processes = work.num_workers + 1
-    rest = num_processes * REST_BYTES + work.num_working * reads_ragged * DECODING_BYTES
-    share = (work.memory_bytes - rest) // work.num_working
-    # Mapped pages go when the system wants them back, so tables that do not fit slow the work down and do not stop it.
-    return max(share - mapped_bytes, share // 4)
 
 
 def mapped_bytes(graph: ChunkedGraph, settings: PartitionSettings) -> int:
@@ -224,43 +168,9 @@ def make_buckets(node_offsets: IntArray, num_buckets: int) -> Buckets:
     return Buckets(starts=starts, parts=parts, guesses=np.minimum(guesses, len(parts) - 1), shift=shift)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What a job will take, from the sizes of its input.
-
-    Attributes:
-        dataset_bytes: Of the dataset.
-        spill_bytes: Of the spilled edges of the largest edge type.
-        scratch_bytes: Of tables of nodes.
-        input_bytes: What is read: rows and ends as they are in memory.
-        halo: What halos take, which are made when spilled edges are gone.
-        work: What memory and workers the job gets; None where only the disk was asked for.
-        num_done: Tasks that an earlier call has done, which was ended.
-    """
-
-    dataset_bytes: int
-    spill_bytes: int
-    scratch_bytes: int
-    input_bytes: int
-    halo: HaloCosts = field(default_factory=HaloCosts)
-    work: Allotment | None = None
-    num_done: int = 0
-
-    @property
-    def disk_bytes(self) -> int:
-        """The most that is on the disk at any time; of halos, what they take at most."""
-        of_halos = self.halo.copied_bytes + self.halo.table_bytes
-        return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, of_halos)
-
-    @property
-    def least_disk_bytes(self) -> int:
-        """The same, of halos only what is known before nodes around parts were looked for: their budget."""
-        return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, self.halo.budget_bytes)
-
-
 def estimate(
     graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettings, halo: HaloSettings | None = None
-) -> Estimate:
+) -> DatasetEstimate:
     """What a job will take."""
     dataset = scratch = spill = read = 0
     for node_type, nodes in graph.nodes.items():
@@ -287,7 +197,7 @@ def estimate(
         if edge_type in schema.edge_splits:
             dataset += edges.num_edges * (16 + 8 * (settings.time_attr in edges.features))
     of_halos = HaloCosts() if halo is None else _halo_costs(graph, schema, settings, halo)
-    return Estimate(
+    return DatasetEstimate(
         dataset_bytes=dataset, spill_bytes=spill, scratch_bytes=scratch, input_bytes=read, halo=of_halos
     )  # fmt: skip
 
@@ -307,7 +217,7 @@ def _halo_costs(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSet
         t: graph.nodes[t].num_nodes * sum(graph.nodes[t].features[name].row_bytes for name in names)
         for t, names in halo.choose(schema).items()
     }
-    return halo_costs(PlannedContents.of(schema, settings, book), halo, feature_bytes)
+    return halo_costs(DatasetContents.of(schema, settings, book), halo, feature_bytes)
 
 
 def spill_row_bytes(graph: ChunkedGraph, edge_type: EdgeType, direction: Direction) -> int:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.dataset import replace
+from hopstream.dataset import dataset_folder
+from hopstream.dataset.dataset_folder import check_target, replaced_folder
 from hopstream.dataset.layout import open_dataset
-from hopstream.dataset.replace import check_target, replaced_folder, shown_path
+from hopstream.engine.atomic_folder import shown_path
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts
@@ -105,7 +106,7 @@ def test_folders_that_cannot_be_renamed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match=r"is the current folder, .* give a folder in it"):
         check_target(Path(), overwrite=True)
-    monkeypatch.setattr(replace.os.path, "ismount", lambda _: True)
+    monkeypatch.setattr(dataset_folder.os.path, "ismount", lambda _: True)
     with pytest.raises(SettingsError, match="is the root of a file system"):
         check_target(tmp_path, overwrite=True)
 

@@ -1,57 +1,77 @@
-"""What do the tasks of one job share: the plan, the source, and tables on disk?
-
-Everything lies in one folder that all workers see. A task gets the folder and a few numbers; the rest it finds here.
-"""
+"""Gives tasks of a dispatch job the chunked graph, and names of the files that they share."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import IntArray
-from hopstream.dataset.balance import MAX_MATRIX_PARTS
-from hopstream.dataset.book import ends_of, neighbor_dtype
-from hopstream.dataset.paths import node_folder, split_path
-from hopstream.dataset.settings import PartitionSettings
+from hopstream.arrays import Array, IntArray
+from hopstream.assign.owners import BLOCK_ROWS
+from hopstream.dataset.book import ends_of
+from hopstream.dataset.regions import RegionWriter
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, open_chunked
-from hopstream.preparation.dispatch.plan import Buckets, Plan, make_buckets
-from hopstream.preparation.job_folder import PLAN, JobFolder
+from hopstream.preparation.dataset_job_folder import IDS, DatasetJobFolder, Places
+from hopstream.preparation.dispatch.dispatch_spec import Buckets, DispatchSpec, make_buckets
 from hopstream.preparation.write import schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema
 
 
-class Workplace(JobFolder):
+class DispatchFolder(DatasetJobFolder[DispatchSpec]):
     """The folder of a job, seen by a task. Tables: ``ids`` (by key), ``keys`` and ``times`` (by id)."""
 
-    @cached_property
-    def plan(self) -> Plan:
-        """How the work is cut."""
-        return Plan.from_json(json.loads((self.scratch / PLAN).read_text(encoding="utf-8")))
+    spec_type = DispatchSpec
 
     @cached_property
     def graph(self) -> ChunkedGraph:
         """The source."""
-        return open_source(self.plan)
+        return open_source(self.spec)
 
     @cached_property
     def schema(self) -> GraphSchema:
         """The dataset's schema."""
-        return schema_with_links(self.graph.schema, self.plan.settings)
-
-    @property
-    def num_parts(self) -> int:
-        """Parts of the new dataset."""
-        return self.plan.settings.num_parts
+        return schema_with_links(self.graph.schema, self.spec.settings)
 
     @cached_property
     def node_types(self) -> list[str]:
         """Node types, whose places stand for them in names of files."""
         return list(self.graph.nodes)
+
+    def num_nodes(self, node_type: str) -> int:
+        """Nodes of a type."""
+        return self.graph.nodes[node_type].num_nodes
+
+    def split_names(self, node_type: str) -> Sequence[str]:
+        """Splits of the nodes of a type."""
+        return list(self.graph.nodes[node_type].masks)
+
+    def split_keys(self, node_type: str, name: str) -> Iterator[IntArray]:
+        """The keys of a split of nodes, ascending, in blocks."""
+        mask = self.graph.nodes[node_type].masks[name]
+        for first in range(0, mask.num_rows, BLOCK_ROWS):
+            yield first + np.flatnonzero(mask.read(first, min(first + BLOCK_ROWS, mask.num_rows)))
+
+    def tables(self, node_type: str) -> Iterator[tuple[str, np.dtype[Any]]]:
+        """Name and dtype of the tables that are kept of a node type."""
+        yield IDS, self.id_dtype(node_type)
+        if self.spec.settings.neighbor_keys:
+            yield "keys", self.id_dtype(node_type)
+        if self.spec.settings.time_attr in self.schema.nodes[node_type]:
+            yield "times", np.dtype(np.int64)
+
+    def keep_ids(self, tables: RegionWriter, node_type: str, first_key: int, ids: Array, places: Places) -> None:
+        """Keep keys by id, where they are stored with edges."""
+        name, dtype = self.table_name("keys", node_type), self.id_dtype(node_type)
+        for _, of_part in places if self.spec.settings.neighbor_keys else ():
+            tables.write_blocks(name, dtype, int(ids[of_part[0]]) * dtype.itemsize, [first_key + of_part])
+
+    @property
+    def block_rows(self) -> int:
+        """How many rows of nodes are looked at together."""
+        return BLOCK_ROWS
 
     def edges(self, edge_type: EdgeType) -> ChunkedEdges:
         """Edges of the source."""
@@ -64,7 +84,7 @@ class Workplace(JobFolder):
     def buckets(self, edge_type: EdgeType, direction: Direction) -> Buckets:
         """Stretches of ids by which edges of a type and direction are spilled."""
         edges = self.edges(edge_type)
-        num_buckets = -(-edges.num_edges // self.plan.bucket_edges(edges))
+        num_buckets = -(-edges.num_edges // self.spec.bucket_edges(edges))
         return make_buckets(self.node_offsets(ends_of(edge_type, direction)[0]), num_buckets)
 
     def spill_path(self, edge_type: EdgeType, direction: Direction, number: int) -> Path:
@@ -91,43 +111,6 @@ class Workplace(JobFolder):
         return self.scratch / "firsts" / f"{self.node_types.index(node_type)}-{number}.npy"
 
 
-def open_source(plan: Plan) -> ChunkedGraph:
-    """The chunked graph of a plan."""
-    return open_chunked(plan.source, plan.metadata_filename)
-
-
-@lru_cache(maxsize=1)
-def _opened(root: str) -> Workplace:
-    return Workplace(Path(root))
-
-
-def forget() -> None:
-    """Look at folders anew, where they may hold other work than before."""
-    _opened.cache_clear()
-
-
-def workplace_of(args: dict[str, Any]) -> Workplace:
-    """The workplace of a task's arguments."""
-    return _opened(args["folder"])
-
-
-def split_file(part: int, node_type: str, name: str) -> PurePosixPath:
-    """The file of a split of nodes."""
-    return split_path(node_folder(part, node_type), name)
-
-
-def tables_of(
-    schema: GraphSchema, node_type: str, num_nodes: int, settings: PartitionSettings
-) -> Iterator[tuple[str, np.dtype[Any]]]:
-    """Name and dtype of the tables that are kept of a node type; see ``Workplace.table_name``."""
-    yield "ids", neighbor_dtype(num_nodes)
-    if settings.neighbor_keys:
-        yield "keys", neighbor_dtype(num_nodes)
-    if settings.time_attr in schema.nodes[node_type]:
-        yield "times", np.dtype(np.int64)
-
-
-def empty_matrix(num_parts: int) -> IntArray:
-    """Edges between parts, none yet; of no rows where there are too many parts."""
-    num_rows = num_parts if num_parts <= MAX_MATRIX_PARTS else 0
-    return np.zeros((num_rows, num_rows), np.int64)
+def open_source(spec: DispatchSpec) -> ChunkedGraph:
+    """The chunked graph that a job reads."""
+    return open_chunked(spec.source, spec.metadata_filename)

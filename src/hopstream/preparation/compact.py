@@ -1,0 +1,179 @@
+"""Writes a dataset that was appended to anew, in its own place, as if all had been written in one go.
+
+It is re-sharded into the parts that it had before anything was appended. The new dataset takes the place of the old one
+when it is complete; until then the old one stays as it is, and nothing can be added to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import IntArray
+from hopstream.assign.folder import OwnerBlocks
+from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.dataset_folder import dataset_to_change
+from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.dataset.rows import DatasetRows, owners_of
+from hopstream.dataset.settings import Progress
+from hopstream.engine.atomic_folder import choice_before, errors_named
+from hopstream.engine.job import digest_of
+from hopstream.engine.settings import WorkOptions, WorkSettings
+from hopstream.errors import SettingsError
+from hopstream.ingest.source_paths import check_apart
+from hopstream.preparation.dataset_job import DatasetTarget, OnEstimate
+from hopstream.preparation.reshard.reshard_job import reshard_job
+from hopstream.preparation.reshard.settings import ReshardSettings
+from hopstream.uris import local_path
+
+BLOCK_KEYS = 1 << 18
+ROW_BYTES, EDGE_BYTES = 24, 16
+"""What a node and an edge take beside their features, roughly: keys, offsets, ids."""
+
+
+def compact(
+    dataset: str | Path, *, partitions_dir: str | Path | None = None, settings: WorkSettings | None = None,
+    progress: Progress | None = None, on_estimate: OnEstimate | None = None,
+    **options: Unpack[WorkOptions],
+) -> Manifest:  # fmt: skip
+    """Fold what was appended to a dataset into the parts that were there before, in its own place.
+
+    The result is, byte for byte, what ``write_parts`` writes of the grown graph with the same owners. Keys stay, ids do
+    not. If the process is ended, the same call goes on where it was.
+
+    Args:
+        dataset: The folder of the dataset.
+        partitions_dir: Folder with ``<node type>.npy`` or ``<node type>.txt``, the part of each node in the order of
+            keys. None: nodes that were there before the first append keep their parts, and appended nodes go to these
+            parts so that they get even by bytes.
+        settings: How to work; the defaults if it is not given.
+        progress: Called as ``progress(stage, done, total)``.
+        on_estimate: Called once with what the work will take, before it starts; not where nothing was appended.
+        **options: Fields of ``WorkSettings``; they go before ``settings``.
+
+    Returns:
+        The manifest that was written, or the one that is there where nothing was appended.
+
+    Raises:
+        StateError: Another process changes or reads the dataset now.
+        SettingsError: ``partitions_dir`` is given and nothing was appended, a setting is outside its range, or the disk
+            has no room for a second copy.
+        FormatError: The folder is no dataset, a file of it is missing or contradicts the others, or a file of owners
+            cannot be read.
+        ChecksumError: A file of the dataset is not the one that was written.
+        SchemaError: A file of owners does not have one integer for each node.
+        IdRangeError: It names a part that is not there.
+        OSError: The system failed; what was done is kept for the next call.
+    """
+    settings = replace(settings or WorkSettings(), **options)
+    folder = Path(os.path.realpath(local_path(dataset)))
+    if partitions_dir is not None:
+        check_apart(folder, {"the folder of owners": partitions_dir}, "dataset")
+    owners = None if partitions_dir is None else Path(os.path.realpath(partitions_dir))
+    call = digest_of(["compact", None if owners is None else str(owners)])
+    with errors_named(folder), dataset_to_change(folder) as work:
+        target = DatasetTarget(out=folder, work=work, overwrite=True, call=call)
+        return target.finished() or _fold_in(target, owners, settings, progress, on_estimate)
+
+
+def _fold_in(
+    target: DatasetTarget, owners: Path | None, settings: WorkSettings, progress: Progress | None,
+    on_estimate: OnEstimate | None,
+) -> Manifest:  # fmt: skip
+    """Do it, in a place that is held."""
+    root, manifest = target.out, read_manifest(target.out)
+    if not manifest.book.deltas:
+        if owners is not None:
+            raise SettingsError(f"{root} has nothing appended, so there is nothing to fold in; reshard changes parts")
+        target.work.clear()
+        return manifest
+    cut = ReshardSettings(**asdict(settings))
+    if owners is None:
+        cut = replace(cut, num_parts=manifest.book.num_base_parts, method="file")
+    job_with = partial(reshard_job, root, owners, cut, kept_owners if owners is None else None)
+    job = job_with(before=choice_before(root, lambda choice: job_with(before=choice).digest))
+    return job.write(target, progress, on_estimate)
+
+
+def kept_owners(rows: DatasetRows) -> dict[str, OwnerBlocks]:
+    """Node type to the part of each node by key, among the parts that were written first; made while it is read.
+
+    [Algorithm] Nodes that were there keep their parts. Of the bytes of new nodes each part gets what it lacks of an
+        even share of all bytes, as a stretch of their keys, in the order of parts. A node's bytes are those of its row
+        and its edges.
+    [Cost] One look at the ids of nodes, and two at the offsets of new rows, ``BLOCK_KEYS`` at a time.
+    [Not chosen] To cut by edges again: that moves old nodes too, and is what ``reshard`` is for.
+    """
+    book = rows.book
+    totals = {t: sum(float(block.sum()) for block in _new_bytes(rows, t)) for t in rows.contents.schema.nodes}
+    loads = _loads(rows)[: book.num_base_parts]
+    even = (loads.sum() + sum(totals.values())) / book.num_base_parts
+    lacking = np.maximum(even - loads, 0)
+    # No part lacks anything where nothing is new, or where all of it is empty.
+    shares = lacking / lacking.sum() if lacking.sum() > 0 else np.full(len(loads), 1 / len(loads))
+    bounds = np.cumsum(shares)[:-1]
+    return {
+        t: OwnerBlocks(book.num_ids(t), itertools.chain(_old_parts(rows, t), _new_parts(rows, t, total, bounds)))
+        for t, total in totals.items()
+    }
+
+
+def _old_parts(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.int32]]:
+    """The parts of the nodes that were written first."""
+    num_nodes = int(rows.book.node_offsets[node_type][rows.book.num_base_parts])
+    for first in range(0, num_nodes, BLOCK_KEYS):
+        ids = rows.ids_of_keys(node_type, first, min(first + BLOCK_KEYS, num_nodes))
+        yield rows.book.parts_of(node_type, ids).astype(np.int32)
+
+
+def _new_parts(
+    rows: DatasetRows, node_type: str, total: float, bounds: NDArray[np.float64]
+) -> Iterator[NDArray[np.int32]]:
+    """The parts of appended nodes; ``bounds`` are the shares of their bytes up to each part but the last."""
+    before = 0.0
+    for num_bytes in _new_bytes(rows, node_type):
+        ends = before + np.cumsum(num_bytes)
+        middles = (ends - num_bytes / 2) / max(1.0, total)
+        yield np.searchsorted(bounds, middles, side="right").astype(np.int32)
+        before = float(ends[-1])
+
+
+def _new_bytes(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.float64]]:
+    """The bytes of each appended node of a type, in the order of keys."""
+    book = rows.book
+    owners = [o for o in owners_of(rows.contents) if not isinstance(o, str) and ends_of(*o)[0] == node_type]
+    for part in range(book.num_base_parts, book.num_parts):
+        num_rows = int(np.diff(book.node_offsets[node_type])[part])
+        for first in range(0, num_rows, BLOCK_KEYS):
+            stop = min(first + BLOCK_KEYS, num_rows)
+            num_bytes = np.full(stop - first, _item_bytes(rows, node_type))
+            for owner in owners:
+                num_bytes += rows.spans(owner, part, first, stop).counts * _item_bytes(rows, owner)
+            yield num_bytes
+
+
+def _loads(rows: DatasetRows) -> NDArray[np.float64]:
+    """float64[num_parts], the bytes of what each part has now."""
+    book = rows.book
+    loads = np.zeros(book.num_parts)
+    for owner in owners_of(rows.contents):
+        counts: IntArray = np.diff(book.node_offsets[owner]) if isinstance(owner, str) else book.edges_of_parts(owner)
+        loads += counts * _item_bytes(rows, owner)
+    return loads
+
+
+def _item_bytes(rows: DatasetRows, owner: Owner) -> float:
+    """Bytes of a node or an edge; of ragged features one element is counted."""
+    columns = rows.columns(owner)
+    fixed = sum(column.item_bytes for column in columns.fixed)
+    return float(fixed + sum(c.values.item_bytes for c in columns.ragged)) + (
+        ROW_BYTES if isinstance(owner, str) else EDGE_BYTES
+    )

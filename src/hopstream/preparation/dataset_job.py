@@ -1,0 +1,374 @@
+"""Writes a dataset by the tasks of a job: counts and numbers nodes, then columns, edges, links, and the manifest.
+
+The job works in the work folder beside the dataset's place, so a job that was ended is found again. What is read, and
+how its columns and edges come to their places, is up to each kind of job.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hopstream.arrays import FileRecord, IntArray, offsets_of, with_blocks
+from hopstream.dataset.balance import EdgeCut
+from hopstream.dataset.book import PartitionBook
+from hopstream.dataset.costs import StageCost
+from hopstream.dataset.dataset_folder import check_target
+from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.dataset.paths import Expected, expected_files, expected_nodes, node_folder, split_path
+from hopstream.dataset.regions import Stretches, file_record, make_file, merge_stretches
+from hopstream.dataset.settings import PartitionSettings, Progress
+from hopstream.engine import Task, kind_of
+from hopstream.engine.allotment import Allotment
+from hopstream.engine.atomic_folder import WorkFolder
+from hopstream.engine.folder_job import FolderJob, write_spec
+from hopstream.engine.job import Job
+from hopstream.engine.peak import peak_bytes
+from hopstream.engine.settings import bytes_text, no_progress
+from hopstream.engine.tasks import TaskFunction
+from hopstream.graph.checksums import GraphChecksums
+from hopstream.preparation.dataset_job_folder import DatasetJobFolder, DatasetJobSpec, empty_matrix
+from hopstream.preparation.halo.costs import HaloCosts
+from hopstream.preparation.write import Written, manifest_of
+from hopstream.schema import Direction, EdgeType, GraphSchema
+
+NODE_WORK = 24
+"""Bytes of work per node that is counted and numbered; for progress only."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DatasetContents:
+    """What decides which files a dataset has; ranges of edges are added to ``book`` when they are known."""
+
+    schema: GraphSchema
+    directions: tuple[Direction, ...]
+    book: PartitionBook
+    has_edge_keys: bool
+    time_attr: str | None
+    weight_attr: str | None
+    has_neighbor_keys: bool
+
+    @classmethod
+    def of(cls, schema: GraphSchema, settings: PartitionSettings, book: PartitionBook) -> DatasetContents:
+        """What settings say of it."""
+        return cls(
+            schema=schema, directions=settings.directions, book=book, has_edge_keys=settings.keep_edge_keys,
+            time_attr=settings.time_attr, weight_attr=settings.weight_attr, has_neighbor_keys=settings.neighbor_keys,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetEstimate:
+    """What a job will take, from the sizes of its input.
+
+    Attributes:
+        dataset_bytes: Of the dataset.
+        scratch_bytes: Of tables of nodes.
+        input_bytes: What is read: rows and ends as they are in memory.
+        spill_bytes: Of the spilled edges of the largest edge type.
+        halo: What halos take, which are made when spilled edges are gone.
+        work: What memory and workers the job gets; None where only the disk was asked for.
+        num_done: Tasks that an earlier call has done, which was ended.
+    """
+
+    dataset_bytes: int
+    scratch_bytes: int
+    input_bytes: int
+    spill_bytes: int = 0
+    halo: HaloCosts = field(default_factory=HaloCosts)
+    work: Allotment | None = None
+    num_done: int = 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """The most that is on the disk at any time; of halos, what they take at most."""
+        of_halos = self.halo.copied_bytes + self.halo.table_bytes
+        return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, of_halos)
+
+    @property
+    def least_disk_bytes(self) -> int:
+        """The same, of halos only what is known before nodes around parts were looked for: their budget."""
+        return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, self.halo.budget_bytes)
+
+
+OnEstimate = Callable[[DatasetEstimate, Any], None]
+"""Called with what the work will take, and the spec of the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetTarget:
+    """Where a dataset is written and where it goes.
+
+    Attributes:
+        out: The place, as the caller named it.
+        work: Its work folder, or one in it.
+        overwrite: Replace a dataset that is there.
+        call: Of all that decides over what the caller gets. If the process is ended when the dataset is in its place
+            and not all else is removed, the same call finds that it is done.
+    """
+
+    out: Path
+    work: WorkFolder
+    overwrite: bool
+    call: str
+
+    def finished(self) -> Manifest | None:
+        """The dataset, where an earlier process was ended that had brought it into its place by the same call."""
+        return read_manifest(self.work.root) if self.work.finished_call == self.call else None
+
+    def check(self, out: Path) -> None:
+        """Refuse to replace what is there; see ``check_target``."""
+        check_target(out, overwrite=self.overwrite)
+
+
+@dataclass(slots=True, kw_only=True)
+class DatasetJob(ABC):
+    """A job that writes a dataset, and what came of its stages.
+
+    Attributes:
+        spec: All that decides over what its tasks do.
+        allotted: What memory and workers it gets.
+        digest: Of the spec and the state of what is read.
+        progress: Told of the work of all stages together.
+        lengths: Path to length, of files whose length only their own contents tell.
+        splits: Node type and split to what ``count_of_type`` found.
+        seeds: See ``count_seeds``.
+        cuts: Edge type to its cut.
+        between: int64[num_parts, num_parts], edges between parts; of no rows where there are too many parts.
+        node_offsets: Node type to int64[num_parts + 1].
+        edge_offsets: Edge type and direction to int64[num_parts + 1].
+        stretches: What tasks have written.
+    """
+
+    name: ClassVar[str]
+    node_tasks: ClassVar[tuple[TaskFunction, TaskFunction]]
+    """Tasks that call ``count_of_type`` and ``number_type``."""
+    spec: DatasetJobSpec
+    allotted: Allotment
+    digest: str
+    progress: Progress = no_progress
+    lengths: dict[str, int] = field(default_factory=dict)
+    splits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seeds: dict[tuple[str | EdgeType, str], tuple[int, ...]] = field(default_factory=dict)
+    cuts: dict[EdgeType, EdgeCut] = field(default_factory=dict)
+    between: IntArray = field(init=False)
+    node_offsets: dict[str, IntArray] = field(default_factory=dict)
+    edge_offsets: dict[tuple[EdgeType, Direction], IntArray] = field(default_factory=dict)
+    stretches: Stretches = field(default_factory=dict)
+    _job: Job = field(init=False)
+    _total_work: int = 1
+    _work_done: int = 0
+    _started: float = 0.0
+    _seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    @abstractmethod
+    def folder(self) -> DatasetJobFolder[Any]:
+        """The job's folder."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> GraphSchema:
+        """The dataset's schema."""
+
+    @abstractmethod
+    def open_folder(self, root: Path) -> None:
+        """Look at the job's folder."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what can be known to be wrong without reading the input."""
+
+    @abstractmethod
+    def estimate(self) -> DatasetEstimate:
+        """What the job will take."""
+
+    @abstractmethod
+    def total_work(self) -> int:
+        """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Do what comes before nodes are counted."""
+
+    @abstractmethod
+    def write_columns(self) -> None:
+        """Write the features of nodes."""
+
+    @abstractmethod
+    def write_edges(self, edge_type: EdgeType) -> None:
+        """Write the edges of a type in every direction."""
+
+    @abstractmethod
+    def write_links(self, edge_type: EdgeType) -> None:
+        """Write the links of an edge type, and splits of its edges."""
+
+    @abstractmethod
+    def identity(self) -> tuple[str, GraphChecksums]:
+        """The name of the graph, and the checksums that it is made of."""
+
+    def finish(self, manifest: Manifest) -> Manifest:
+        """Do what comes when the manifest is written; the manifest then."""
+        return manifest
+
+    def write(self, target: DatasetTarget, progress: Progress | None, on_estimate: OnEstimate | None) -> Manifest:
+        """Write the dataset, or go on with it, in a place that is held; it may be the place that is read."""
+        self.progress, self._started = progress or no_progress, time.perf_counter()
+        self.check()
+        target.check(target.out)
+        folder_job = FolderJob(
+            out=target.out, work=target.work, digest=self.digest, product="dataset", allotted=self.allotted,
+            call=target.call,
+        )  # fmt: skip
+        costs = replace(self.estimate(), num_done=folder_job.num_done, work=self.allotted)
+        folder_job.check_disk(costs.least_disk_bytes, f"{bytes_text(costs.dataset_bytes)} for the dataset itself")
+        if on_estimate is not None:
+            on_estimate(costs, self.spec)
+        self.open_folder(folder_job.root)
+        self._total_work = max(1, self.total_work())
+        return folder_job.run(self._write, self.tell, target.check)
+
+    def _write(self, job: Job) -> Manifest:
+        """Write everything, the manifest last."""
+        self._job = job
+        self.between = empty_matrix(self.num_parts)
+        self.folder.dataset.mkdir(parents=True, exist_ok=True)
+        write_spec(self.folder.root, self.spec)
+        self.begin()
+        self._count_nodes()
+        self._number_nodes()
+        self.write_columns()
+        for edge_type in self.schema.edges:
+            self.write_edges(edge_type)
+        for edge_type in self.schema.edge_splits:
+            self.write_links(edge_type)
+        manifest = self.make_manifest()
+        manifest.write(self.folder.dataset)
+        self.progress(self.name, self._total_work, self._total_work)
+        return self.finish(manifest)
+
+    @property
+    def num_parts(self) -> int:
+        """Of the dataset that is written."""
+        return self.spec.settings.num_parts
+
+    def args(self, **args: Any) -> dict[str, Any]:
+        """The arguments of a task."""
+        return {"folder": str(self.folder.root), **args}
+
+    def run(self, stage: str, tasks: list[Task]) -> list[Any]:
+        """Run the tasks of a stage; the result of each, in the order of the tasks."""
+        with self.timed(stage):
+            results = self._job.run(stage, tasks)
+            self._work_done += sum(task.size for task in tasks)
+            self.tell(stage, 0, 0)
+        return list(results.values())
+
+    def run_writers(self, stage: str, tasks: list[Task]) -> list[Any]:
+        """The same for tasks that write to the dataset; what they wrote is kept account of."""
+        results = self.run(stage, tasks)
+        add_stretches(self.stretches, (result["stretches"] for result in results))
+        return results
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time inside for a stage."""
+        started = time.perf_counter()
+        yield
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - started
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """What the job says of a stage, as progress of the whole."""
+        self.progress(self.name, min(self._work_done + done, self._total_work), self._total_work)
+
+    def make_files(self, files: Iterable[tuple[str, Expected]]) -> None:
+        """Make files for tasks to write, but those whose length is not known yet."""
+        for name, expected in files:
+            if None not in expected.shape or name in self.lengths:
+                make_file(self.folder.dataset / name, np.dtype(expected.dtype), self._shape(name, expected))
+
+    def _shape(self, name: str, expected: Expected) -> tuple[int, ...]:
+        return tuple(self.lengths[name] if n is None else n for n in expected.shape)
+
+    def add_cut(self, edge_type: EdgeType, num_edges: int, results: Iterable[Mapping[str, Any]]) -> None:
+        """Take over how many edges of a type tasks found ``cut``, and ``between`` which parts."""
+        num_cut = 0
+        for result in results:
+            num_cut += result["cut"]
+            self.between += np.array(result["between"], np.int64).reshape(self.between.shape)
+        self.cuts[edge_type] = EdgeCut(num_edges=num_edges, num_cut=num_cut)
+
+    def contents(self) -> DatasetContents:
+        """What decides which files the dataset has, as far as it is known."""
+        book = PartitionBook(num_parts=self.num_parts, node_offsets=self.node_offsets, edge_offsets=self.edge_offsets)
+        return DatasetContents.of(self.schema, self.spec.settings, book)
+
+    def _node_tasks(self, stage: str, function: TaskFunction, node_work: int) -> list[Task]:
+        folder = self.folder
+        return [
+            Task(f"{stage}-{number}", kind_of(function), self.args(type=t), folder.num_nodes(t) * node_work)
+            for number, t in enumerate(folder.node_types)
+        ]
+
+    def _count_nodes(self) -> None:
+        results = self.run("count", self._node_tasks("count", self.node_tasks[0], NODE_WORK // 4))
+        for node_type, result in zip(self.folder.node_types, results, strict=True):
+            self.node_offsets[node_type] = offsets_of(np.array(result["counts"], np.int64))
+            self.splits[node_type] = result["splits"]
+            for name, split in result["splits"].items():
+                for part, count in enumerate(split["counts"]):
+                    self.lengths[str(split_path(node_folder(part, node_type), name))] = count
+        self.folder.write_ranges(self.node_offsets)
+
+    def _number_nodes(self) -> None:
+        contents, folder = self.contents(), self.folder
+        for part in range(self.num_parts):
+            self.make_files(expected_nodes(self.schema, contents.book, part))
+        for node_type in folder.node_types:
+            for what, dtype in folder.tables(node_type):
+                make_file(folder.table_path(what, node_type), dtype, (folder.num_nodes(node_type),))
+        results = self.run_writers("number", self._node_tasks("number", self.node_tasks[1], NODE_WORK * 3 // 4))
+        seeds = {t: result["seeds"] for t, result in zip(folder.node_types, results, strict=True)}
+        for node_type, names in self.schema.splits.items():
+            self.seeds |= {(node_type, name): tuple(seeds[node_type][name]) for name in names}
+
+    def make_manifest(self) -> Manifest:
+        """The manifest of what was written.
+
+        Raises:
+            FormatError: A file was not written as a whole.
+        """
+        contents, (graph_id, checksums) = self.contents(), self.identity()
+        written = Written(
+            schema=self.schema, book=contents.book, graph_id=graph_id, checksums=checksums,
+            files=self._file_records(contents), cuts=self.cuts, edges_between=self.between, seeds=self.seeds,
+            stages=self._costs(),
+        )  # fmt: skip
+        return manifest_of(written, self.spec.settings)
+
+    def _file_records(self, contents: DatasetContents) -> dict[str, FileRecord]:
+        files: dict[str, FileRecord] = {}
+        for part in range(self.num_parts):
+            for name, expected in expected_files(contents, part):
+                shape, stretches = self._shape(name, expected), self.stretches.get(name, [])
+                record = file_record(name, np.dtype(expected.dtype), shape, stretches)
+                files[name] = with_blocks(record, self.folder.dataset / name)
+        return files
+
+    def _costs(self) -> tuple[StageCost, ...]:
+        """What each stage took, and all of them, which is called ``write``."""
+        seconds = {**self._seconds, "write": time.perf_counter() - self._started}
+        return tuple(StageCost(name=n, seconds=s, peak_bytes=peak_bytes()) for n, s in seconds.items())
+
+
+def add_stretches(known: Stretches, found: Iterable[Mapping[str, Any]]) -> None:
+    """Add what several tasks wrote, or read, to what is known."""
+    for name, stretches in merge_stretches(found).items():
+        known.setdefault(name, []).extend(stretches)

@@ -1,0 +1,198 @@
+"""Holds what tasks of every job that writes a dataset share: what decides over the job, ids of nodes, and tables."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray, open_array, write_text
+from hopstream.dataset.balance import MAX_MATRIX_PARTS
+from hopstream.dataset.book import neighbor_dtype
+from hopstream.dataset.regions import RegionWriter
+from hopstream.dataset.settings import PartitionSettings
+from hopstream.engine.allotment import Allotment, Needs
+from hopstream.engine.folder_job import JobFolder
+from hopstream.schema import EdgeType
+
+Places = Sequence[tuple[int, IntArray]]
+"""``(part, places)``, ascending, for each part that is there."""
+RANGES = "ranges.json"
+IDS = "ids"
+"""The table of the new id of each node, by key."""
+REST_BYTES = 180 << 20
+"""What a process takes that has loaded its libraries and compiled kernels, and reads a file."""
+DECODING_BYTES = 176 << 20
+"""What Arrow takes beside what it tells of while it decodes strings, however many: some 160 MB were measured."""
+MIN_BUDGET_BYTES = 48 << 20
+TASKS_PER_WORKER = 4
+"""So many at least, where work allows, so that no worker waits long for the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetJobSpec:
+    """All that decides over what the tasks of a job do.
+
+    Attributes:
+        source: Folder of what is read.
+        owners: Folder with the part of each node; empty where the job assigns nodes itself.
+        settings: How the dataset is cut, and what it holds.
+        budget_bytes: What one worker may take for its work.
+        num_workers: How many work at once.
+        limits: Between which sizes the work is cut; part of the spec because all who work on it must agree.
+    """
+
+    limits_type: ClassVar[type[Any]]
+    source: str
+    owners: str
+    settings: PartitionSettings
+    budget_bytes: int
+    num_workers: int
+    limits: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "settings": self.settings.to_json(), "limits": asdict(self.limits)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Read what ``to_json`` wrote."""
+        limits = {name: tuple(size) if isinstance(size, list) else size for name, size in value["limits"].items()}
+        settings = PartitionSettings.from_json(value["settings"])
+        return cls(**{**value, "settings": settings, "limits": cls.limits_type(**limits)})
+
+    def share(self, amount: int) -> int:
+        """What one task gets of the work of a stage."""
+        return -(-amount // (TASKS_PER_WORKER * max(1, self.num_workers)))
+
+
+Spec = TypeVar("Spec", bound=DatasetJobSpec)
+
+
+class DatasetJobFolder(JobFolder[Spec], ABC):
+    """The folder of a job that writes a dataset: the dataset, and tables with a row per node in ``scratch``."""
+
+    def __init__(self, root: Path) -> None:
+        """Look at a folder; nothing is read yet."""
+        super().__init__(root)
+        self.dataset = root / "dataset"
+
+    @property
+    @abstractmethod
+    def node_types(self) -> Sequence[str]:
+        """Node types, whose places stand for them in names of files."""
+
+    @abstractmethod
+    def num_nodes(self, node_type: str) -> int:
+        """Nodes of a type."""
+
+    @abstractmethod
+    def split_names(self, node_type: str) -> Sequence[str]:
+        """Splits of the nodes of a type."""
+
+    @abstractmethod
+    def split_keys(self, node_type: str, name: str) -> Iterator[IntArray]:
+        """The keys of a split of nodes, ascending, in blocks."""
+
+    @abstractmethod
+    def tables(self, node_type: str) -> Iterator[tuple[str, np.dtype[Any]]]:
+        """Name and dtype of the tables that are kept of a node type; ``ids`` is one of them."""
+
+    @abstractmethod
+    def keep_ids(self, tables: RegionWriter, node_type: str, first_key: int, ids: Array, places: Places) -> None:
+        """Keep what else later tasks look up.
+
+        Args:
+            tables: Writes to ``scratch``.
+            node_type: Whose ids.
+            first_key: The first key of a stretch; stretches come in order.
+            ids: Their ids.
+            places: Where those of each part stand in ``ids``.
+        """
+
+    @property
+    @abstractmethod
+    def block_rows(self) -> int:
+        """How many rows of nodes are looked at together."""
+
+    @property
+    def owners_folder(self) -> Path:
+        """The folder with the part of each node: the user's, or the job's own."""
+        return Path(self.spec.owners) if self.spec.owners else self.root / "owners"
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of the new dataset."""
+        return self.spec.settings.num_parts
+
+    @cached_property
+    def _ranges(self) -> dict[str, IntArray]:
+        value = json.loads((self.scratch / RANGES).read_text(encoding="utf-8"))
+        return {t: np.array(offsets, np.int64) for t, offsets in value.items()}
+
+    def node_offsets(self, node_type: str) -> IntArray:
+        """int64[num_parts + 1], the ids of each part; known when nodes have been counted."""
+        return self._ranges[node_type]
+
+    def write_ranges(self, ranges: dict[str, IntArray]) -> None:
+        """Let tasks know the ids of each part."""
+        write_text(self.scratch / RANGES, json.dumps({t: offsets.tolist() for t, offsets in ranges.items()}))
+
+    def slice_offsets(self, num_keys: int) -> IntArray:
+        """int64[num_parts + 1], the keys that each part keeps account of."""
+        return np.arange(self.num_parts + 1, dtype=np.int64) * num_keys // self.num_parts
+
+    def id_dtype(self, node_type: str) -> np.dtype[Any]:
+        """The dtype of ids of a node type in tables."""
+        return neighbor_dtype(self.num_nodes(node_type))
+
+    def table_name(self, what: str, node_type: str) -> PurePosixPath:
+        """A table with a row per node, in the scratch folder."""
+        return PurePosixPath(what, f"{self.node_types.index(node_type)}.npy")
+
+    def table_path(self, what: str, node_type: str) -> Path:
+        """The file of such a table."""
+        return self.scratch / self.table_name(what, node_type)
+
+    def table(self, what: str, node_type: str) -> Array:
+        """The same, mapped."""
+        return open_array(self.table_path(what, node_type))
+
+
+def empty_matrix(num_parts: int) -> IntArray:
+    """Edges between parts, none yet; of no rows where there are too many parts."""
+    num_rows = num_parts if num_parts <= MAX_MATRIX_PARTS else 0
+    return np.zeros((num_rows, num_rows), np.int64)
+
+
+def edge_type_of(args: dict[str, Any]) -> EdgeType:
+    """The edge type of a task's arguments."""
+    source, relation, destination = args["type"]
+    return source, relation, destination
+
+
+def work_needs(mapped_bytes: int, *, reads_ragged: bool = False) -> Needs:
+    """What work on pieces of a graph needs.
+
+    Args:
+        mapped_bytes: Of the tables that each worker maps.
+        reads_ragged: There are strings, or lists of any length, in Parquet files.
+    """
+    worker = REST_BYTES + reads_ragged * DECODING_BYTES + min(mapped_bytes + MIN_BUDGET_BYTES, 4 * MIN_BUDGET_BYTES)
+    return Needs(alone_bytes=worker, parent_bytes=REST_BYTES, worker_bytes=worker)
+
+
+def budget_of(work: Allotment, mapped_bytes: int, *, reads_ragged: bool = False) -> int:
+    """What one worker may take for its work, of what was allotted by ``work_needs`` of the same arguments."""
+    num_processes = work.num_workers + 1
+    rest = num_processes * REST_BYTES + work.num_working * reads_ragged * DECODING_BYTES
+    share = (work.memory_bytes - rest) // work.num_working
+    # Mapped pages go when the system wants them back, so tables that do not fit slow the work down and do not stop it.
+    return max(share - mapped_bytes, share // 4)

@@ -1,0 +1,338 @@
+"""Writes a dataset with other parts in bounded memory, and goes on where it was ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from hopstream.arrays import IntArray, offsets_of, write_array
+from hopstream.assign.dataset_source import source_of_rows
+from hopstream.assign.folder import OwnerArray, OwnerBlocks, write_owners
+from hopstream.assign.owners import find_num_parts, owners_path
+from hopstream.assign.run import assign_nodes
+from hopstream.dataset.book import Owner
+from hopstream.dataset.chunks import row_chunks
+from hopstream.dataset.dataset_folder import place_to_write
+from hopstream.dataset.manifest import Manifest
+from hopstream.dataset.paths import Expected, expected_edges, expected_links, expected_nodes, link_folder, split_path
+from hopstream.dataset.regions import Stretches
+from hopstream.dataset.rows import DatasetRows, open_rows, own_type, owner_folder, owners_of
+from hopstream.dataset.settings import PartitionSettings, Progress
+from hopstream.engine import Task, kind_of, task
+from hopstream.engine.allotment import Choice, allot
+from hopstream.engine.atomic_folder import choice_before, hold
+from hopstream.engine.job import digest_of, file_states
+from hopstream.errors import SettingsError
+from hopstream.graph.checksums import GraphChecksums
+from hopstream.ingest.source_paths import check_apart
+from hopstream.preparation.dataset_job import (
+    NODE_WORK,
+    DatasetEstimate,
+    DatasetJob,
+    DatasetTarget,
+    OnEstimate,
+    add_stretches,
+)
+from hopstream.preparation.dataset_job_folder import budget_of
+from hopstream.preparation.number_nodes import count_of_type, number_type
+from hopstream.preparation.reshard.links import count_links, write_links, write_splits
+from hopstream.preparation.reshard.measure import first_places, measure_blocks
+from hopstream.preparation.reshard.move import move_blocks
+from hopstream.preparation.reshard.reshard_folder import ReshardFolder
+from hopstream.preparation.reshard.reshard_spec import (
+    ReshardSpec,
+    estimate,
+    mapped_bytes,
+    memory_for_edges,
+    reshard_needs,
+)
+from hopstream.preparation.reshard.settings import ReshardOptions, ReshardSettings
+from hopstream.schema import EdgeType, GraphSchema
+
+FORMAT = 2
+"""Of the hidden folder; a folder of another one is not gone on with."""
+ROW_WORK, LINK_WORK = 16, 16
+"""Bytes of work per row that is measured, and per link; for progress only."""
+OwnersOf = Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]]
+
+
+def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
+    root: str | Path, out: str | Path, *, partitions_dir: str | Path | None = None,
+    settings: ReshardSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
+    on_estimate: OnEstimate | None = None, **options: Unpack[ReshardOptions],
+) -> Manifest:  # fmt: skip
+    """Write a dataset anew with other parts, in bounded memory, without what it was written from.
+
+    The new dataset is, byte for byte, what ``write_parts`` writes of the same graph, owners and settings. If the
+    process is ended, the same call goes on where it was.
+
+    Args:
+        root: Folder of the dataset.
+        out: The folder to write, beside the dataset; made if it is not there.
+        partitions_dir: Folder with ``<node type>.npy`` or ``<node type>.txt``, the part of each node in the order of
+            keys; None assigns nodes by ``settings.method``.
+        settings: How to cut it and how to work; the defaults if it is not given.
+        overwrite: Replace a dataset that is in ``out``, when the new one is complete.
+        progress: Called as ``progress(stage, done, total)``; the stage ``reshard`` is told in bytes of work.
+        on_estimate: Called once with what the work will take, before it starts.
+        **options: Fields of ``ReshardSettings``; they go before ``settings``.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        SettingsError: A setting is outside its range, the memory is too small, the disk has no room, or ``out``
+            holds what is not to be replaced, or lies in what is read, or the other way round.
+        FormatError: ``root`` is no dataset, a file of it is missing or contradicts the others, or a file of owners
+            cannot be read.
+        ChecksumError: A file of the dataset is not the one that was written.
+        SchemaError: A file of owners does not have one integer for each node.
+        IdRangeError: It names a part that is not there.
+        StateError: Another process writes to the same place, or changes the dataset.
+        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+    """
+    settings = replace(settings or ReshardSettings(), **options)
+    root, out = Path(root), Path(out)
+    owners = {} if partitions_dir is None else {"the folder of owners": partitions_dir}
+    check_apart(out, {"the dataset": root, **owners})
+    with ExitStack() as locks:
+        hold(locks, root, is_reader=True)
+        work = locks.enter_context(place_to_write(out))
+        given = None if partitions_dir is None else Path(partitions_dir)
+        job_with = partial(reshard_job, root, given, settings)
+        job = job_with(before=choice_before(out, lambda choice: job_with(before=choice).digest))
+        target = DatasetTarget(out=out, work=work, overwrite=overwrite, call=job.digest)
+        return target.finished() or job.write(target, progress, on_estimate)
+
+
+def reshard_job(
+    root: Path, partitions_dir: Path | None, settings: ReshardSettings, owners: OwnersOf | None = None,
+    *, before: Choice | None = None,
+) -> ReshardJob:  # fmt: skip
+    """The job that re-shards a dataset; with ``owners`` the settings say how many parts there are."""
+    rows = open_rows(root)
+    cut = _cut(rows, partitions_dir, settings, has_owners=owners is not None)
+    work = allot(settings.memory, settings, reshard_needs(rows, cut), before=before)
+    spec = ReshardSpec(
+        source=str(rows.root.absolute()), owners="" if partitions_dir is None else str(partitions_dir.absolute()),
+        settings=cut, budget_bytes=budget_of(work, mapped_bytes(rows)), num_workers=work.num_working,
+    )  # fmt: skip
+    return ReshardJob(spec=spec, rows=rows, owners_of=owners, allotted=work, digest=_digest(spec, rows))
+
+
+def _cut(
+    rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings, *, has_owners: bool
+) -> PartitionSettings:
+    """How the dataset is cut anew."""
+    num_parts, method = settings.num_parts, settings.method
+    if partitions_dir is not None:
+        if method not in ("file", ReshardSettings().method):
+            raise SettingsError(f"method is {method!r} and a folder of owners is given; leave one of them out")
+        sizes = {t: rows.book.num_ids(t) for t in rows.contents.schema.nodes}
+        num_parts = find_num_parts(partitions_dir, sizes, num_parts)
+        settings = replace(settings, num_parts=num_parts, method="file")
+    elif method == "file" and not has_owners:
+        raise SettingsError("method is 'file' and no folder of owners is given; give partitions_dir")
+    elif num_parts is None:
+        raise SettingsError("neither num_parts nor a folder of owners is given; give one of them")
+    return settings.partition_settings(num_parts, rows.manifest)
+
+
+def _digest(spec: ReshardSpec, rows: DatasetRows) -> str:
+    """What decides over the work: the spec, the old dataset, and the state of every file of owners."""
+    node_types = rows.contents.schema.nodes if spec.owners else ()
+    states = file_states(owners_path(Path(spec.owners), node_type) for node_type in node_types)
+    return digest_of(["reshard", FORMAT, spec.to_json(), rows.manifest.dataset_id, states])
+
+
+@task
+def check_leading(args: dict[str, Any]) -> dict[str, Any]:
+    """Check some of the files that lead to others."""
+    rows = ReshardFolder.of(args).rows
+    rows.check_files(rows.leading_files[int(args["first"]) : int(args["stop"])])
+    return {}
+
+
+@task
+def count_nodes(args: dict[str, Any]) -> dict[str, Any]:
+    """Count the nodes of each new part."""
+    return count_of_type(ReshardFolder.of(args), str(args["type"]))
+
+
+@task
+def number_nodes(args: dict[str, Any]) -> dict[str, Any]:
+    """Give nodes their new ids."""
+    return number_type(ReshardFolder.of(args), str(args["type"]))
+
+
+@dataclass(slots=True, kw_only=True)
+class ReshardJob(DatasetJob):
+    """A job that writes a dataset with other parts.
+
+    Attributes:
+        spec: All that decides over what its tasks do.
+        rows: The dataset as it is.
+        owners_of: Gives the parts of nodes where no folder does; None assigns nodes by the method of the settings.
+        folder: The job's folder.
+        read: What tasks have read.
+    """
+
+    name = "reshard"
+    node_tasks = (count_nodes, number_nodes)
+    spec: ReshardSpec
+    rows: DatasetRows
+    owners_of: OwnersOf | None = None
+    folder: ReshardFolder = field(init=False)
+    read: Stretches = field(default_factory=dict)
+
+    @property
+    def schema(self) -> GraphSchema:
+        """The dataset's schema."""
+        return self.rows.contents.schema
+
+    def check(self) -> None:
+        """The old dataset's own schema needs no checks."""
+
+    def open_folder(self, root: Path) -> None:
+        """Look at the job's folder."""
+        self.folder = ReshardFolder(root)
+
+    def estimate(self) -> DatasetEstimate:
+        """What the job will take."""
+        return estimate(self.rows, self.num_parts)
+
+    def total_work(self) -> int:
+        """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
+        rows, book = self.rows, self.rows.book
+        leading = sum(rows.manifest.files[name].num_bytes for name in rows.leading_files)
+        nodes = sum(book.num_ids(t) * NODE_WORK for t in self.schema.nodes)
+        links = sum(book.num_edges(t) * LINK_WORK for t in self.schema.edge_splits)
+        entities = owners_of(rows.contents)
+        moved = sum(book.num_ids(own_type(e)) * 2 * ROW_WORK + 2 * rows.num_bytes(e) for e in entities)
+        return leading + nodes + links + moved
+
+    def begin(self) -> None:
+        """Check the files that lead to others, and assign nodes where no folder of owners is given."""
+        self.tell("check", 0, 0)
+        self._check_leading()
+        if not self.spec.owners and not self.folder.owners_folder.exists():
+            self._assign()
+
+    def _check_leading(self) -> None:
+        names = self.rows.leading_files
+        sizes = offsets_of(np.array([self.rows.manifest.files[name].num_bytes for name in names], np.int64))
+        share = self.spec.share(int(sizes[-1]))
+        tasks = [
+            Task(f"check-{first}", kind_of(check_leading), self.args(first=first, stop=stop), end - begin)
+            for first, stop, begin, end in row_chunks(sizes, max(1, share))
+        ]
+        self.run("check", tasks)
+
+    def _assign(self) -> None:
+        """Give nodes to parts, by the method that was asked for where nothing else says it."""
+        settings = self.spec.settings
+        out = self.folder.owners_folder
+        with self.timed("assign"), write_owners(out, self.num_parts, settings.method) as (folder, write):
+            if self.owners_of is not None:
+                write(self.owners_of(self.rows))
+                return
+            found = assign_nodes(
+                source_of_rows(self.rows), settings, scratch=folder, progress=self.progress,
+                memory_bytes=memory_for_edges(self.rows, settings, self.allotted),
+            )  # fmt: skip
+            write(found.owners)
+
+    def write_columns(self) -> None:
+        """Move the rows of nodes."""
+        for node_type in self.schema.nodes:
+            columns = self.rows.columns(node_type)
+            if columns.fixed or columns.ragged:
+                self._move(node_type)
+
+    def write_edges(self, edge_type: EdgeType) -> None:
+        """Move the edges of a type in every direction."""
+        for direction in self.spec.settings.directions:
+            self._move((edge_type, direction))
+
+    def _move(self, entity: Owner) -> None:
+        """Move all rows of a node type, or of an edge type in one direction."""
+        number = self.folder.entities.index(entity)
+        work, run_bytes = self._measure(entity), 2 * self.spec.run_bytes(self.rows.num_bytes(entity))
+        tasks = [
+            Task(
+                f"move-{number}-{first}", kind_of(move_blocks), self.args(entity=number, first=first, stop=stop),
+                end - begin,
+            )
+            for first, stop, begin, end in row_chunks(work, run_bytes)
+        ]  # fmt: skip
+        results = self.run_writers("move", tasks)
+        add_stretches(self.read, (result["read"] for result in results))
+        if not isinstance(entity, str) and entity[1] == self.spec.settings.directions[0]:
+            self.add_cut(entity[0], self.rows.book.num_edges(entity[0]), results)
+
+    def _measure(self, entity: Owner) -> IntArray:
+        """int64[num_blocks + 1], the work before each block; where items go is written for tasks to see."""
+        blocks, columns = self.folder.blocks(entity), self.rows.columns(entity)
+        num_blocks, number = len(blocks) - 1, self.folder.entities.index(entity)
+        step = self.spec.share(num_blocks)
+        ranges = [(first, min(first + step, num_blocks)) for first in range(0, num_blocks, step)]
+        tasks = [
+            Task(
+                f"measure-{number}-{first}", kind_of(measure_blocks),
+                self.args(entity=number, first=first, stop=stop), int(blocks[stop] - blocks[first]) * ROW_WORK,
+            )
+            for first, stop in ranges
+        ]  # fmt: skip
+        self.run("measure", tasks)
+        firsts = first_places(self.folder, number, ranges)
+        write_array(self.folder.firsts_path(number), firsts)
+        if not isinstance(entity, str):
+            self.edge_offsets[entity] = offsets_of(firsts[0, -1])
+        contents = self.contents()
+        for part in range(self.num_parts):
+            for column, totals in zip(columns.ragged, firsts[1:, -1], strict=True):
+                self.lengths[str(owner_folder(part, entity) / column.values.name)] = int(totals[part])
+            if isinstance(entity, str):
+                self.make_files(expected_nodes(self.schema, contents.book, part))
+            else:
+                self.make_files(expected_edges(contents, part, *entity))
+        items = firsts[0].sum(axis=1)
+        per_item = 2 * self.rows.num_bytes(entity) / max(1, int(items[-1]))
+        work: IntArray = (items * per_item).astype(np.int64) + blocks * ROW_WORK
+        return work
+
+    def write_links(self, edge_type: EdgeType) -> None:
+        """Write the links of an edge type, and splits of its edges."""
+        num_edges, contents = self.rows.book.num_edges(edge_type), self.contents()
+        number, args = list(self.schema.edges).index(edge_type), self.args(type=list(edge_type))
+        (counted,) = self.run("links", [Task(f"count-links-{number}", kind_of(count_links), args, 0)])
+        slices = self.folder.slice_offsets(num_edges)
+        for part, num_links in enumerate(np.diff(slices).tolist()):
+            for name, counts in counted["splits"].items():
+                path = str(split_path(link_folder(part, edge_type), name))
+                self.lengths[path] = counts[part]
+                self.make_files([(path, Expected("int64", (None,)))])
+            self.make_files(expected_links(contents, part, edge_type, num_links))
+        self.seeds |= {(edge_type, name): tuple(counts) for name, counts in counted["seeds"].items()}
+        step = max(1 << 16, self.spec.share(num_edges))
+        tasks = [
+            Task(
+                f"links-{number}-{first}", kind_of(write_links),
+                {**args, "first": first, "stop": min(first + step, num_edges)},
+                (min(first + step, num_edges) - first) * LINK_WORK,
+            )
+            for first in range(0, num_edges, step)
+        ]  # fmt: skip
+        tasks.append(Task(f"splits-{number}", kind_of(write_splits), args, 0))
+        self.run_writers("links", tasks)
+
+    def identity(self) -> tuple[str, GraphChecksums]:
+        """The name of the graph, and the checksums that it is made of, after a look whether all was read."""
+        self.rows.check_read(self.read)
+        return self.rows.manifest.graph_id, self.rows.manifest.checksums
