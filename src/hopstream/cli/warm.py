@@ -121,6 +121,31 @@ def _walk(folder: Path) -> None:
         random_walks(folder / "timed", range(NUM_NODES), length=4, **options)
 
 
+def _prepare_in_pieces(folder: Path) -> None:
+    """Chunk a graph, cut it, grow it, fold the growth in, cut it anew, copy a halo and verify all of it."""
+    import numpy as np
+
+    from hopstream.engine.settings import WorkSettings
+    from hopstream.ingest.chunked.writing import write_chunked
+    from hopstream.preparation.append.run import append
+    from hopstream.preparation.audit.run import verify_dataset
+    from hopstream.preparation.compact import compact
+    from hopstream.preparation.halo.run import add_halo
+    from hopstream.preparation.prepare import prepare
+    from hopstream.preparation.reshard.reshard_job import reshard
+    from hopstream.schema import EDGE
+
+    source = write_chunked(_make_graph(), folder / "chunks").parent
+    columns: dict[str, Any] = {"time_attr": "time", "weight_attr": "weight", "neighbor_keys": True}
+    prepare(source, folder / "prepared", num_parts=2, method="ldg", work=WorkSettings(num_workers=0), **columns)
+    of_edges: dict[str, Any] = {"time": np.arange(4), "weight": np.ones(4)}
+    append(folder / "prepared", edges={EDGE: (np.arange(4), np.arange(4, 8), of_edges)})
+    compact(folder / "prepared", num_workers=0)
+    reshard(folder / "prepared", folder / "cut", num_parts=3, method="hash", num_workers=0)
+    add_halo(folder / "cut", hops=1)
+    verify_dataset(folder / "cut")
+
+
 _LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
 STEPS: Mapping[str, Callable[[Path], None]] = {
     "preparation": _write_datasets,
@@ -128,5 +153,6 @@ STEPS: Mapping[str, Callable[[Path], None]] = {
     "loaders": _load,
     "links": _load_links,
     "walks": _walk,
+    "preparation in pieces": _prepare_in_pieces,
 }
 """What is done in turn, by its name; each finds the datasets that the first one wrote."""
