@@ -62,13 +62,13 @@ def check_against_the_plain_answer(graph, folder, seeds, settings, rng_seed):
         found = runner.run(SeedNodes(ids={t: np.array(keys) for t, keys in seeds.items()}, rng_seed=rng_seed))
     naive = NaivePPR(graph, settings, rng_seed)
     for seed_type, seed_keys in seeds.items():
-        assert found.subgraph.node_ids[seed_type][: len(seed_keys)].tolist() == seed_keys
+        assert found.node_ids[seed_type][: len(seed_keys)].tolist() == seed_keys
         own_types = [own_type for own_type in found.edge_index if own_type[0] == seed_type]
         for place, seed_key in enumerate(seed_keys):
             wanted = naive.neighborhood((seed_type, seed_key))
             for own_type in own_types:
                 is_of_seed = found.edge_index[own_type][0] == place
-                keys = found.subgraph.node_ids[own_type[2]][found.edge_index[own_type][1, is_of_seed]]
+                keys = found.node_ids[own_type[2]][found.edge_index[own_type][1, is_of_seed]]
                 of_type = [row for row in wanted if row.node[0] == own_type[2]]
                 assert keys.tolist() == [row.node[1] for row in of_type]
                 assert found.edge_attr[own_type][is_of_seed].tolist() == [row.attributes for row in of_type]
