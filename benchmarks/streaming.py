@@ -29,7 +29,7 @@ from hopstream.load.epochs import Maker
 from hopstream.load.loader import NeighborLoader
 from hopstream.schema import NODE
 from hopstream.store import open_store
-from hopstream.store.channel import Channel
+from hopstream.store.connection import Connection as ServerConnection
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
@@ -111,7 +111,7 @@ def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
 
 def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[[int], int]:
     """Have every batch made in the call that asks for it, some threads per server; how many rows they had."""
-    channels = [Channel(Location.parse(location), StoreSettings()) for location in locations]
+    connections = [ServerConnection(Location.parse(location), StoreSettings()) for location in locations]
     buffers = BufferPool(1 << 30)
     taken = [0]
 
@@ -123,7 +123,7 @@ def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[
                 reader = _Reader(buffers)
                 epoch, in_epoch = divmod(step, num_steps)
                 request = encode_frame({"op": "make", "dataset": dataset, "epoch": epoch, "step": in_epoch})
-                channels[step % NUM_SERVERS].call(request, WAIT_S, "make", reader)
+                connections[step % NUM_SERVERS].call(request, WAIT_S, "make", reader)
                 rows.append(reader.num_rows)
 
     def take(num_batches: int) -> int:

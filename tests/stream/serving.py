@@ -19,8 +19,8 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
 from hopstream.preparation.write import write_parts
-from hopstream.store.channel import Channel
 from hopstream.store.cluster import open_cluster, parse_locations
+from hopstream.store.connection import Connection
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.security import ClientSecurity, Location, ServerSecurity
@@ -128,21 +128,21 @@ class Caller:
 
     def __init__(self, server: StoreServer, token: str | None = None) -> None:
         settings = StoreSettings(timeout_s=20.0, security=ClientSecurity(token=token))
-        self._channel = Channel(Location.parse(server.location), settings)
+        self._connection = Connection(Location.parse(server.location), settings)
         self._dataset_id = server._answers._store.dataset_id
 
     def __call__(self, op: str, arrays: Sequence[np.ndarray] = (), **header: object) -> list[Frame]:
         """The frames that a request is answered with."""
         answer = Answer()
         request = encode_frame({"op": op, "dataset": self._dataset_id, **header}, arrays)
-        self._channel.call(request, 20.0, op, answer)
+        self._connection.call(request, 20.0, op, answer)
         return answer.frames
 
     def __enter__(self) -> Caller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        self._connection.close()
 
 
 def asked_all(
@@ -257,11 +257,11 @@ def locations_of(processes: Sequence[SamplingProcess]) -> str:
 
 def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
     """What a server says of its channels."""
-    channel, answer = Channel(Location.parse(location), SETTINGS), Answer()
+    connection, answer = Connection(Location.parse(location), SETTINGS), Answer()
     try:
-        channel.call(encode_frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
+        connection.call(encode_frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
     finally:
-        channel.close()
+        connection.close()
     found: list[dict[str, Any]] = answer.frames[0].header["channels"]
     return found
 

@@ -17,7 +17,7 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChannelLost
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.preparation.write import write_parts
-from hopstream.store.channel import Channel
+from hopstream.store.connection import Connection
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
@@ -153,7 +153,7 @@ def never_draining(bench: Bench) -> Iterator[None]:
     header = {"op": "fetch_sampled_messages", "dataset": bench.server._answers._store.dataset_id, "step": 0}
     request = encode_frame({**header, "channel_id": channel_id, "turn": 0, "wait_s": 30.0})
     with ExitStack() as stack:
-        channel = Channel(Location.parse(bench.server.location), StoreSettings())
+        channel = Connection(Location.parse(bench.server.location), StoreSettings())
         stack.callback(channel.close)
         call = Call(lambda: channel.call(request, 120.0, "fetch_sampled_messages", Reader()))
         assert has_come.wait(60)

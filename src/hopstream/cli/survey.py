@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopstream.errors import FormatError, HopstreamError
-from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster, ServerEntry
+from hopstream.store.connection import Connection
 from hopstream.store.facts import StoreFacts
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
@@ -110,7 +110,7 @@ class Survey:
     def __exit__(self, *exc_info: object) -> None:
         """Disconnect; what was asked is waited for no longer than its deadline."""
         for watched in self._watched:
-            watched.channel.close()
+            watched.connection.close()
         self._pool.shutdown(cancel_futures=True)
 
 
@@ -120,7 +120,7 @@ class _Watched:
     def __init__(self, entry: ServerEntry, settings: StoreSettings) -> None:
         self._entry = entry
         self._timeout_s = settings.timeout_s
-        self.channel = Channel(Location.parse(entry.location), settings)
+        self.connection = Connection(Location.parse(entry.location), settings)
         self._facts: StoreFacts | None = None
         self._samples = True
         self._last: Answer | None = None
@@ -157,7 +157,7 @@ class _Watched:
 
     def _call(self, op: str, dataset_id: str, ends: float) -> Frame:
         request = encode_frame({"op": op, "dataset": dataset_id})
-        return self.channel.ask(request, max(1e-3, ends - time.monotonic()), op)
+        return self.connection.ask(request, max(1e-3, ends - time.monotonic()), op)
 
 
 def _ratio(amount: float, whole: float) -> float:

@@ -20,7 +20,7 @@ from hopstream.arrays import Column, IntArray
 from hopstream.dataset.book import ends_of, owner_label
 from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable
 from hopstream.schema import Direction, EdgeType, type_label
-from hopstream.store.channel import Channel, FrameReader
+from hopstream.store.connection import Connection, FrameReader
 from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.facts import StoreFacts
 from hopstream.store.pieces import Piece, RowCost, cut_pieces
@@ -91,7 +91,7 @@ class RemoteStore(Store):
         """
         settings = settings or StoreSettings()
         self.timeout_s = settings.timeout_s
-        self._channel = Channel(Location.parse(location), settings)
+        self._connection = Connection(Location.parse(location), settings)
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"hopstream {location}")
         self._is_inside = False
         self._is_patient = True
@@ -99,7 +99,7 @@ class RemoteStore(Store):
         self._waited_for: set[Future[Any]] = set()
         try:
             hello = encode_frame({"op": "hello"})
-            self.facts = facts or StoreFacts.from_frame(self._channel.ask(hello, settings.timeout_s, "hello()"))
+            self.facts = facts or StoreFacts.from_frame(self._connection.ask(hello, settings.timeout_s, "hello()"))
         except BaseException:
             self.close()
             raise
@@ -111,20 +111,20 @@ class RemoteStore(Store):
         self.time_attr, self.weight_attr = self.facts.time_attr, self.facts.weight_attr
         self.has_neighbor_keys = self.facts.has_neighbor_keys
         self.parts = self.facts.parts
-        self._channel.name = f"{parts_label(self.parts)} at {self._channel.location}"
+        self._connection.name = f"{parts_label(self.parts)} at {self._connection.location}"
 
     @property
     def location(self) -> str:
         """Where the server is."""
-        return str(self._channel.location)
+        return str(self._connection.location)
 
     @property
     def label(self) -> str:
         """The store as messages name it, with its parts."""
-        return self._channel.name
+        return self._connection.name
 
     def with_timeout(self, timeout_s: float, *, is_patient: bool = True) -> RemoteStore:
-        """The same store and connection with another deadline; see ``Channel.call`` for ``is_patient``."""
+        """The same store and connection with another deadline; see ``Connection.call`` for ``is_patient``."""
         store = self._view()
         store.timeout_s, store._is_patient = timeout_s, is_patient
         return store
@@ -139,7 +139,7 @@ class RemoteStore(Store):
         Raises:
             StateError: The process was forked since the store was opened.
         """
-        self._channel.check_process()
+        self._connection.check_process()
         inside = self._view()
         inside._is_inside = True
         answer: Future[T] = Future()
@@ -275,9 +275,9 @@ class RemoteStore(Store):
         it; only a thread of the store that waits for a server which says nothing ends later, at the call's deadline.
         In a process that was forked since the store was opened it does nothing.
         """
-        if self._channel.is_foreign:
+        if self._connection.is_foreign:
             return
-        is_idle = self._channel.close()
+        is_idle = self._connection.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             answers = list(self._waited_for)
@@ -327,7 +327,7 @@ class RemoteStore(Store):
         left_s, is_patient = max(1e-3, ends - time.monotonic()), self._is_patient
 
         def call(store: RemoteStore) -> None:
-            store._channel.call(request, left_s, what, reader, is_patient=is_patient)
+            store._connection.call(request, left_s, what, reader, is_patient=is_patient)
 
         try:
             if self._is_inside:

@@ -25,7 +25,7 @@ from hopstream.errors import (
     VersionMismatch,
 )
 from hopstream.schema import Direction, EdgeType, type_label
-from hopstream.store.channel import ask_again_if_busy
+from hopstream.store.connection import ask_again_if_busy
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.halo import HaloStore
 from hopstream.store.local import LocalStore

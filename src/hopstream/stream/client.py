@@ -34,8 +34,8 @@ from hopstream.errors import (
 from hopstream.load.batch import MiniBatch
 from hopstream.load.buffers import Buffers
 from hopstream.load.service import BatchService, BatchSession, Recipe
-from hopstream.store.channel import Channel
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
+from hopstream.store.connection import Connection
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.sources import check_source
@@ -130,7 +130,7 @@ class _Server:
 
     Attributes:
         number: Its place among the servers, which is its share of the batches.
-        channel: The connection.
+        connection: To the server.
         channel_id: The session's channel, or None where there is none (any more).
         turn: The iteration that was started there last.
         was_asked: A channel was asked for there; it may have been made although the answer did not come.
@@ -141,7 +141,7 @@ class _Server:
     """
 
     number: int
-    channel: Channel
+    connection: Connection
     channel_id: int | None = None
     turn: int = -1
     was_asked: bool = False
@@ -196,7 +196,7 @@ class RemoteSession(BatchSession):
         self._timeout_s = timeout_s
         self.store = open_cluster(cluster, settings)
         self._servers = [
-            _Server(number, Channel(Location.parse(entry.location), settings))
+            _Server(number, Connection(Location.parse(entry.location), settings))
             for number, entry in enumerate(cluster.servers)
         ]
         # Tells whoever watches the servers whose channel it is, and is nobody else's.
@@ -256,7 +256,7 @@ class RemoteSession(BatchSession):
         while True:
             for server in self._by_preference(step):
                 self._check_wanted(turn, step)
-                name = str(server.channel.location)
+                name = str(server.connection.location)
                 try:
                     batch = self._ask(server, wanted, min(ends, time.monotonic() + patience_s), buffers)
                 except (StoreUnavailable, StoreTimeout, ChannelLost) as error:
@@ -312,7 +312,7 @@ class RemoteSession(BatchSession):
         finally:
             if is_mine:
                 server.lock.release()
-            server.channel.close()
+            server.connection.close()
 
     def _by_preference(self, step: int) -> list[_Server]:
         """The server whose share a batch is in, then the others; those that have just failed last."""
@@ -344,8 +344,8 @@ class RemoteSession(BatchSession):
                 batch = decode_batch(frame, buffers)
                 if batch.epoch != epoch:
                     raise FormatError(
-                        f"{server.channel.name} gave a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} was "
-                        "asked for"
+                        f"{server.connection.name} gave a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} "
+                        "was asked for"
                     )
                 return batch
             self._check_wanted(turn, step)
@@ -356,7 +356,7 @@ class RemoteSession(BatchSession):
         """The session's channel at a server, with the iteration started."""
         turn, epoch, step = wanted
         if not server.lock.acquire(timeout=max(0.0, ends - time.monotonic())):
-            raise StoreTimeout(f"{server.channel.name} is still registering the input for another batch")
+            raise StoreTimeout(f"{server.connection.name} is still registering the input for another batch")
         try:
             self._check_wanted(turn, step)
             if server.channel_id is None:
@@ -382,7 +382,7 @@ class RemoteSession(BatchSession):
             answer = self._call(server, "start_new_epoch_sampling", header, timeout_s=POLL_S + SLACK_S)
             found = {name: answer.header.get(name, header[name]) for name in ("turn", "epoch")}
             if found != {name: header[name] for name in found}:
-                told = f"channel {channel_id} at {server.channel.name} was taken to {found} by somebody else"
+                told = f"channel {channel_id} at {server.connection.name} was taken to {found} by somebody else"
                 if server.num_taken == MAX_TAKEN:
                     raise StateError(
                         f"{told}, after it was made anew {MAX_TAKEN} times in one iteration; end the client that uses "
@@ -440,12 +440,14 @@ class RemoteSession(BatchSession):
         """Make one call and return its only frame; a busy server is asked again if ``is_patient``, or the only one."""
         request = encode_frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
         is_patient = is_patient or len(self._servers) == 1
-        return server.channel.ask(request, timeout_s or self._settings.timeout_s, op, is_patient=is_patient)
+        return server.connection.ask(request, timeout_s or self._settings.timeout_s, op, is_patient=is_patient)
 
     def _given_up(self, step: int, epoch: int, failures: dict[str, StoreError]) -> StoreError:
         found = {
             **failures,
-            **self._failures([one for one in self._servers if str(one.channel.location) not in failures], self._greet),
+            **self._failures(
+                [one for one in self._servers if str(one.connection.location) not in failures], self._greet
+            ),
         }
         told = "; ".join(f"{location}: {error}" for location, error in found.items())
         return StoreUnavailable(f"no server gave batch {step} of epoch {epoch} in {self._timeout_s:g} s: {told}")
@@ -468,7 +470,7 @@ class RemoteSession(BatchSession):
             return {}
         with ThreadPoolExecutor(min(len(servers), MAX_ASKING)) as pool:
             found = zip(servers, pool.map(failure, servers), strict=True)
-            return {str(server.channel.location): error for server, error in found if error is not None}
+            return {str(server.connection.location): error for server, error in found if error is not None}
 
 
 def _read(source: str | os.PathLike[str]) -> Cluster:

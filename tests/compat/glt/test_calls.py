@@ -14,7 +14,7 @@ from hopstream.compat.glt.distributed import calls
 from hopstream.compat.glt.distributed.calls import OPERATION, AnswerReader, answering, call
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, SettingsError
-from hopstream.store.channel import Channel
+from hopstream.store.connection import Connection
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
@@ -30,16 +30,16 @@ ANSWER = {
 
 
 @pytest.fixture
-def channel(tmp_path: Path) -> Iterator[Channel]:
+def connection(tmp_path: Path) -> Iterator[Connection]:
     """A connection to a server of two methods."""
     methods = {"get_answer": lambda: ANSWER, "count": len}
     with (
         LocalStore(open_dataset(write_ring(tmp_path / "ring", 1))) as store,
         StoreServer(store, operations={OPERATION: answering(methods)}) as server,
     ):
-        channel = Channel(Location.parse(server.location), StoreSettings())
-        yield channel
-        channel.close()
+        connection = Connection(Location.parse(server.location), StoreSettings())
+        yield connection
+        connection.close()
 
 
 def frames() -> list[Frame]:
@@ -47,11 +47,11 @@ def frames() -> list[Frame]:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 64, 1000, 5000, 8 << 20])
-def test_large_arrays_of_an_answer_come_in_pieces(channel: Channel, monkeypatch, piece_bytes: int) -> None:
+def test_large_arrays_of_an_answer_come_in_pieces(connection: Connection, monkeypatch, piece_bytes: int) -> None:
     monkeypatch.setattr(calls, "PIECE_BYTES", piece_bytes)
     sizes = [sum(array.nbytes for array in frame.arrays) for frame in frames()]
     assert max(sizes) <= max(8, piece_bytes) and (len(sizes) == 1) == (piece_bytes == 8 << 20)
-    found = call(channel, 30.0, "a client", "get_answer")
+    found = call(connection, 30.0, "a client", "get_answer")
     assert set(found) == set(ANSWER) and found["number"] == 7
     for name, tensor in found.items():
         if isinstance(tensor, torch.Tensor):
@@ -99,11 +99,11 @@ def test_an_answer_that_is_too_short_or_too_long_is_refused() -> None:
         reader.take(Frame({"piece": 0}, [np.arange(1.0)]))
 
 
-def test_what_is_too_large_for_one_call_or_answer_says_so(channel: Channel, monkeypatch) -> None:
+def test_what_is_too_large_for_one_call_or_answer_says_so(connection: Connection, monkeypatch) -> None:
     monkeypatch.setattr(calls, "MAX_REQUEST_BYTES", 800)
-    assert call(channel, 30.0, "a client", "count", np.arange(100)) == 100
+    assert call(connection, 30.0, "a client", "count", np.arange(100)) == 100
     with pytest.raises(SettingsError, match=r"arguments of count have 808 bytes; one call may bring 800"):
-        call(channel, 30.0, "a client", "count", np.arange(101))
+        call(connection, 30.0, "a client", "count", np.arange(101))
     monkeypatch.setattr(calls, "MAX_ANSWER_BYTES", 1000)
     with pytest.raises(SettingsError, match=r"the answer of get_answer has .* bytes; one answer may have 1000"):
-        call(channel, 30.0, "a client", "get_answer")
+        call(connection, 30.0, "a client", "get_answer")

@@ -21,7 +21,7 @@ import torch
 
 from hopstream.arrays import Array
 from hopstream.errors import FormatError, HopstreamError, RemoteError, SettingsError
-from hopstream.store.channel import Channel
+from hopstream.store.connection import Connection
 from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.recipes import decode_options, encode_options
@@ -83,7 +83,7 @@ def _call_for(frame: Frame, method: Callable[..., Any], given: Mapping[str, Any]
     return copy_context().run(called)
 
 
-def call(channel: Channel, timeout_s: float, client: str, method: str, *args: Any, **kwargs: Any) -> Any:
+def call(connection: Connection, timeout_s: float, client: str, method: str, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a server, in the name of a client.
 
     Raises:
@@ -101,11 +101,11 @@ def call(channel: Channel, timeout_s: float, client: str, method: str, *args: An
     asked = {"op": OPERATION, "client": client, "wait_s": timeout_s, "method": method, "options": header}
     request = encode_frame(asked, arrays)
     reader = AnswerReader()
-    channel.call(request, timeout_s, f"{OPERATION} {method}", reader)
+    connection.call(request, timeout_s, f"{OPERATION} {method}", reader)
     told, found = reader.result()
     if (kind := told.get("raised")) is not None:
         error = RAISED.get(str(kind), RemoteError)(str(told.get("message")))
-        error.add_note(f"raised by {channel.location} in {method}:\n{told.get('traceback')}")
+        error.add_note(f"raised by {connection.location} in {method}:\n{told.get('traceback')}")
         raise error
     return _as_tensors(decode_options(told.get("options"), found)["answer"])
 

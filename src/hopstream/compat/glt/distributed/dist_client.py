@@ -13,7 +13,7 @@ from hopstream.compat.glt.distributed.calls import call
 from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, check_rank, get_context, set_context
 from hopstream.compat.glt.distributed.roster import Meeting, Member
 from hopstream.errors import HopstreamError, SettingsError, StateError, StoreError, StoreUnavailable
-from hopstream.store.channel import Channel
+from hopstream.store.connection import Connection
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
@@ -41,13 +41,15 @@ class Session:
             StoreUnavailable: Server 0 cannot be reached.
         """
         self._meeting, self._rank, self._num_clients = meeting, rank, num_clients
-        self._member = Member(meeting.channel(), "client", rank)
+        self._member = Member(meeting.connection(), "client", rank)
         try:
             self.locations: Sequence[str] = self._member.join(meeting.timeout_s)
         except BaseException:
             self._member.close()
             raise
-        self._channels: list[Channel] = [meeting.channel(Location.parse(location)) for location in self.locations]
+        self._connections: list[Connection] = [
+            meeting.connection(Location.parse(location)) for location in self.locations
+        ]
         self.graph = RemoteGraph(",".join(self.locations), settings=meeting.settings, timeout_s=meeting.timeout_s)
         """The servers as a source for loaders; closed with the session."""
         self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="hopstream-call")
@@ -57,7 +59,7 @@ class Session:
     @property
     def num_servers(self) -> int:
         """How many servers there are."""
-        return len(self._channels)
+        return len(self._connections)
 
     def submit(self, server_rank: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a server in a thread; a ``concurrent.futures.Future``."""
@@ -74,7 +76,7 @@ class Session:
         if not isinstance(server_rank, int) or not 0 <= server_rank < self.num_servers:
             raise SettingsError(f"server_rank is {server_rank!r}; servers are numbered 0..{self.num_servers - 1}")
         timeout_s = self._meeting.timeout_s
-        return call(self._channels[server_rank], timeout_s, self._member.name, method, *args, **kwargs)
+        return call(self._connections[server_rank], timeout_s, self._member.name, method, *args, **kwargs)
 
     def leave(self, timeout_s: float | None = None) -> None:
         """Wait until the other clients leave or are gone; then the first that is there tells all servers to end.
@@ -111,8 +113,8 @@ class Session:
         self.is_open = False
         self._member.close()
         self.graph.close()
-        for channel in self._channels:
-            channel.close()
+        for connection in self._connections:
+            connection.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -93,7 +93,7 @@ class StorageServer:
         except BaseException:
             self._service.close()
             raise
-        self._member = Member(meeting.channel(), "server", dataset.partition_idx)
+        self._member = Member(meeting.connection(), "server", dataset.partition_idx)
         try:
             self._locations = self._member.join(
                 meeting.timeout_s, location=self._server.location, num_servers=dataset.num_partitions

@@ -21,7 +21,7 @@ from typing import Any
 
 from hopstream.errors import FormatError, HopstreamError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.answer import Operation
-from hopstream.store.channel import Channel
+from hopstream.store.connection import Connection
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Bytes, Frame, encode_frame
@@ -73,9 +73,9 @@ class Meeting:
         has_tls = shows_certificate or own.roots is not None or own.certificate is not None or hides_token
         return replace(plain, has_tls=has_tls)
 
-    def channel(self, location: Location | None = None) -> Channel:
+    def connection(self, location: Location | None = None) -> Connection:
         """A connection to server 0, or to another one."""
-        return Channel(location or self.location, self.settings or StoreSettings())
+        return Connection(location or self.location, self.settings or StoreSettings())
 
 
 @dataclass(slots=True)
@@ -213,9 +213,9 @@ def _number(frame: Frame, name: str) -> int:
 class Member:
     """One server or client of a session, as it asks server 0."""
 
-    def __init__(self, channel: Channel, role: str, rank: int) -> None:
-        """Ask over ``channel``, which the member closes."""
-        self.channel, self._role, self._rank = channel, role, rank
+    def __init__(self, connection: Connection, role: str, rank: int) -> None:
+        """Ask over ``connection``, which the member closes."""
+        self.connection, self._role, self._rank = connection, role, rank
         self.name = secrets.token_hex(8)
         """What no other member of any session is called."""
         self.clients: frozenset[str] = frozenset()
@@ -230,7 +230,7 @@ class Member:
         """Why nobody will tell this server to end; None as long as somebody may."""
         silent_s = time.monotonic() - self._answered_at
         if silent_s > GONE_S + TURN_S + SLACK_S:
-            return f"server 0 at {self.channel.location} has not answered for {silent_s:.0f} s"
+            return f"server 0 at {self.connection.location} has not answered for {silent_s:.0f} s"
         return "all compute processes are gone, and none has said that it leaves" if self._is_abandoned else None
 
     def join(self, timeout_s: float, **more: Any) -> list[str]:
@@ -268,7 +268,7 @@ class Member:
         self._ending.set()
         if self._presence is not None:
             self._presence.join(TURN_S + SLACK_S)
-        self.channel.close()
+        self.connection.close()
 
     def _say(self) -> None:
         while not self._ending.wait(PRESENT_S):
@@ -299,11 +299,11 @@ class Member:
                 return header
         raise StoreTimeout(
             f"{self._role} {self._rank} waited {timeout_s:.3g} s {what}; missing: "
-            f"{', '.join(map(str, missing)) or 'all'}; server 0 is to listen at {self.channel.location}: start all "
+            f"{', '.join(map(str, missing)) or 'all'}; server 0 is to listen at {self.connection.location}: start all "
             "with the same master address and port"
         )
 
     def _ask(self, step: str, timeout_s: float, **more: Any) -> dict[str, Any]:
         who = {"role": self._role, "rank": self._rank, "name": self.name}
         request = encode_frame({"op": "roster", **who, "step": step, **more})
-        return self.channel.ask(request, timeout_s, f"roster {step}").header
+        return self.connection.ask(request, timeout_s, f"roster {step}").header

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import flight
 
 from hopstream.errors import FormatError, RemoteError, StoreBusy, StoreUnavailable
-from hopstream.store.channel import Channel, _reason
+from hopstream.store.connection import Connection, _reason
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.security import Location
@@ -133,18 +133,18 @@ def test_an_answer_of_one_frame_has_no_more_and_no_less(typed_case: Case) -> Non
         return (encode_frame({"number": number}) for number in range(frame.header["count"]))
 
     with LocalStore(typed_case.dataset) as store, StoreServer(store, operations={"several": several}) as server:
-        channel = Channel(Location.parse(server.location), SOON)
+        connection = Connection(Location.parse(server.location), SOON)
 
         def ask(count: int) -> dict[str, object]:
             request = encode_frame({"op": "several", "count": count, "dataset": store.dataset_id})
-            return channel.ask(request, 10, "several").header
+            return connection.ask(request, 10, "several").header
 
         assert ask(1) == {"number": 0}
         with pytest.raises(FormatError, match=r"grpc://.* gave an empty answer to several"):
             ask(0)
         with pytest.raises(FormatError, match="more than one frame"):
             ask(2)
-        channel.close()
+        connection.close()
 
 
 class FlakyServer(flight.FlightServerBase):
@@ -202,18 +202,18 @@ def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
 ) -> None:
     with FlakyServer() as server:
         server.failure = failure
-        channel = Channel(Location.parse(f"grpc://127.0.0.1:{server.port}"), SOON)
+        connection = Connection(Location.parse(f"grpc://127.0.0.1:{server.port}"), SOON)
         server.plan = [(0, False), *plan]
-        channel.call(encode_frame({}), 10, "greet()", Numbers())
+        connection.call(encode_frame({}), 10, "greet()", Numbers())
         numbers = Numbers()
         if taken is None:
             with pytest.raises(StoreUnavailable, match=r"cannot be reached for ask\(\): the connection was lost"):
-                channel.call(encode_frame({}), 10, "ask()", numbers)
+                connection.call(encode_frame({}), 10, "ask()", numbers)
         else:
-            channel.call(encode_frame({}), 10, "ask()", numbers)
+            connection.call(encode_frame({}), 10, "ask()", numbers)
             assert numbers.taken == taken
         assert server.num_calls == 1 + len(plan)
-        assert channel.close()
+        assert connection.close()
         server.shutdown()
 
 
@@ -231,46 +231,46 @@ class Began:
 def test_a_server_that_can_start_no_thread_is_asked_again_until_it_can(typed_case: Case) -> None:
     """As it is where a server with ``--memory-bytes`` has many calls under way."""
     with ServerProcess(typed_case.root) as process, ThreadPoolExecutor() as pool:
-        channel = Channel(Location.parse(process.location), SOON)
+        connection = Connection(Location.parse(process.location), SOON)
         dataset_id = typed_case.dataset.manifest.dataset_id
         hold, ask = (encode_frame({"op": op, "dataset": dataset_id}) for op in ("hold", "stats"))
         for _ in range(8):
-            held, began = pool.submit(channel.call, hold, 60, "hold", read := Began(), is_patient=False), read.future
+            held, began = pool.submit(connection.call, hold, 60, "hold", read := Began(), is_patient=False), read.future
             wait([held, began], 20, "FIRST_COMPLETED")
             if not began.done():
                 break
         with pytest.raises(StoreBusy, match=r"grpc://.* is too busy for hold: it can start no thread for"):
             held.result()
-        attempts = make_busy(channel, 0)
-        waiting = pool.submit(channel.call, ask, 20, "stats", Began())
+        attempts = make_busy(connection, 0)
+        waiting = pool.submit(connection.call, ask, 20, "stats", Began())
         wait_until(lambda: len(attempts) > 2, "asked again")
         assert not waiting.done()
         process.release()
         waiting.result(20)
-        assert channel.close()
+        assert connection.close()
 
 
 def test_a_busy_server_is_told_at_the_deadline_or_when_the_store_is_closed() -> None:
-    channel = Channel(Location.parse("grpc://127.0.0.1:1"), SOON)
-    attempts = make_busy(channel, 1e9)
+    connection = Connection(Location.parse("grpc://127.0.0.1:1"), SOON)
+    attempts = make_busy(connection, 1e9)
     with pytest.raises(StoreBusy):
-        channel.call(encode_frame({}), 0.2, "ask()", Numbers())
+        connection.call(encode_frame({}), 0.2, "ask()", Numbers())
     assert 2 <= len(attempts) <= 3  # after 0, 50 and 150 ms
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(channel.call, encode_frame({}), 60, "ask()", Numbers())
+        waiting = pool.submit(connection.call, encode_frame({}), 60, "ask()", Numbers())
         wait_until(lambda: len(attempts) > 4, "asked")
-        channel.close()
+        connection.close()
         with pytest.raises(StoreUnavailable, match="the store is closed"):
             waiting.result(5)
 
 
 def test_a_message_that_is_too_large_is_not_sent_again() -> None:
-    channel = Channel(Location.parse("grpc://127.0.0.1:1"), SOON)
+    connection = Connection(Location.parse("grpc://127.0.0.1:1"), SOON)
     text = "gRPC returned resource exhausted error, with message: CLIENT: Received message larger than max (9 vs. 4)"
-    channel._try = lambda *_: pa.ArrowInvalid(text)  # type: ignore[method-assign]
+    connection._try = lambda *_: pa.ArrowInvalid(text)  # type: ignore[method-assign]
     with pytest.raises(RemoteError, match="larger than max"):
-        channel.call(encode_frame({}), 60, "ask()", Numbers())
-    assert channel.close()
+        connection.call(encode_frame({}), 60, "ask()", Numbers())
+    assert connection.close()
 
 
 FORKED = """

@@ -65,7 +65,7 @@ EXHAUSTED = "resource exhausted"
 BUSY_S = 0.05
 """How long to wait before a server that is too busy is asked again; twice as long after every further time."""
 MAX_BUSY_S = 1.0
-CHANNEL_OPTIONS: list[tuple[str, int]] = [
+CONNECTION_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES + (1 << 20)),
     # A connection of its own for every client: those that are shared stay refused for a while after a server came back.
     ("grpc.use_local_subchannel_pool", 1),
@@ -81,7 +81,7 @@ class FrameReader(Protocol):
         ...
 
 
-class Channel:
+class Connection:
     """One connection to a server; the transport opens it when it is first used, and again after it broke."""
 
     def __init__(self, location: Location, settings: StoreSettings) -> None:
@@ -104,7 +104,7 @@ class Channel:
         self._streams: set[Any] = set()
         self._num_calls = 0
         self._is_closed = False
-        _CHANNELS.add(self)
+        _CONNECTIONS.add(self)
 
     def call(
         self, request: Bytes, timeout_s: float, what: str, reader: FrameReader, *, is_patient: bool = True
@@ -129,7 +129,7 @@ class Channel:
             AccessDenied: The server refused the token or certificate.
             RemoteError: The server failed.
             FormatError: The answer makes no sense.
-            StateError: The process was forked since the channel was made.
+            StateError: The process was forked since the connection was made.
         """
         self.check_process()
         ends = time.monotonic() + timeout_s
@@ -180,7 +180,7 @@ class Channel:
         return None
 
     def _new_client(self) -> flight.FlightClient:
-        return flight.FlightClient(str(self.location), generic_options=CHANNEL_OPTIONS, **self._options)
+        return flight.FlightClient(str(self.location), generic_options=CONNECTION_OPTIONS, **self._options)
 
     def _renewed(self, lost: flight.FlightClient) -> flight.FlightClient:
         """A new connection in place of a lost one, which whoever still reads from it keeps until they are done."""
@@ -191,11 +191,11 @@ class Channel:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this process was forked from the one that made the channel: the transport's threads stayed there."""
+        """Whether this process is a fork of the one that made the connection: the transport's threads stayed there."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Raise ``StateError`` in a fork of the channel's process. Takes no lock, which may be held there."""
+        """Raise ``StateError`` in a fork of the connection's process. Takes no lock, which may be held there."""
         if self.is_foreign:
             raise StateError(
                 f"the connection to {self.name} was made in process {self._process} and used in its fork "
@@ -318,12 +318,12 @@ def ask_again_if_busy(error: Exception, server: int, untried: list[int], were_bu
 
 def _keep_clients() -> None:
     """Never free what a fork inherited: the transport would wait for threads that are not there, or abort."""
-    for channel in list(_CHANNELS):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel._client))
+    for connection in list(_CONNECTIONS):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection._client))
 
 
-_CHANNELS: weakref.WeakSet[Channel] = weakref.WeakSet()
-"""All channels of this process, those of the process that it was forked from included."""
+_CONNECTIONS: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""All connections of this process, those of the process that it was forked from included."""
 os.register_at_fork(after_in_child=_keep_clients)
 
 
