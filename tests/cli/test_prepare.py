@@ -12,7 +12,7 @@ import pytest
 import hopstream
 from hopstream.cli import prepare
 from hopstream.ingest.chunked import write_chunked
-from hopstream.preparation import task_progress as told
+from hopstream.preparation import prepare as prepare_module
 from tests.cli.test_chunk import write_tables
 
 BOUNDED = ("--parts", 2, "--method", "ldg", "--memory", "2GiB", "--workers", 0)
@@ -34,7 +34,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         yield lambda stage, done, total: drawn.append(stage)
 
     monkeypatch.setattr(prepare, "progress_bars", bars)
-    monkeypatch.setattr(told, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(prepare_module, "INTERVAL_S", 0.01)
     return drawn
 
 

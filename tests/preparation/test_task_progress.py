@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.preparation import task_progress as told
-from hopstream.preparation.task_progress import progress_from_file, progress_to_file
+from hopstream.preparation import prepare as prepare_module
+from hopstream.preparation.prepare import progress_from_file, progress_to_file
 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(told, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(prepare_module, "INTERVAL_S", 0.01)
     return tmp_path / "told.json"
 
 
@@ -35,7 +35,7 @@ def test_stages_are_told_under_a_name(path: Path):
 
 
 def test_files_are_not_written_all_the_time(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(told, "INTERVAL_S", 1000)
+    monkeypatch.setattr(prepare_module, "INTERVAL_S", 1000)
     tell = progress_to_file(path)
     for done in range(5):
         tell("edges", done, 5)

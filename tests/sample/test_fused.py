@@ -13,7 +13,7 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.kernels.neighbors import TREE_SHIFT as KERNEL_TREE_SHIFT
 from hopstream.kernels.trees import pack_neighbors
 from hopstream.preparation.write import write_parts
-from hopstream.sample.fused import FusedSampler
+from hopstream.sample.hops import FusedSampler
 from hopstream.sample.slots import EdgeBuffer, SlotMap
 from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest
 from hopstream.store.local import LocalStore

@@ -1,16 +1,50 @@
-"""How are edges grouped by node in memory?"""
+"""Groups edges by node in memory, with work that threads share piece by piece."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray, offsets_of
-from hopstream.assign.threads import in_threads
 from hopstream.kernels.adjacency import DIGIT_BITS, count_buckets, deal_ends, group_rows, take_ends
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_threads(num_threads: int, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Do some work for each item; hand over results in the order of the items.
+
+    Args:
+        num_threads: How many items are worked on at once. With one, the caller's own thread works.
+        work: Called once for each item, in any thread.
+        items: Taken by the caller's thread; two more than there are threads are held at most.
+
+    Raises:
+        Exception: What ``work`` raised, for the first item for which it did; items not begun by then are left.
+    """
+    if num_threads == 1:
+        yield from map(work, items)
+        return
+    pending: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(num_threads, "hopstream-assign") as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(work, item))
+                if len(pending) > num_threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
 
 CELL_BITS = 14
 """Nodes are cut into so many cells, as a power of two: their counts stay in a processor's cache."""

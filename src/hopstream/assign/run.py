@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.assign.balance import NodeClasses, make_constraints, refine_owners
+from hopstream.assign.buckets import in_threads
 from hopstream.assign.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from hopstream.assign.folder import OwnerArray, check_owners, check_owners_target, write_owners
 from hopstream.assign.libraries import cut_with_kaminpar, cut_with_metis
@@ -22,7 +23,6 @@ from hopstream.assign.memory import assign_needs, memory_for_edges
 from hopstream.assign.owners import find_num_parts, read_owners
 from hopstream.assign.source import AssignSource, EdgeBlocks, folder_of, source_of
 from hopstream.assign.stream import stream_owners
-from hopstream.assign.threads import in_threads
 from hopstream.assign.weights import LoadCounter
 from hopstream.checks import known_names
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress

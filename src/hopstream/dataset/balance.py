@@ -1,4 +1,4 @@
-"""How well was a graph cut: how many edges cross parts, and how even are the parts?"""
+"""Report of a cut: edges that cross parts, how even the parts are, and what each stage of the work took."""
 
 from __future__ import annotations
 
@@ -11,10 +11,25 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.dataset.book import ends_of
-from hopstream.dataset.costs import StageCost
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.schema import Direction, EdgeType, type_label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """What one stage took.
+
+    Attributes:
+        name: The stage.
+        seconds: Wall time.
+        peak_bytes: The most memory that all processes had together until the stage ended, see ``engine.peak``.
+    """
+
+    name: str
+    seconds: float
+    peak_bytes: int
+
 
 Owners = Mapping[str, NDArray[np.int32]]
 """Node type to int32[num_nodes], the part of each node by key."""

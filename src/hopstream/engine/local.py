@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.checks import check_int
-from hopstream.engine.contract import Engine, OnDone
-from hopstream.engine.losses import Losses
+from hopstream.engine.contract import Engine, Losses, OnDone
 from hopstream.engine.machine import num_processors
 from hopstream.engine.settings import MAX_WORKERS, EngineSettings
 from hopstream.engine.tasks import Task, check_names, outcome, run_task

@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hopstream.arrays import FileRecord, IntArray, offsets_of, with_blocks
-from hopstream.dataset.balance import EdgeCut
+from hopstream.dataset.balance import EdgeCut, StageCost
 from hopstream.dataset.book import PartitionBook
-from hopstream.dataset.costs import StageCost
 from hopstream.dataset.dataset_folder import check_target
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.paths import Expected, expected_files, expected_nodes, node_folder, split_path

@@ -1,16 +1,22 @@
 """Makes a dataset of tables or of a chunked graph in one call, in bounded memory.
 
 Three steps, each of which goes on where it was ended: tables become a chunked graph, its nodes are assigned to parts,
-and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place.
+and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place. The process
+that assigns reports its progress through a small file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from hopstream.arrays import write_text
 from hopstream.assign.run import assign_folder
 from hopstream.dataset.dataset_folder import check_target, place_to_write
 from hopstream.dataset.manifest import Manifest
@@ -49,7 +55,64 @@ from hopstream.preparation.plan import (
     least_table_needs,
     plan_phases,
 )
-from hopstream.preparation.task_progress import progress_from_file, progress_to_file
+
+INTERVAL_S = 0.3
+
+
+def progress_to_file(path: Path) -> Progress:
+    """Progress that is written to a file, when a stage begins and then at most every so often."""
+    stage_told, told_s = "", 0.0
+
+    def tell(stage: str, done: int, total: int) -> None:
+        nonlocal stage_told, told_s
+        if stage == stage_told and time.monotonic() - told_s < INTERVAL_S:
+            return
+        stage_told, told_s = stage, time.monotonic()
+        write_text(path, json.dumps([stage, int(done), int(total)]))
+
+    return tell
+
+
+@contextmanager
+def progress_from_file(path: Path, progress: Progress, prefix: str) -> Iterator[None]:
+    """Tell, from a thread, what is written to a file while inside; each stage has ``prefix`` before its name.
+
+    What ``progress`` raises is raised at the end.
+    """
+    stop, raised = threading.Event(), list[BaseException]()
+
+    def watch() -> None:
+        before: list[str | int] = []
+        while not stop.wait(INTERVAL_S):
+            told = _read(path)
+            if told and told != before:
+                before = told
+                try:
+                    progress(f"{prefix} {told[0]}", int(told[1]), int(told[2]))
+                except BaseException as error:
+                    raised.append(error)
+                    return
+
+    thread = threading.Thread(target=watch, name="progress from a file", daemon=True)
+    path.unlink(missing_ok=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        path.unlink(missing_ok=True)
+    if raised:
+        raise raised[0]
+
+
+def _read(path: Path) -> list[str | int]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return []
+    return told if isinstance(told, list) and len(told) == 3 else []
+
 
 FORMAT = 1
 METADATA = "metadata.json"

@@ -21,9 +21,8 @@ import hopstream
 from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.assign.run import OwnersSource, assign_owners, count_parts, owners_by_type
 from hopstream.checks import known_names
-from hopstream.dataset.balance import EdgeCut, Owners, PartitionReport, count_seeds, measure_cut
+from hopstream.dataset.balance import EdgeCut, Owners, PartitionReport, StageCost, count_seeds, measure_cut
 from hopstream.dataset.book import PartitionBook, ends_of
-from hopstream.dataset.costs import StageCost
 from hopstream.dataset.dataset_folder import replaced_folder
 from hopstream.dataset.edge_weights import check_weights
 from hopstream.dataset.manifest import Manifest, graph_id_of

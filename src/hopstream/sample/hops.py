@@ -7,24 +7,156 @@ on where the parts are or who answered first. Where all parts are mapped here, e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import Array, IntArray
 from hopstream.errors import SettingsError
 from hopstream.graph.subgraph import SampledEdges, Subgraph
+from hopstream.kernels.neighbors import draw_neighbors
+from hopstream.kernels.relabel import repeat_slots
 from hopstream.kernels.trees import pack_neighbors
 from hopstream.sample.checks import check_plan, check_seeds
-from hopstream.sample.frontier import Frontier, RangeFrontier, SlotFrontier
-from hopstream.sample.fused import FusedSampler
 from hopstream.sample.op_requests import OpRequests
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SeedNodes
 from hopstream.sample.slots import EdgeBuffer, SlotMap, SlotRange, TreeSlotMap
 from hopstream.sample.subgraph_types import Inducer, Mirror
 from hopstream.schema import EdgeType
 from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Store
+from hopstream.store.drawing import DrawBuffers, draws_of, is_plain
 from hopstream.store.local import LocalStore
+from hopstream.store.strategies import check_strategy
+
+
+class Frontier(Protocol):
+    """Distinct slots of one node type, ascending."""
+
+    def __len__(self) -> int:
+        """How many slots there are."""
+
+    def take(self, column: IntArray) -> IntArray:
+        """The values of the slots in a column."""
+
+    def repeat(self, counts: NDArray[np.int32], out: IntArray, written: int) -> None:
+        """Write each slot as often as its count says, from ``written`` on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeFrontier:
+    """Slots in a few ranges.
+
+    Attributes:
+        ranges: Sorted, distinct, not empty, neighbours joined.
+    """
+
+    ranges: list[SlotRange]
+
+    @classmethod
+    def of(cls, ranges: list[SlotRange]) -> RangeFrontier:
+        """Join ranges, so that each slot is expanded once."""
+        merged: list[SlotRange] = []
+        for start, end in sorted(set(ranges)):
+            if start == end:
+                continue
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return cls(merged)
+
+    def __len__(self) -> int:
+        """How many slots there are."""
+        return sum(end - start for start, end in self.ranges)
+
+    def take(self, column: IntArray) -> IntArray:
+        """The values of the slots, copied only where there are several ranges."""
+        pieces = [column[start:end] for start, end in self.ranges]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def repeat(self, counts: NDArray[np.int32], out: IntArray, written: int) -> None:
+        """Write each slot as often as its count says, from ``written`` on."""
+        done = 0
+        for start, end in self.ranges:
+            written = repeat_slots(start, counts[done : done + end - start], out, written)
+            done += end - start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotFrontier:
+    """Slots that need not lie together.
+
+    Attributes:
+        slots: int64[n], ascending.
+    """
+
+    slots: IntArray
+
+    def __len__(self) -> int:
+        """How many slots there are."""
+        return len(self.slots)
+
+    def take(self, column: IntArray) -> IntArray:
+        """The values of the slots."""
+        return column[self.slots]
+
+    def repeat(self, counts: NDArray[np.int32], out: IntArray, written: int) -> None:
+        """Write each slot as often as its count says, from ``written`` on."""
+        repeated = np.repeat(self.slots, counts)
+        out[written : written + len(repeated)] = repeated
+
+
+INT64 = np.dtype(np.int64)
+
+
+class FusedSampler:
+    """Draws and relabels in one pass over a local store, with the same result as its ``sample`` and a relabelling."""
+
+    def __init__(self, store: LocalStore) -> None:
+        """Use a store that holds all parts. One thread uses one sampler."""
+        self._store = store
+        self._buffers = DrawBuffers()
+        self._neighbors: IntArray = np.empty(0, np.int64)
+
+    def sample(self, request: SampleRequest, neighbors: SlotMap, edges: EdgeBuffer, row: int) -> NDArray[np.int32]:
+        """Draw neighbours, add them to a slot map and their slots and edge ids to an edge buffer.
+
+        Args:
+            request: What to draw; ids are checked.
+            neighbors: Slots of the neighbours' type; with trees, of pairs ``tree << TREE_SHIFT | id``.
+            edges: Buffer of the edge type; the frontier's own slots are left to the caller.
+            row: Which row of ``edges.slots`` the neighbours are: 0 sources, 1 destinations.
+
+        Returns:
+            int32[n], neighbours drawn for each id, valid until the next call.
+        """
+        tables = self._store.tables(request.edge_type, request.direction)
+        check_strategy(self._store, request)
+        ids = tables.newest(self._store.check_ids(tables.node_type, request.ids))
+        ranges = self._buffers.find_ranges(tables, request, ids)
+        draws, positions = draws_of(request) if is_plain(request) else None, None
+        if draws is None:
+            ranges, positions = self._buffers.choose(tables, request, ranges)
+        edges.reserve(ranges.total)
+        first, last = edges.num_edges, edges.num_edges + ranges.total
+        if positions is not None:
+            edges.edge_ids[first:last] = positions
+        item = tables.addresses.item
+        neighbor_ids = self._reserve_neighbors(ranges.total, item.dtype if request.trees is None else INT64)
+        slots = edges.slots[row, first:last]
+        done, neighbors.num_nodes = draw_neighbors(
+            tables.addresses, draws, ranges.nodes, neighbors.slot_table(slots), neighbor_ids, edges.edge_ids[first:last]
+        )
+        if done < ranges.total:
+            neighbors.assign(neighbor_ids, slots, done)
+        edges.num_edges = last
+        return ranges.nodes.counts
+
+    def _reserve_neighbors(self, num_edges: int, dtype: np.dtype[np.generic]) -> Array:
+        if num_edges > len(self._neighbors):
+            self._neighbors = np.empty(max(num_edges, 2 * len(self._neighbors)), np.int64)
+        return self._neighbors.view(dtype)[:num_edges]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

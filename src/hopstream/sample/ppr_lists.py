@@ -16,7 +16,7 @@ from hopstream.arrays import IntArray, offsets_of
 from hopstream.dataset.book import ends_of
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.ppr import NOT_FETCHED
-from hopstream.sample.excluded import ExcludedPairs
+from hopstream.sample.op_requests import ExcludedPairs
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr_settings import PPR, PPRPlan
 from hopstream.sample.slots import SlotMap

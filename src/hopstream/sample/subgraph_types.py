@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import IntArray
 from hopstream.kernels.relabel import repeat_slots
 from hopstream.kernels.trees import pack_neighbors
-from hopstream.sample.excluded import pairs_of_slots, slots_of_pairs
-from hopstream.sample.op_requests import OpRequests
+from hopstream.sample.op_requests import OpRequests, pairs_of_slots, slots_of_pairs
 from hopstream.sample.plan import SamplePlan
 from hopstream.sample.slots import EdgeBuffer, SlotMap
 from hopstream.schema import Direction, EdgeType

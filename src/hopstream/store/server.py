@@ -1,7 +1,9 @@
-"""How are parts served to other machines?
+"""Serves parts to other machines, and ends in time though a client never takes its answer.
 
 A ``StoreServer`` is an Arrow Flight server around a local store. It keeps nothing about its clients: a request is one
 call, a call that ends leaves no trace, and a restarted server goes on where the last one stopped.
+
+The transport waits half a minute for frozen clients, and again when the process ends. Both waits are bounded here.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +29,6 @@ from pyarrow import flight
 from hopstream.checks import OfOneProcess
 from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
-from hopstream.store.closing import Closing
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.security import Location, ServerSecurity
@@ -40,6 +42,34 @@ from hopstream.store.wire import (
     is_askers_fault,
     to_batch,
 )
+
+
+class Closing:
+    """The end of a server, which has begun: new calls are refused, and those under way are answered."""
+
+    def __init__(self, server: flight.FlightServerBase, name: str) -> None:
+        """Begin.
+
+        Args:
+            server: What ends.
+            name: What the thread that waits is called.
+        """
+        self._server = server
+        self._thread = threading.Thread(target=server.shutdown, name=name, daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the server has ended, but not longer; whether it has."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def give_up(self) -> None:
+        """Let the process end without the server, where it has not ended yet."""
+        if self._thread.is_alive():
+            for finalizer in list(getattr(weakref.finalize, "_registry", ())):  # that of pyarrow has no other name
+                if (finalizer.peek() or (None,))[0] is self._server:
+                    finalizer.atexit = False
+
 
 LOG = logging.getLogger(__name__)
 ABORT_S = 2.0

@@ -7,11 +7,10 @@ import pytest
 
 import hopstream
 from hopstream.preparation.halo import node_sets, reach
-from hopstream.preparation.halo.node_sets import NodeSet, chunks_of
+from hopstream.preparation.halo.node_sets import NodeSet, Tables, chunks_of
 from hopstream.preparation.halo.reach import InclusionModel, hottest, row_bytes
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import Parts
-from hopstream.preparation.halo.tables import Tables
 from tests.preparation.audit.forging import OPTIONS, full_graph
 
 

@@ -20,10 +20,10 @@ from hopstream.errors import FormatError, SettingsError, StateError, UnknownName
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked
 from hopstream.preparation.halo import run as halo_run
+from hopstream.preparation.halo.node_sets import Tables
 from hopstream.preparation.halo.reach import InclusionModel
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import Parts
-from hopstream.preparation.halo.tables import Tables
 from tests.dataset.graphs import same_column, tree_of, typed_graphs
 from tests.preparation.audit.forging import OPTIONS, full_graph
 

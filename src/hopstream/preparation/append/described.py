@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from hopstream.arrays import Column, FileRecord, IntArray
-from hopstream.dataset.balance import EdgeCut, PartitionReport
+from hopstream.dataset.balance import EdgeCut, PartitionReport, StageCost
 from hopstream.dataset.book import PartitionBook
-from hopstream.dataset.costs import StageCost
 from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema
 from hopstream.engine.peak import peak_bytes
 from hopstream.graph.checksums import ByteSum, GraphChecksums, appended_sums, array_sum, join_sums

@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import FileRecord, IntArray, offsets_of, write_blocks
+from hopstream.arrays import FileRecord, IntArray, offsets_of, with_blocks, write_blocks
 from hopstream.dataset.book import Delta, EdgeOwner, Overlay, ends_of, neighbor_dtype
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.edge_weights import MAX_SUM, large_sum, row_sums
 from hopstream.dataset.layout import Dataset
 from hopstream.dataset.overlays import RowReader
 from hopstream.dataset.paths import edge_folder, link_folder, node_folder, overlay_folder, split_path
+from hopstream.dataset.regions import RegionWriter, file_record, make_file
 from hopstream.dataset.settings import PartitionSettings
-from hopstream.dataset.stored_columns import EdgeRun, StoredColumn, edge_columns, feature_columns, integers
+from hopstream.dataset.stored_columns import INT64, EdgeRun, StoredColumn, edge_columns, feature_columns, integers
 from hopstream.graph.graph import EdgeTable, Graph
-from hopstream.preparation.append.files import BlockFiles
 from hopstream.preparation.append.node_ids import KeyTable, KnownNodes
 from hopstream.preparation.append.rows import AddedEdges, merged_rows
 from hopstream.schema import Direction, EdgeType, type_label
+
+
+class BlockFiles:
+    """Files of one folder to which blocks of rows are added."""
+
+    def __init__(self, root: Path) -> None:
+        """Write below ``root``; nothing is written yet."""
+        self._root = root
+        self._writer = RegionWriter(root)
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._ends: dict[str, int] = {}
+
+    def add(self, columns: Iterable[StoredColumn]) -> None:
+        """Add the rows of a block; offsets, which begin at 0 in every block, go on from those before."""
+        for column in columns:
+            is_feature = column.path.parent.name == "features"
+            if column.path.name.endswith(".offsets.npy") if is_feature else column.path.name == "indptr.npy":
+                self._add_offsets(column)
+            else:
+                self._add(column)
+
+    def _add_offsets(self, column: StoredColumn) -> None:
+        name = str(column.path)
+        offsets: IntArray = np.concatenate([np.asarray(block, np.int64) for block in column.blocks])
+        offsets = offsets + self._ends.get(name, 0)
+        rows = offsets[1:] if name in self._ends else offsets
+        self._ends[name] = int(offsets[-1])
+        self._add(StoredColumn(path=column.path, dtype=INT64, shape=rows.shape, blocks=[rows]))
+
+    def _add(self, column: StoredColumn) -> None:
+        name, tail = str(column.path), column.shape[1:]
+        if name not in self._shapes:
+            make_file(self._root / column.path, column.dtype, (0, *tail))
+            self._shapes[name], self._dtypes[name] = (0, *tail), column.dtype
+        num_rows = self._shapes[name][0]
+        self._writer.write(column, num_rows)
+        self._shapes[name] = (num_rows + column.shape[0], *tail)
+
+    def finish(self) -> dict[str, FileRecord]:
+        """Give each file the header of its length; path to record."""
+        records: dict[str, FileRecord] = {}
+        for name, shape in self._shapes.items():
+            make_file(self._root / name, self._dtypes[name], shape)
+            record = file_record(name, self._dtypes[name], shape, self._writer.stretches.get(name, []))
+            records[name] = with_blocks(record, self._root / name)
+        return records
+
 
 BLOCK_BYTES = 64 << 20
 EDGE_BYTES = 64

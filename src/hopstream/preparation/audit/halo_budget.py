@@ -16,10 +16,10 @@ from hopstream.dataset.halo_record import Halo, halo_root
 from hopstream.dataset.paths import feature_paths, node_folder
 from hopstream.errors import FormatError, SettingsError
 from hopstream.preparation.audit.files import Files
+from hopstream.preparation.halo.node_sets import Chances, Tables
 from hopstream.preparation.halo.reach import InclusionModel
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import Parts
-from hopstream.preparation.halo.tables import Chances, Tables
 
 BLOCK_ROWS = 1 << 18
 NO_LIMIT = 1 << 62

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from hopstream.arrays import IntArray
 from hopstream.dataset.book import ends_of
 from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
-from hopstream.preparation.halo.node_sets import CHUNK_ROWS, NodeSet, chunks_of
+from hopstream.preparation.halo.node_sets import CHUNK_ROWS, Chances, NodeSet, Tables, chunks_of
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import Parts
-from hopstream.preparation.halo.tables import Chances, Tables
 
 MAX_BUDGET = 1 << 62
 

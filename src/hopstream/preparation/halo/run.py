@@ -24,11 +24,10 @@ from hopstream.engine.peak import watched
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError
 from hopstream.preparation.halo.costs import HaloCosts, feature_bytes_of, halo_allotment, halo_costs, least_memory_bytes
-from hopstream.preparation.halo.node_sets import NodeSet
+from hopstream.preparation.halo.node_sets import NodeSet, Tables
 from hopstream.preparation.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
 from hopstream.preparation.halo.settings import HaloOptions, HaloSettings
 from hopstream.preparation.halo.sources import Parts
-from hopstream.preparation.halo.tables import Tables
 from hopstream.preparation.halo.writing import FileSink, HaloWriter
 from hopstream.uris import local_path
 

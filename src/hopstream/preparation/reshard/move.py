@@ -1,5 +1,7 @@
 """Moves the rows of a stretch of keys from the files of old parts and overlays into those of new parts.
 
+Counting comes first: the counts of all stretches before one say where its own items begin in each new part.
+
 A task takes some blocks of keys, and of these as many rows as fit its memory. What it reads of a column is a stretch of
 each old piece, and what it writes a stretch of each new part. Neighbours get their new ids on the way. All else is
 copied as it is: a row's edges keep their order, and no column says anything of edges outside of the row.
@@ -12,18 +14,61 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, offsets_of, open_array
+from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array
 from hopstream.dataset.balance import MAX_MATRIX_PARTS
-from hopstream.dataset.book import ends_of
+from hopstream.dataset.book import Owner, ends_of
 from hopstream.dataset.regions import RegionWriter
 from hopstream.dataset.rows import INDICES, ColumnFile, RaggedFiles, own_type, owner_folder
 from hopstream.dataset.stored_columns import integers
 from hopstream.engine import task
+from hopstream.kernels.placement import add_amounts
 from hopstream.kernels.segments import count_parts
 from hopstream.kernels.spill import take_ids
 from hopstream.preparation.number_nodes import places_of_parts
 from hopstream.preparation.reshard.reshard_folder import NEW_IDS, ReshardFolder
 from hopstream.preparation.reshard.segments import Moves, Segments, locate
+
+ITEM_BYTES = 32
+"""What counting the elements of one item takes."""
+
+
+@task
+def measure_blocks(args: dict[str, Any]) -> dict[str, Any]:
+    """Count what each new part gets of some blocks, into a file: int64[quantities, blocks, num_parts]."""
+    folder, number = ReshardFolder.of(args), int(args["entity"])
+    first, stop = int(args["first"]), int(args["stop"])
+    entity, num_parts = folder.entities[number], folder.num_parts
+    bounds, ragged = folder.blocks(entity), folder.rows.columns(entity).ragged
+    counts = np.zeros((1 + len(ragged), stop - first, num_parts), np.int64)
+    step = folder.spec.block_rows
+    for block in range(first, stop):
+        for first_key in range(int(bounds[block]), int(bounds[block + 1]), step):
+            stop_key = min(first_key + step, int(bounds[block + 1]))
+            _, segments = locate(folder, entity, first_key, stop_key, np.zeros(num_parts, np.int64))
+            add_amounts(segments.new_parts, segments.counts, counts[0, block - first])
+            for column, per_part in zip(ragged, counts[1:, block - first], strict=True):
+                add_amounts(segments.new_parts, num_elements(folder, entity, column, segments), per_part)
+    write_array(folder.counts_path(number, first), counts)
+    return {}
+
+
+def num_elements(folder: ReshardFolder, entity: Owner, column: RaggedFiles, segments: Segments) -> IntArray:
+    """int64[n], the elements of all items of each row."""
+    found = np.zeros(len(segments.counts), np.int64)
+    num_pieces = len(folder.rows.folders(entity))
+    for first, stop, piece in segments.pieces(folder.spec.piece_items(ITEM_BYTES)):
+        for number, places in places_of_parts(piece.old_pieces, num_pieces):
+            starts, counts = piece.old_starts[places], piece.counts[places]
+            _, lengths = folder.rows.element_spans(entity, column, number, starts, counts)
+            found[first:stop][places] += np.diff(offsets_of(lengths)[offsets_of(counts)])
+    return found
+
+
+def first_places(folder: ReshardFolder, number: int, tasks: list[tuple[int, int]]) -> IntArray:
+    """int64[quantities, num_blocks + 1, num_parts], the sums of what tasks counted before each block."""
+    counts = [np.load(folder.counts_path(number, first)) for first, _ in tasks]
+    sums = np.cumsum(np.concatenate(counts, axis=1), axis=1)
+    return np.concatenate([np.zeros_like(sums[:, :1]), sums], axis=1)
 
 
 @task

@@ -42,8 +42,7 @@ from hopstream.preparation.dataset_job import (
 from hopstream.preparation.dataset_job_folder import budget_of
 from hopstream.preparation.number_nodes import count_of_type, number_type
 from hopstream.preparation.reshard.links import count_links, write_links, write_splits
-from hopstream.preparation.reshard.measure import first_places, measure_blocks
-from hopstream.preparation.reshard.move import move_blocks
+from hopstream.preparation.reshard.move import first_places, measure_blocks, move_blocks
 from hopstream.preparation.reshard.reshard_folder import ReshardFolder
 from hopstream.preparation.reshard.reshard_spec import (
     ReshardSpec,
