@@ -1,4 +1,4 @@
-"""Which names does Hopstream offer to the world?
+"""Public names of Hopstream, loaded when they are first used.
 
 Names are loaded when they are first used, so ``import hopstream`` brings in neither torch nor numba.
 """

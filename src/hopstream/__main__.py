@@ -1,4 +1,4 @@
-"""How is the command run as ``python -m hopstream``?"""
+"""Runs the command as ``python -m hopstream``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must come out even between parts, and how is a cut mended until it does?
+"""Loads that must be even between parts, and the refinement of a cut until they are.
 
 What is to be even is a list of *groups*: the weight of nodes, their edges, node types or the values of a feature, and
 splits. A node counts in each group for one *row*, or for none: its node type, its value, its split. The parts' loads

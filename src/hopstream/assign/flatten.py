@@ -1,4 +1,4 @@
-"""Which undirected graph do METIS and KaMinPar cut, and do streams walk over?
+"""The undirected graph that METIS and KaMinPar cut and that streams walk over.
 
 A typed graph is laid out as one graph, type after type. Every edge is there in both directions, without self loops and
 duplicates, and grouped by node. A graph whose edges fit into the memory given is grouped there; of any other, the

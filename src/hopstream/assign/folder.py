@@ -1,4 +1,4 @@
-"""How do the parts of nodes lie in a folder?
+"""Writes and reads folders with the part of each node.
 
 For each node type ``<type>.npy`` (int32) and ``<type>.txt`` (a part per line), and ``partition_meta.json`` with
 version, number of parts and method. Folders from elsewhere may lack the last, and hold either kind of file.

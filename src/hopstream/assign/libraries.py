@@ -1,4 +1,4 @@
-"""How are KaMinPar and METIS asked to cut a graph?"""
+"""Cuts graphs with KaMinPar and METIS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part owns each node, as files say it, a block at a time or all at once?"""
+"""Reads the part of each node from files, a block at a time or all at once."""
 
 from __future__ import annotations
 

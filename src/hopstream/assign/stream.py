@@ -1,4 +1,4 @@
-"""How are nodes assigned as they go by, with memory for the nodes but not for the edges?"""
+"""Assigns nodes as they go by, with memory for the nodes but not for the edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are nodes and edges added to a dataset from the command line?"""
+"""Verb ``append``: adds nodes and edges to a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are server processes started, watched, and stopped without exception?
+"""Starts, watches and stops server processes; none outlives this process.
 
 Each child reads from a pipe whose other end only this process holds. Where this process dies, in whatever way, the pipe
 is closed by the system and the child stops; so no child outlives the process that started it.

@@ -1,4 +1,4 @@
-"""How does a graph become a chunked graph from the command line?"""
+"""Verb ``chunk``: writes a graph as a chunked graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is what was appended to a dataset folded in from the command line?"""
+"""Verb ``compact``: folds into a dataset what was appended to it."""
 
 from __future__ import annotations
 

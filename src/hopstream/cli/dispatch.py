@@ -1,4 +1,4 @@
-"""How is a chunked graph written as a dataset from the command line, given the part of each node?"""
+"""Verb ``dispatch``: writes a chunked graph as a dataset, given the part of each node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do the parts of a dataset get copies of rows of other parts from the command line?"""
+"""Verb ``halo``: copies rows of other parts into the parts of a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do raw tables become a dataset of one part, and partitions of others one of as many?
+"""Verb ``ingest``: writes raw tables as a dataset of one part, and others' partitions as one of as many.
 
 A dataset of one part is the form in which a raw graph is kept: nodes and edges keep their order, every feature, split
 and edge key is there, and ``hopstream partition`` reads it back.

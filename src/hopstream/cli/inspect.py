@@ -1,4 +1,4 @@
-"""How does a user see what is in a dataset, on disk or served?"""
+"""Verb ``inspect``: shows what a dataset holds, on disk or served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a process kept from taking more memory than it may?"""
+"""Keeps a process from taking more memory than it may."""
 
 from __future__ import annotations
 

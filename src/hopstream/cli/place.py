@@ -1,4 +1,4 @@
-"""How is a dataset spread over several roots from the command line?"""
+"""Verb ``place``: spreads a dataset over several roots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a machine get parts of a dataset from another place, from the command line?"""
+"""Verb ``pull``: copies parts of a dataset from another place to this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a dataset written anew with other parts from the command line, without what it was written from?"""
+"""Verb ``reshard``: writes a dataset anew with other parts, without its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a server that is started from the command line sample for trainers, and what does it leave when it stops?"""
+"""Sampling for trainers by a server that the command started, and its report at the end."""
 
 from __future__ import annotations
 

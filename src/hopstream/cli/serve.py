@@ -1,4 +1,4 @@
-"""How does one process serve parts of a dataset until it is told to stop?"""
+"""Verb ``serve``: serves parts of a dataset from one process until it is stopped."""
 
 from __future__ import annotations
 

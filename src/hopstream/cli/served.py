@@ -1,4 +1,4 @@
-"""From which folder does a server serve which parts, and at which address?"""
+"""Chooses the folder, the parts and the address of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does one watch the servers of a cluster, and what they sample for whom?"""
+"""Verb ``top``: watches the servers of a cluster and what they sample for whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a graph written as a unigraph from the command line?"""
+"""Verb ``unigraph``: writes a graph as a unigraph."""
 
 from __future__ import annotations
 

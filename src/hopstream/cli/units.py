@@ -1,4 +1,4 @@
-"""How are counts, sizes and times shown to people?"""
+"""Texts of counts, sizes and times."""
 
 from __future__ import annotations
 

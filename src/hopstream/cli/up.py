@@ -1,4 +1,4 @@
-"""How are all parts of a dataset served from one machine, by processes that end with the one that started them?"""
+"""Verb ``up``: serves all parts of a dataset from this machine, by processes that end with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a user find out whether a dataset is whole, true, and the graph that it was written from?"""
+"""Verb ``verify``: checks that a dataset is whole, consistent, and the graph that it was written from."""
 
 from __future__ import annotations
 

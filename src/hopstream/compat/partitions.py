@@ -1,4 +1,4 @@
-"""What graph do PyG's or DGL's partitions hold, and how is it cut?"""
+"""Reads the graph that PyG's or DGL's partitions hold, and how it is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are appended deltas written down, in a manifest and on the wire?"""
+"""Records of appended deltas, in a manifest and on the wire."""
 
 from __future__ import annotations
 

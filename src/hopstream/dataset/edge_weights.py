@@ -1,4 +1,4 @@
-"""Which weights can edges be drawn by, and what is stored so that a draw need not add them up?"""
+"""Weights that edges can be drawn by, and what is stored so that a draw need not add them up."""
 
 from __future__ import annotations
 

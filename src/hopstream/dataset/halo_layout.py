@@ -1,4 +1,4 @@
-"""How is the halo of a part opened?"""
+"""Opens the halo of a part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a manifest say of the halo of a dataset, and which files follow from that?
+"""Records of a halo in a manifest, and the files that follow from them.
 
 The halo is not part of the content: a dataset's fingerprint is the same with and without, so processes that have it
 and processes that have not work together. What the record says is covered by a fingerprint of its own.

@@ -1,4 +1,4 @@
-"""Which part owns a key, which id has it, and back?
+"""Looks up the owner and the id of a key, and the key of an id.
 
 A dataset's book is ranges of ids. Which id a key has is written in slices that the parts keep; they are mapped when
 they are first needed.

@@ -1,4 +1,4 @@
-"""How is a dataset opened, and what is in one of its parts?
+"""Opens a dataset, and the arrays of its parts.
 
 Opening reads the manifest; opening a part maps its files after checking that each is there and has the dtype, shape and
 size that the manifest says. What is inside the files is checked by ``verify``, and some of it by ``sample``.

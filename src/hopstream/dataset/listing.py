@@ -1,4 +1,4 @@
-"""Which words are on the lines of a short list that a user wrote, of machines or of roots?"""
+"""Reads the lines of a short list that a user wrote, of machines or of roots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a dataset say of itself, and may it be believed?
+"""Reads, checks and writes the manifest of a dataset.
 
 ``manifest.json`` is written last, so a folder without one is not a dataset. It is checked when it is read: its list of
 files must be the one that follows from its schema and ranges, and its fingerprint must be the one of its content.

@@ -1,4 +1,4 @@
-"""Which parts does a text such as ``0,2-5`` name?"""
+"""Reads texts that name parts, such as ``0,2-5``."""
 
 from __future__ import annotations
 

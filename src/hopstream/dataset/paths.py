@@ -1,4 +1,4 @@
-"""Which files does a dataset have, where are they, and what must each of them hold?
+"""Names the files of a dataset and says what each must hold.
 
 Paths are computed from the schema and the partition book, never taken from a manifest, so that no manifest can name a
 file outside its dataset.

@@ -1,4 +1,4 @@
-"""How do many tasks write one ``.npy`` file, each its own stretch, and what is the checksum of the whole?
+"""Writes stretches of one ``.npy`` file from many tasks, and combines their checksums.
 
 A file is made with its header and its full length; tasks then write stretches that do not overlap. What a stretch holds
 follows from the input alone, so a task that runs again, or twice at once, writes what is there. Checksums of stretches

@@ -1,4 +1,4 @@
-"""Where do parts of a dataset lie that are not in this folder?
+"""Finds the parts of a dataset that lie in other folders.
 
 A dataset may be spread over several roots, each of which has the whole manifest and the folders of some parts.
 ``roots.json`` beside the manifest says which root has which parts. It is not part of the dataset's content.

@@ -1,4 +1,4 @@
-"""What can a user choose when a graph is cut into parts?"""
+"""Settings of cutting a graph into parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which id does each node and edge get, and which edges does each part hold?
+"""Gives each node and edge an id, and each part its edges.
 
 Ids of a type are numbered part by part, and inside a part in the order of keys. Edges are grouped by the id of the end
 that owns them, so a part's edges are one stretch of the whole, and edges of one node keep their original order.

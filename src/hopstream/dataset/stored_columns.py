@@ -1,4 +1,4 @@
-"""Which columns are stored of some nodes or edges, in which files, and block by block with which values?
+"""Lists the columns that are stored of nodes or edges, their files, and their values in blocks.
 
 Whoever writes a dataset, all at once or piece by piece, asks here what to write, so every way writes the same bytes.
 """

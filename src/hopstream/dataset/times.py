@@ -1,4 +1,4 @@
-"""When did an edge come to be, and how are a node's edges brought into the order of time?
+"""Times of edges, and the order of a node's edges by time.
 
 An edge's time is its own, that of the neighbour it leads to, or the later of the two, so the same edge may have another
 time in the other direction.

@@ -1,4 +1,4 @@
-"""Do the arrays of a dataset agree with each other, and with what kernels trust?
+"""Checks that the arrays of a dataset agree with each other and with what kernels rely on.
 
 Checksums say that files are those that were written; this says that they may be used. What one part says of another's
 nodes and edges is compared where both are at hand.

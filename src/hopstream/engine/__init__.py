@@ -1,4 +1,4 @@
-"""Which engine runs a job's tasks: this machine's processes, a Ray cluster, or a Beam runner?"""
+"""Opens the engine that runs a job's tasks: this machine's processes, a Ray cluster, or a Beam runner."""
 
 from __future__ import annotations
 

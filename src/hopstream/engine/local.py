@@ -1,4 +1,4 @@
-"""How are tasks run on this machine: in this process, or in processes of their own?"""
+"""Runs tasks on this machine, in this process or in processes of their own."""
 
 from __future__ import annotations
 

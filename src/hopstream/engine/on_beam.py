@@ -1,4 +1,4 @@
-"""How are tasks run by a Beam runner?
+"""Runs tasks by a Beam runner.
 
 A pipeline has no way back, so what came of a task is a file in a folder that all workers see: ``<name>.json``, the line
 that ``run_line`` makes. Tasks never fail in Beam's eyes, as runners try failed ones again; after the first error a file

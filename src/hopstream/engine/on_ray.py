@@ -1,4 +1,4 @@
-"""How are tasks run on a Ray cluster?
+"""Runs tasks on a Ray cluster.
 
 The one thing that Ray is given to run is ``run_line``, by its name in this package, so every machine needs the same
 version of it. Tasks and outcomes are lines of JSON.

@@ -1,4 +1,4 @@
-"""Does an engine do what jobs rely on? Tasks that try it, each of which does one thing."""
+"""Tasks that check one thing each that jobs rely on in an engine."""
 
 from __future__ import annotations
 

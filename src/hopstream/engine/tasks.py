@@ -1,4 +1,4 @@
-"""What is a task, which function runs it, and how do a task and what came of it travel?
+"""Tasks, the functions that run them, and their form as JSON.
 
 A task is JSON: a name, the kind that names a function of this package, and arguments. No function is ever sent. What
 came of it is JSON too: a result, or an error that is raised again where the task was asked for.

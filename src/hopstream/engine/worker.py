@@ -1,4 +1,4 @@
-"""What does a worker process do? It runs the tasks that come in, one after the other.
+"""Worker process: runs the tasks that come in, one after the other.
 
     python -m hopstream.engine.worker NUM_THREADS
 

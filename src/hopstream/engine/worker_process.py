@@ -1,4 +1,4 @@
-"""How is one worker process started, spoken to and ended?"""
+"""Starts, asks and ends one worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a table of links say of each link besides its ends, and how is it kept while an export runs?
+"""Values that a table of links has beside the ends, kept in files while an export runs.
 
 A file of Arrow that is mapped, so that any number of links is held by no process. Cells of CSV files have no type: a
 column whose cells are all integers is ``int64``, one whose cells are all numbers ``float32``, and others strings.

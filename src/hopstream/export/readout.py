@@ -1,4 +1,4 @@
-"""From which nodes of a sampled subgraph is a prediction read out, and where are its labels?
+"""The nodes of a sampled subgraph that a prediction is read out from, and their labels.
 
 A subgraph is sampled around what is to be predicted, so there is one prediction per graph: its seed, which is the first
 node of its set, or the link between its two seeds.

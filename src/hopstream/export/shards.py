@@ -1,4 +1,4 @@
-"""How is a batch of subgraphs brought into a file, as records of TFRecord or as rows of Parquet?"""
+"""Writes a batch of subgraphs to a file, as records of TFRecord or as rows of Parquet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a batch of seeds, nodes or links, become graph tensors, one per seed?
+"""Samples a batch of seeds, nodes or links, into graph tensors, one per seed.
 
 The seeds' trees are grown together, in one run of the plan. Nodes and edges are then grouped by tree, so that columns
 are fetched in the order in which they are written.

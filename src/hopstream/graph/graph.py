@@ -1,4 +1,4 @@
-"""What is a raw graph in memory: which records, in which order, with which ids?
+"""Records of a raw graph in memory, with the order and the ids of its nodes and edges.
 
 Everything is columnar and frozen. Nodes of a type are numbered by `key`: 0..n-1 in table order. Edges of a type are
 numbered by edge key: their position in ``src_keys`` and ``dst_keys``. Arrays may be memory maps.

@@ -1,4 +1,4 @@
-"""Which nodes or links are for training, for validation and for testing?
+"""Splits nodes or links into training, validation and testing.
 
 Splits are made before a graph is cut into parts, from keys and a seed alone, so they are the same on every machine and
 for every number of parts, and are stored with the graph.

@@ -1,4 +1,4 @@
-"""What did one run of a sampling plan find?"""
+"""Records of the nodes and edges that one run of a sampling plan found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do edges in any order become an undirected graph whose neighbours ascend, without loops and duplicates?
+"""Builds an undirected graph with ascending neighbours, without loops and duplicates, of edges in any order.
 
 [Algorithm] Nodes are cut into cells of as many nodes each, and ends of edges are counted per cell while edges are
     taken. Neighbouring cells make a bucket that fits into a processor's cache. Both directions of every edge are dealt

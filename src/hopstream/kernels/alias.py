@@ -1,4 +1,4 @@
-"""Which edges does a node draw by weight, in constant time per draw?
+"""Draws edges by weight in constant time per draw.
 
 [Algorithm] An alias table: every edge of a row has a place of equal chance, which it shares with one heavier edge. A
     draw takes a place, and one more number tells which of the two. A draw of an edge that is not eligible, or without

@@ -1,4 +1,4 @@
-"""How are edges grouped by one of their ends?
+"""Groups edges by one of their ends.
 
 [Algorithm] Counting sort by the grouping end: one pass counts, one pass places. Edges of one node keep their original
     order.

@@ -1,4 +1,4 @@
-"""How are rows of a column collected from the parts that hold them?
+"""Collects rows of a column from the parts that hold them.
 
 [Algorithm] Rows are copied as words (8, 4, 2 or 1 bytes, the largest that divides a row), so one kernel serves every
     dtype and shape. Every cache line of a row is prefetched ``ROWS_AHEAD`` rows ahead: 8 are

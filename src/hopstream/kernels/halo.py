@@ -1,4 +1,4 @@
-"""Which nodes lie around a part, how likely is each to be sampled, and where in a halo is an id?
+"""Finds the nodes around a part, how likely each is sampled, and the place of an id in a halo.
 
 [Algorithm] Sets of nodes are bitmaps of one bit per node, one hop after the other. Chances of being sampled spread
     along edges as products of chances of not being sampled (Kaler et al., "Communication-Efficient Graph Neural

@@ -1,4 +1,4 @@
-"""Where does every random bit come from?
+"""Makes every random bit.
 
 [Algorithm] SplitMix64's finalizer over a counter, and 128-bit multiplication to bring 64 bits into a range.
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014; Lemire, "Fast random

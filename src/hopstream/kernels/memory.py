@@ -1,4 +1,4 @@
-"""How do kernels reach many parts' mapped arrays, and ask for memory before they need it?
+"""Reaches many parts' mapped arrays from kernels, and asks for memory before it is needed.
 
 A part is a set of mapped arrays. A kernel that works across parts is given a table of addresses and lengths, one row
 per part, because numba would compile a new kernel for every number of parts if it were given a tuple of arrays.

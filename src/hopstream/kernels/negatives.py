@@ -1,4 +1,4 @@
-"""Which nodes are drawn as ends of links that are not there?
+"""Draws nodes as ends of links that are not there.
 
 [Algorithm] One draw per (seed, position, turn): uniform by 128-bit multiplication; in proportion to weights by binary
     search in their running sums for the first one above a uniform number. A node of weight 0 has the sum of the node

@@ -1,4 +1,4 @@
-"""Where is the newest row of a node, if something was appended to its part?
+"""Finds the newest row of a node whose part was appended to.
 
 [Algorithm] A bit for each node says whether it has a newer row, and beside each word of 64 bits stands how many nodes
     have one before it. So the rank of the node among these is known from one place, and its newest row is the entry of

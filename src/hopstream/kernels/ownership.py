@@ -1,4 +1,4 @@
-"""Do these ids belong to parts that are here?"""
+"""Checks that ids belong to parts that are here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which position comes i-th in a shuffled order, without storing the order?
+"""Finds the i-th position of a shuffled order without storing the order.
 
 [Algorithm] A Feistel network over the smallest even number of bits that can hold ``n`` values is a permutation of those
     values whatever its round function; values outside ``[0, n)`` are sent through again until they fall inside (cycle

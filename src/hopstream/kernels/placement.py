@@ -1,4 +1,4 @@
-"""Which part takes the next node of a stream, given where its neighbours went?
+"""Chooses the part of the next node of a stream by where its neighbours went.
 
 [Algorithm] Linear deterministic greedy (LDG): the part with the most neighbours of the node, each counted by the share
     of the part that is still free. Source: Stanton, Kliot, "Streaming graph partitioning for large distributed graphs",

@@ -1,4 +1,4 @@
-"""Which nodes does personalised PageRank reach from a seed, and with which scores?
+"""Walks of personalised PageRank: the nodes that are reached from a seed, and their scores.
 
 [Algorithm] Forward push: a walk is one seed (in one channel) with a residual and a score per node reached. A node whose
     residual is large enough for its degree keeps it as score and passes ``1 - alpha`` of it on to its neighbours.

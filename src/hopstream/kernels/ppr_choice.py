@@ -1,4 +1,4 @@
-"""Which of the nodes that walks reached does each seed keep?
+"""Chooses the nodes that each seed keeps of those that walks reached.
 
 [Algorithm] Channel by channel, then what is left: a heap of bounded size whose root is the worst node kept. Then a heap
     sort by score. Nodes of equal score keep the order in which they were reached, so the choice does not depend on ids.

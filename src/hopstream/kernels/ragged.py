@@ -1,4 +1,4 @@
-"""How are ragged rows copied to where others say that they belong?
+"""Copies ragged rows to given places.
 
 [Algorithm] Rows are copied word by word, in the order in which they were read, to places that are known ahead.
 [Cost] Each row is read once and written once, wherever it goes.

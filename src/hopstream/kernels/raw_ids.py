@@ -1,4 +1,4 @@
-"""Into which bucket does a raw id fall, and how are rows brought together by bucket?
+"""Deals raw ids out to buckets, and brings rows together by bucket.
 
 [Algorithm] FNV-1a over the bytes of a string, and SplitMix64's finalizer, because FNV's high bits are poor in short
     strings. Ranges of strings are found by binary search among the strings that separate them. Rows are grouped by a

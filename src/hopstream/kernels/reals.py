@@ -1,4 +1,4 @@
-"""How do draws become real numbers that are the same on every machine?
+"""Turns draws into real numbers that are the same on every machine.
 
 [Algorithm] 53 bits of a draw as a fraction; the logarithm by argument reduction and fdlibm's polynomial; the normal
     quantile by Wichura's rational approximations, good to 1e-15. Only operations that IEEE 754 rounds exactly

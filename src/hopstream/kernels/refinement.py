@@ -1,4 +1,4 @@
-"""Which nodes change parts so that everything that is to be even is so, at the least cost in cut edges?
+"""Moves nodes between parts until all loads are even, at the least cost in cut edges.
 
 [Algorithm] What a part holds above its limits, each as a share of the total of its kind and all added up, is the
     excess. A node moves if that does not raise the excess, and the edges that it cuts are fewer than a price per unit

@@ -1,4 +1,4 @@
-"""Which edges, labels and features does an R-MAT graph have?
+"""Draws the edges, labels and features of an R-MAT graph.
 
 [Algorithm] Each edge walks down ``scale`` levels of the adjacency matrix's quadtree and picks a quadrant at each with
     probabilities a, b, c, d; the corner it arrives at is its (source, destination). Sixteen random bits decide a level,

@@ -1,4 +1,4 @@
-"""In which order are the edges of a row, and what do their weights add up to so far?
+"""Orders the edges of a row, and sums their weights.
 
 [Algorithm] A stable merge sort of positions, from the bottom up, over runs of 16 that insertion makes; a row that is in
     order already is passed over after one look. Running sums are added one after the other, in stored order.

@@ -1,4 +1,4 @@
-"""Which few of a row's edges have the smallest variates?
+"""Selects the few edges of a row with the smallest variates.
 
 [Algorithm] A heap of the ``count`` smallest seen so far, largest on top, in two arrays that the caller owns; equal
     variates count by position. Afterwards the positions are sorted: by insertion where they are few, else by heap.

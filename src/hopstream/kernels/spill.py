@@ -1,4 +1,4 @@
-"""How are nodes numbered and edges dealt out to stretches of ids, a piece at a time, and put in order again?
+"""Numbers nodes, deals edges out to stretches of ids, and puts them in order again.
 
 [Algorithm] Counting sorts, all stable. A piece of edges is grouped by the bucket (a stretch of ids) of the owning end;
     later the pieces' shares of a bucket are placed row by row, in the order of the pieces, so edges of one row keep

@@ -1,4 +1,4 @@
-"""How is a request cut by owner, and how are the owners' answers put back in the request's order?
+"""Splits a request by owner, and puts the owners' answers back in the request's order.
 
 [Algorithm] Cutting is a counting sort of positions by part; putting back copies whole rows or whole runs to where the
     carried positions say. Rows are copied as bytes, because a row that came over the wire may start at any address.

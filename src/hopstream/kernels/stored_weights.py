@@ -1,4 +1,4 @@
-"""What does an edge weigh, exactly?
+"""Computes what an edge weighs, exactly, from what is stored.
 
 [Algorithm] Weights are read where the part stores them, in the dtype they have there. Kernels are given the address and
     the place of the dtype in ``WEIGHT_DTYPES``, so that one compiled kernel serves all dtypes.

@@ -1,4 +1,4 @@
-"""How do nodes of trees become one number each, and numbers nodes again?
+"""Packs nodes of trees into one number each, and unpacks them.
 
 [Algorithm] A node of a tree is ``tree << tree_shift | id``, one int64, so that what relabels ids relabels pairs too.
 [Cost] One pass over the data, at the speed of memory.

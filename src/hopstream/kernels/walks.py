@@ -1,4 +1,4 @@
-"""Which of the neighbours that a walk could go to next does a walk with a memory go to?
+"""Chooses the next node of a walk with a memory among the neighbours.
 
 [Algorithm] A second-order walk that came from t and stands at v goes to a neighbour x in proportion to the weight of
     the edge times a bias: 1/p where x is t, 1 where t leads to x, 1/q elsewhere. By rejection: candidates are drawn

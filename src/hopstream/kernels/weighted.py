@@ -1,4 +1,4 @@
-"""Which edges does a node draw in proportion to their weights, by their running sums?
+"""Draws edges in proportion to their weights, by their running sums.
 
 [Algorithm] With replacement: binary search of a row's running sums. Without: successive sampling, that is every draw
     is in proportion to the weights of the edges not drawn yet. While no more than half of the row's weight is drawn, by

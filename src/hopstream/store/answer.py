@@ -1,4 +1,4 @@
-"""How does a server answer one request, frame by frame?
+"""Answers one request on a server, frame by frame.
 
 Every answer is a stream of frames of about ``frame_bytes``. A frame carries pieces: runs of rows of the requests, each
 with the position at which it starts. The next frame is gathered only when the last one is on its way, so a server's

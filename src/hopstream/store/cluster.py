@@ -1,4 +1,4 @@
-"""Which servers hold which parts, and how is a store over all of them opened?"""
+"""Cluster files: the servers of each part, and a store over all of them."""
 
 from __future__ import annotations
 

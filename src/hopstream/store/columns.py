@@ -1,4 +1,4 @@
-"""How are rows of a column gathered from the parts that hold it?"""
+"""Gathers rows of a column from the parts that hold it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can any store be asked, near or far?
+"""Contract of all stores, near or far.
 
 Requests and replies are frozen records of arrays. ``LocalStore``, ``RemoteStore`` and ``RoutedStore`` all honour this
 contract, and one class of tests runs against each of them. Replies answer the ids of a request in the order of the

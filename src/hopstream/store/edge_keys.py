@@ -1,4 +1,4 @@
-"""Which edges of a dataset have given keys, where nothing but the parts' own columns says so?"""
+"""Finds the edges that have given keys, by the parts' own columns."""
 
 from __future__ import annotations
 

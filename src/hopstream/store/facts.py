@@ -1,4 +1,4 @@
-"""What does a server say of the store it serves?"""
+"""Record of what a server says of the store that it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are rows of parts that are not here answered from the copies that parts here have of them?
+"""Answers for rows of parts that are not here from the copies that parts here have of them.
 
 The halos of the parts here are taken for parts of a graph of their own, whose ids are *rows*: positions in the lists of
 copied nodes, one halo after the other. So the kernels that draw and gather over parts serve halos too; keys, by which

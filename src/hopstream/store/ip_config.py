@@ -1,4 +1,4 @@
-"""Which machines does a file of addresses name, and which of their servers serve which parts?
+"""Reads files of addresses: machines, and the parts that their servers serve.
 
 The file is DGL's: a line per machine, ``ip [port] [num_servers]``. The servers of one machine listen at consecutive
 ports and all serve the same parts, so that one stands in for another.

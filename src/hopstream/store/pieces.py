@@ -1,4 +1,4 @@
-"""How are requests and answers cut into pieces that are small enough to be sent?"""
+"""Cuts requests and answers into pieces that are small enough to be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the frames of an answer put together, and is the answer one that the request can have?
+"""Assembles the frames of an answer, and checks that the request can have such an answer.
 
 A server is believed only as far as its answer fits the request: pieces must come in order and cover every row once,
 arrays must have the dtypes and shapes that follow from the request, and ids must be in range.

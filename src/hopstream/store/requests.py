@@ -1,4 +1,4 @@
-"""Is this a request that the dataset can answer, and of which dtypes will the answer be?"""
+"""Checks that the dataset can answer a request, and finds the dtypes of the answer."""
 
 from __future__ import annotations
 

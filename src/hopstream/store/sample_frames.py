@@ -1,4 +1,4 @@
-"""How does a request for neighbours look in a frame, and in which calls is it sent?
+"""Writes and reads requests for neighbours as frames, and cuts them into calls.
 
 Ids, trees and times are rows: they are cut together. Excluded pairs and candidates go with every piece of their
 request, the pairs without those of nodes that the piece does not expand.

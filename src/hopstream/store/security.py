@@ -1,4 +1,4 @@
-"""Who may listen where, and how do client and server know each other?
+"""Addresses, tokens and certificates of servers and clients.
 
 A server that others can reach needs TLS, so that nobody reads along, and a token or client certificates, so that nobody
 else asks. Loopback needs neither.

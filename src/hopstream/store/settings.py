@@ -1,4 +1,4 @@
-"""What can a user choose when a store is opened or served?"""
+"""Settings of stores that are opened or served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a request cut by part, and how are the parts' answers put back in the request's order?
+"""Splits a request by part, and puts the parts' answers back in the request's order.
 
 Rows of fixed width are never put back: whoever answers writes them straight to the rows they belong to. Neighbours and
 ragged columns are kept as they come and put back once, when all lengths are known.

@@ -1,4 +1,4 @@
-"""Can this dataset draw neighbours the way a request asks for?"""
+"""Checks that a dataset can draw neighbours the way a request asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much is asked of others, and how much of it do the halos here answer?"""
+"""Counts what is asked of other servers, and what halos here answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are files listed, read and written in a folder of any file system or object store?
+"""Lists, reads and writes files in a folder of any file system or object store.
 
 ``Place`` names itself in every error, and a file appears in it whole: it is written beside its name and renamed. Object
 stores do not rename; there an object appears when its writer closes it, and one that went wrong is removed again.

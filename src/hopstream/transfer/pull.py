@@ -1,4 +1,4 @@
-"""How does a machine get parts of a dataset from another place, such as an object store, before it serves them?"""
+"""Copies parts of a dataset from another place, such as an object store, before they are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do the statistics of examples look as one page?"""
+"""Renders the statistics of examples as one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a user find out what is wrong with a GraphSchema, and with examples that should be of it?"""
+"""Verb ``tfgnn validate``: checks a GraphSchema, and examples against it."""
 
 from __future__ import annotations
 

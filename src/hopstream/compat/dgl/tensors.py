@@ -1,4 +1,4 @@
-"""How do arrays become tensors, and the other way round? torch is loaded when the first one is made."""
+"""Converts arrays to tensors and back; torch is loaded when the first tensor is made."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How are nodes and edges added to a dataset that is there?"""
+"""Adds nodes and edges to a dataset."""

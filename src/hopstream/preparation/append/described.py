@@ -1,4 +1,4 @@
-"""What does a manifest say of a dataset to which something was added?"""
+"""Writes the manifest of a dataset to which something was added."""
 
 from __future__ import annotations
 

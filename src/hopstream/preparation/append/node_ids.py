@@ -1,4 +1,4 @@
-"""What is known of the nodes of a dataset that is being appended to: ids, keys and times, of old nodes and new ones?"""
+"""Ids, keys and times of the nodes of a dataset that is appended to, old ones and new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are nodes and edges added to a dataset, and why does nobody ever see half of it?
+"""Adds nodes and edges to a dataset, so that nobody ever sees half of it.
 
 New nodes become a part of their own. Old nodes that get edges get complete new rows, which are written beside the old
 ones as overlays. All of that is written in the work folder beside the dataset, moved to places that no manifest names

@@ -1,4 +1,4 @@
-"""How are rows of a column that lies in several parts put together, compared and summed up?"""
+"""Reads, compares and sums rows of a column that lies in several parts."""
 
 from __future__ import annotations
 

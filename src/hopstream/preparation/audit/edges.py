@@ -1,4 +1,4 @@
-"""Is every edge there once per direction, at the part of its end, between the right nodes?
+"""Checks that every edge is there once per direction, at its owner, between the right nodes.
 
 Edges are compared by key, a window of keys at a time: what the parts hold of a window is gathered in one walk over
 their edges. So memory follows the window, and the number of walks the number of windows.

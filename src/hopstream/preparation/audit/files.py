@@ -1,4 +1,4 @@
-"""Is every file of a dataset there, the one that was written, and are there no others?"""
+"""Checks that every file of a dataset is there and is the one that was written, and that there are no others."""
 
 from __future__ import annotations
 

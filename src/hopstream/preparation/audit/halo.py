@@ -1,4 +1,4 @@
-"""Are the copies that parts have of rows of others what the owners say, and all that there should be?"""
+"""Checks the copies that parts have of rows of others against their owners."""
 
 from __future__ import annotations
 

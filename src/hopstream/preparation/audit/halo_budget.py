@@ -1,4 +1,4 @@
-"""Are the rows that a part has copies of within a budget the likeliest, and is the budget used up?
+"""Checks that the rows of a halo with a budget are the likeliest, and that the budget is used up.
 
 How likely rows are is worked out as when they were chosen; that they were chosen well is checked by comparing each row
 that is left out with those that are there.

@@ -1,4 +1,4 @@
-"""Which nodes must the halo of a part have, by a slow walk over all edges?
+"""Finds the nodes that the halo of a part must have, by a slow walk over all edges.
 
 It shares no code with what writes halos, which marks the neighbours of the nodes of each hop in bitmaps: here all rows
 of all parts are walked once per hop, a stretch at a time.

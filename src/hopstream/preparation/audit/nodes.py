@@ -1,4 +1,4 @@
-"""Is every node there once, where the book says, with the features and splits of the source?"""
+"""Checks that every node is there once, where the book says, with the features and splits of the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was checked of a dataset, how much of it is wrong, where, and what could not be checked?"""
+"""Records of what was checked of a dataset, what is wrong, where, and what could not be checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is stored of each edge what follows from it: ranges, order, times, weights, keys of neighbours?"""
+"""Checks what is stored of each edge: ranges, order, times, weights, keys of neighbours."""
 
 from __future__ import annotations
 

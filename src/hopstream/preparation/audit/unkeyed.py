@@ -1,4 +1,4 @@
-"""Which key has each stored edge of a dataset that does not keep the keys of edges?
+"""Finds the key of each stored edge of a dataset that does not keep the keys of edges.
 
 Edges are stored node by node in the order of times, then keys. So whoever knows the edges in the order of their keys,
 the source or the links, knows the key of each that is stored, as long as a node has as many edges as it should have.

@@ -1,4 +1,4 @@
-"""Which nodes and edges lie around a part of a graph in memory, as DGL counts hops?
+"""Finds the nodes and edges around a part of a graph in memory, as DGL counts hops.
 
 Edges belong to the part of their destination. Around a part lie the sources of its edges, their sources, and so on,
 with the edges between them; and, one step only, the destinations of edges that leave the part.

@@ -1,4 +1,4 @@
-"""Which nodes of other parts lie within so many hops of a part, and which are likely to be sampled?"""
+"""Finds the nodes of other parts within some hops of a part, and those that are likely to be sampled."""
 
 from __future__ import annotations
 

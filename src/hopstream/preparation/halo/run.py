@@ -1,4 +1,4 @@
-"""How does a finished dataset get a halo, or another one, so that whoever looks finds the old state or the new one?
+"""Gives a finished dataset a halo, or another one, so that nobody ever sees half of it.
 
 The new halo is written beside the old one, in folders of another number; then the manifest is replaced, which names
 them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and goes first.

@@ -1,4 +1,4 @@
-"""How are rows of any part read, a stretch at a time, to be copied into halos?"""
+"""Reads rows of any part, a stretch at a time, to be copied into halos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the rows of other parts that a part keeps copies of written, or compared with what was written?"""
+"""Writes the rows of a halo, or compares them with what was written."""
 
 from __future__ import annotations
 

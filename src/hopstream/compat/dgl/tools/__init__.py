@@ -1,1 +1,1 @@
-"""Which scripts of DGL's folder ``tools`` prepare a graph, and what are they here? ``python -m`` runs each."""
+"""The scripts of DGL's folder ``tools`` that prepare a graph; ``python -m`` runs each."""
