@@ -149,7 +149,7 @@ def test_a_bug_in_an_operation_of_a_server_process_is_told(typed_case: Case) -> 
     with ServerProcess(typed_case.root) as process, RemoteStore(process.location) as store:
         request = encode_frame({"op": "fail", "dataset": store.dataset_id})
         with pytest.raises(RemoteError, match="ZeroDivisionError: a bug in the server") as caught:
-            store._channel.call(request, 20, "fail()", SplitReader(1))
+            store._connection.call(request, 20, "fail()", SplitReader(1))
         assert 'raise ZeroDivisionError("a bug in the server")' in caught.value.remote_traceback
 
 
@@ -198,7 +198,7 @@ def test_closing_lets_go_who_waits_for_a_frozen_server(typed_case: Case) -> None
             threads = [threading.Thread(target=record, args=(ask, errors)) for ask in asked]
             for thread in threads:
                 thread.start()
-            wait_until(lambda: store._channel._num_calls == len(asked), "all calls are under way")
+            wait_until(lambda: store._connection._num_calls == len(asked), "all calls are under way")
             started = time.monotonic()
             routed.close()
             for thread in threads:
@@ -206,7 +206,7 @@ def test_closing_lets_go_who_waits_for_a_frozen_server(typed_case: Case) -> None
             assert time.monotonic() - started < 5
             assert ["closed" in str(error) for error in errors] == [True] * len(asked)
             process.thaw()
-            wait_until(lambda: store._channel._num_calls == 0, "the store's own threads have left")
+            wait_until(lambda: store._connection._num_calls == 0, "the store's own threads have left")
             assert (out == 7).all()
         with pytest.raises(StoreUnavailable, match="closed"):
             store.sample(one_sample())
@@ -231,7 +231,7 @@ def test_closing_waits_until_calls_that_are_being_answered_have_left(typed_case:
                 thread.start()
             wait_until(partial(is_reading, store), "an answer is being read")
             store.close()
-            assert not store._channel._streams
+            assert not store._connection._streams
             for thread in threads:
                 thread.join(20)
             assert [str(error).rsplit(" ", 1)[1] for error in errors if "closed" not in str(error)] == []
@@ -239,7 +239,7 @@ def test_closing_waits_until_calls_that_are_being_answered_have_left(typed_case:
 
 
 def is_reading(store: RemoteStore) -> bool:
-    return bool(store._channel._streams)
+    return bool(store._connection._streams)
 
 
 def ask_on(store: RemoteStore, request: FetchRequest) -> None:

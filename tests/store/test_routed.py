@@ -396,7 +396,7 @@ def test_a_store_that_is_too_busy_is_asked_again_after_its_replicas(
     with ExitStack() as stack:
         servers = [stack.enter_context(StoreServer(typed_case.shared())) for _ in times]
         stores = [RemoteStore(server.location) for server in servers]
-        attempts = [make_busy(store._channel, of_one) for store, of_one in zip(stores, times, strict=True)]
+        attempts = [make_busy(store._connection, of_one) for store, of_one in zip(stores, times, strict=True)]
         for number in is_gone:
             servers[number].close()
             attempts[number] = []
@@ -408,7 +408,7 @@ def test_a_store_that_is_too_busy_is_asked_again_after_its_replicas(
 def test_stores_that_stay_too_busy_are_told_at_the_deadline(typed_case: Case) -> None:
     with StoreServer(typed_case.shared()) as server:
         store = RemoteStore(server.location)
-        make_busy(store._channel, ALWAYS)
+        make_busy(store._connection, ALWAYS)
         with RoutedStore([store], StoreSettings(timeout_s=0.5)) as routed, pytest.raises(StoreUnavailable) as caught:
             routed.split("paper", "train")
     assert isinstance(caught.value, StoreBusy)

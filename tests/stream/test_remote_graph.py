@@ -222,7 +222,7 @@ def test_servers_that_are_too_busy_for_a_while_cost_no_batch(timed_parts: dict[i
         node_loader(remote_graph(served.locations), batch_size=24) as far,
     ):
         session: Any = far._setup.session
-        attempts = [make_busy(server.channel, 3) for server in session._servers]
+        attempts = [make_busy(server.connection, 3) for server in session._servers]
         assert [flat(batch) for batch in far] == wanted
         assert [sum(refused) for refused in attempts] == [3] * num_servers
 
@@ -236,7 +236,7 @@ def test_a_loader_is_made_by_servers_that_are_too_busy_at_first(
 
     def busy_at_first(session: Any, server: Any, **options: Any) -> int:
         if len(attempts) < num_servers:
-            attempts.append(make_busy(server.channel, 2))
+            attempts.append(make_busy(server.connection, 2))
         return init(session, server, **options)
 
     monkeypatch.setattr(client.RemoteSession, "_init", busy_at_first)
