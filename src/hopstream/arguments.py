@@ -90,7 +90,7 @@ def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str], other:
         other: Names that are refused, options of other loaders among them, and what to do instead.
 
     Raises:
-        SettingsError: It is one of ``other``; the message says what stands for it here.
+        SettingsError: It is one of ``other``; the message says what to write instead.
         TypeError: Nobody has it; the message says which one may be meant.
     """
     known = set(known)

@@ -58,7 +58,7 @@ class DataCheck:
         Args:
             config: What the JSON file says.
             reference: The source.
-            findings: Who is told.
+            findings: Collects what is wrong.
             parts: The parts.
         """
         self._config, self._reference, self._findings = config, reference, findings
@@ -200,7 +200,7 @@ def compare_edges(
         parts: What the parts hold.
         owners: int32[n], the part of each source, or None where it does not matter: it does where edges between parts
             are in none; and of each destination.
-        findings: Who is told.
+        findings: Collects what is wrong.
     """
     for first, src_keys, dst_keys in reference.ends(edge_type, 0, reference.num_edges[edge_type] if parts else 0):
         of_edges = _owners_of(dst_keys, owners[1])

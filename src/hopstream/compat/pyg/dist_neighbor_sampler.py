@@ -1,4 +1,4 @@
-"""Samples a graph of which each rank holds a partition."""
+"""Samples a graph whose partitions are held by ranks, one each."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class RankStore:
 
 
 def check_reach(locations: Sequence[str]) -> None:
-    """Refuse ranks of which some serve where only their own machine reaches them; all ranks come to the same error.
+    """Refuse ranks that serve at a loopback address while others are elsewhere; all ranks raise the same error.
 
     It happens where rank 0's machine knows its own name as a loopback address, as Debian's do.
     """

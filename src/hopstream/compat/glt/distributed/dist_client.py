@@ -97,7 +97,7 @@ class Session:
             failures.append(error)
         try:
             if tells:
-                # Server 0 knows who has left, so it is told last.
+                # Server 0 keeps the record of who has left, so this client leaves it last.
                 for server in reversed(range(self.num_servers)):
                     try:
                         self.request(server, "exit")

@@ -63,7 +63,7 @@ class StorageServer:
         """Serve a dataset's parts, and wait until all servers of the session do.
 
         Args:
-            dataset: The parts; ``num_partitions`` servers are waited for, of which this is ``partition_idx``.
+            dataset: The parts. This is server ``partition_idx``; it waits for all ``num_partitions`` servers.
             methods: What clients may call by name.
             meeting: Where the session meets.
             num_clients: How many clients there will be; 0 where they come and go, and may all be away.

@@ -107,7 +107,7 @@ class SentBook:
 
     Attributes:
         numbers: int64[n], where the range of each partition ends, or the partition of each id.
-        partition_idx: The partition of whoever has a book of ranges; None for a table.
+        partition_idx: The partition of the process, where the book has ranges; None for a table.
     """
 
     numbers: IntArray
