@@ -263,16 +263,6 @@ def column_schema(column: Column) -> FeatureSchema:
     )
 
 
-def column_checksum(column: Column) -> int:
-    """CRC-32C of a column's values, and of its offsets where it has any, in C order."""
-    total = google_crc32c.Checksum()
-    for array in (column.values, column.offsets) if isinstance(column, RaggedArray) else (column,):
-        step = max(1, CHUNK_BYTES * len(array) // max(1, array.nbytes))
-        for start in range(0, len(array), step):
-            total.update(array[start : start + step].tobytes())
-    return int.from_bytes(total.digest(), "big")
-
-
 def extend_checksum(checksum: int, array: Array) -> int:
     """CRC-32C of what a checksum was taken of, followed by an array's values in C order."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

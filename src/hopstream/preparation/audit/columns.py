@@ -80,7 +80,7 @@ def _differing_items(got: Array, want: Array) -> IntArray:
 
 
 class ColumnSum:
-    """The CRC-32C of a column that is handed over in blocks, as ``column_checksum`` takes it of the whole."""
+    """The CRC-32C of a column's values, and of its offsets where it has any, taken block by block."""
 
     def __init__(self, feature: FeatureSchema) -> None:
         """Start."""
