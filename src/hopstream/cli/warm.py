@@ -14,14 +14,28 @@ from hopstream.cli.units import plural_text
 
 if TYPE_CHECKING:
     from hopstream.graph.graph import Graph
+    from hopstream.schema import EdgeType
 
 NUM_NODES, NUM_EDGES = 60, 400
+_TABLES = """{
+  "nodes": {"user": {"files": "user.csv", "id": "id", "features": ["age", "bio"]}, "tag": {"from_edges": true}},
+  "edges": [
+    {"type": ["user", "likes", "user"], "files": "likes.csv", "src": "src", "dst": "dst",
+     "features": ["stars", "note"]},
+    {"type": ["user", "wears", "tag"], "files": "likes.csv", "src": "src", "dst": "note"}
+  ]
+}"""
+LIKES, WEARS = ("user", "likes", "user"), ("user", "wears", "tag")
+_SPEC = """
+seed_op <op_name: "seed" node_set_name: "user">
+sampling_ops <op_name: "hop" input_op_names: "seed" edge_set_name: "likes" sample_size: 3 strategy: RANDOM_UNIFORM>
+"""
 
 
 def run(json: JsonFlag = False) -> None:
-    """Compile what preparation, servers and loaders need, and keep it in NUMBA_CACHE_DIR or the user's cache folder.
+    """Compile all kernels, and keep them in NUMBA_CACHE_DIR or the user's cache folder.
 
-    Small graphs go through all of it. What is compiled already is only loaded.
+    Small graphs go through preparation, servers, loaders and exports. What is compiled already is only loaded.
     """
     from hopstream.kernels.compiling import cache_folder
 
@@ -38,6 +52,7 @@ def run(json: JsonFlag = False) -> None:
 
 
 def _write_datasets(folder: Path) -> None:
+    from hopstream.ingest.synthetic import rmat_graph
     from hopstream.preparation.write import write_parts
     from hopstream.schema import EDGE
 
@@ -45,6 +60,8 @@ def _write_datasets(folder: Path) -> None:
     columns: dict[str, Any] = {"time_attr": "time", "weight_attr": "weight", "neighbor_keys": True, "links": (EDGE,)}
     write_parts(_make_graph(), folder / "timed", num_parts=2, method="hash", direction="both", **columns)
     write_parts(_make_graph(), folder / "streamed", num_parts=2, method="ldg", direction="both", **columns)
+    even: dict[str, Any] = {"method": "fennel", "balance_edges": True, "balance_splits": True}
+    write_parts(rmat_graph(6, num_features=2, num_classes=2), folder / "even", num_parts=2, **even)
 
 
 def _make_graph() -> Graph:
@@ -76,8 +93,11 @@ def _serve(folder: Path) -> None:
     for name in ("plain", "timed"):
         with closing(LocalStore(open_dataset(folder / name))) as store, StoreServer(store) as server:
             settings = StoreSettings(prefer_local=False)
-            with NeighborLoader(server.location, [3, 2], store_settings=settings, **_LOADING) as loader:
-                list(loader)
+            for is_disjoint in (False, True):
+                with NeighborLoader(
+                    server.location, [3, 2], disjoint=is_disjoint, store_settings=settings, **_LOADING
+                ) as loader:
+                    list(loader)
 
 
 def _load(folder: Path) -> None:
@@ -85,7 +105,7 @@ def _load(folder: Path) -> None:
     from hopstream.load.loader import NeighborLoader
 
     times: dict[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
-    with NeighborLoader(folder / "plain", [3, 2], **_LOADING) as loader:
+    with NeighborLoader(folder / "plain", [3, 2], shuffle=True, **_LOADING) as loader:
         list(loader)
     ways: list[dict[str, Any]] = [
         {}, {"disjoint": True}, {"weight_attr": "weight"}, {"weight_attr": "weight", "sampling": "top_k"},
@@ -99,10 +119,12 @@ def _load(folder: Path) -> None:
 
 def _load_links(folder: Path) -> None:
     from hopstream.load.links import LinkNeighborLoader
+    from hopstream.sample.negatives import NegativeSampling
 
+    weighted = NegativeSampling("binary", 1, dst_weight=[1.0] * NUM_NODES)
     ways: list[dict[str, Any]] = [{}, {"weight_attr": "weight"}]
     for options in ways:
-        for negatives in ("binary", "triplet"):
+        for negatives in ("binary", "triplet", weighted):
             with LinkNeighborLoader(
                 folder / "timed", [3, 2], neg_sampling=negatives, exclude_links=True, batch_size=16, collate="numpy",
                 **options,
@@ -116,7 +138,10 @@ def _walk(folder: Path) -> None:
 
     with PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy") as loader:
         list(loader)
-    ways: list[dict[str, Any]] = [{}, {"p": 2.0, "q": 0.5}, {"weight_attr": "weight"}]
+    ways: list[dict[str, Any]] = [
+        {}, {"p": 2.0, "q": 0.5}, {"p": 1e-3, "q": 1e3, "weight_attr": "weight"}, {"weight_attr": "weight"},
+        {"restart_probability": 0.2},
+    ]  # fmt: skip
     for options in ways:
         random_walks(folder / "timed", range(NUM_NODES), length=4, **options)
 
@@ -127,6 +152,7 @@ def _prepare_in_pieces(folder: Path) -> None:
 
     from hopstream.engine.settings import WorkSettings
     from hopstream.ingest.chunked.writing import write_chunked
+    from hopstream.load.loader import NeighborLoader
     from hopstream.preparation.append.run import append
     from hopstream.preparation.audit.run import verify_dataset
     from hopstream.preparation.compact import compact
@@ -140,10 +166,63 @@ def _prepare_in_pieces(folder: Path) -> None:
     prepare(source, folder / "prepared", num_parts=2, method="ldg", work=WorkSettings(num_workers=0), **columns)
     of_edges: dict[str, Any] = {"time": np.arange(4), "weight": np.ones(4)}
     append(folder / "prepared", edges={EDGE: (np.arange(4), np.arange(4, 8), of_edges)})
+    with NeighborLoader(folder / "prepared", [3, 2], **_LOADING) as loader:
+        list(loader)
     compact(folder / "prepared", num_workers=0)
     reshard(folder / "prepared", folder / "cut", num_parts=3, method="hash", num_workers=0)
     add_halo(folder / "cut", hops=1)
     verify_dataset(folder / "cut")
+
+
+def _sample_with_halo(folder: Path) -> None:
+    """Sample and fetch from one part with copies of rows of the other, which a server has."""
+    from hopstream.dataset.layout import open_dataset
+    from hopstream.load.loader import NeighborLoader
+    from hopstream.preparation.halo.run import add_halo
+    from hopstream.store.local import LocalStore
+    from hopstream.store.remote import RemoteStore
+    from hopstream.store.routed import RoutedStore
+    from hopstream.store.server import StoreServer
+    from hopstream.store.settings import StoreSettings
+
+    add_halo(folder / "plain", hops=0, features="all", budget="1KB")
+    add_halo(folder / "timed", hops=1, features="all")
+    for name in ("plain", "timed"):
+        dataset = open_dataset(folder / name)
+        with closing(LocalStore(dataset, [1])) as far, StoreServer(far) as server:
+            stores = [LocalStore(dataset, [0]), RemoteStore(server.location, StoreSettings(prefer_local=False))]
+            with RoutedStore(stores) as store, NeighborLoader(store, [3, 2], **_LOADING) as loader:
+                list(loader)
+
+
+def _export(folder: Path) -> None:
+    """Prepare typed tables with string ids, export subgraphs of them, and read these back."""
+    from hopstream.export.run import export_subgraphs
+    from hopstream.load.examples import ExampleLoader
+    from hopstream.load.ppr import PPRLoader
+    from hopstream.preparation.prepare import prepare
+    from hopstream.sample.ppr_settings import PPRSettings
+    from hopstream.tfgnn.tfrecord import example_blocks
+
+    tables = folder / "tables"
+    tables.mkdir()
+    names = [f"n{number:02d}" for number in range(NUM_NODES)]
+    rows = [f"{name},{number},word {number}" for number, name in enumerate(names)]
+    (tables / "user.csv").write_text("\n".join(["id,age,bio", *rows]))
+    edges = [f"{name},{names[-number]},{number}.5,note {number % 5}" for number, name in enumerate(names)]
+    (tables / "likes.csv").write_text("\n".join(["src,dst,stars,note", *edges]))
+    (tables / "metadata.json").write_text(_TABLES)
+    (tables / "spec.pbtxt").write_text(_SPEC)
+    prepare(tables, folder / "users", num_parts=2, method="hash", direction="out")
+    report = export_subgraphs(folder / "users", tables / "spec.pbtxt", folder / "samples/train.tfrecord", num_workers=0)
+    with ExampleLoader(report.paths, schema=report.schema_path, batch_size=8, collate="numpy") as loader:
+        list(loader)
+    for _ in example_blocks(report.paths):
+        pass
+    channels: dict[EdgeType | tuple[EdgeType, ...], float] = {LIKES: 0.5, WEARS: 0.5}
+    settings = PPRSettings(direction="out", typed_channel_ratios=channels)
+    with PPRLoader(folder / "users", "user", settings, batch_size=16, collate="numpy") as loader:
+        list(loader)
 
 
 _LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
@@ -154,5 +233,7 @@ STEPS: Mapping[str, Callable[[Path], None]] = {
     "links": _load_links,
     "walks": _walk,
     "preparation in pieces": _prepare_in_pieces,
+    "halos": _sample_with_halo,
+    "exports": _export,
 }
 """What is done in turn, by its name; each finds the datasets that the first one wrote."""
