@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from benchmarks.processes import watch
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.kernels.hashing import derive_seed
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import derive_seed, permute_range
 from hopstream.kernels.rmat import draw_edges
 
 NUM_PARTS, NUM_FEATURES, NUM_CHUNKS = 4, 100, 8

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from benchmarks.harness import Figures, read_options, repeat, report
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import permute_range
 
 NUM_SLOTS = 1 << 26
 NUM_DEPENDENT_READS = 1 << 21

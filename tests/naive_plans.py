@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.graph.graph import Graph
-from hopstream.graph.subgraph import Subgraph
+from hopstream.graph.graph import Graph, Subgraph
 from hopstream.kernels.hashing import derive_seed
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan, SeedNodes
 from hopstream.schema import Direction, EdgeType

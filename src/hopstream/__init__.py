@@ -15,26 +15,23 @@ if TYPE_CHECKING:
     from hopstream.export.run import export_subgraphs
     from hopstream.export.unigraph import write_unigraph
     from hopstream.graph.graph import Graph
-    from hopstream.graph.held_out import hold_out_links
-    from hopstream.graph.splits import split_links, split_nodes
+    from hopstream.graph.splits import hold_out_links, split_links, split_nodes
     from hopstream.ingest import graph_from_arrays, graph_from_data
     from hopstream.ingest.chunking.run import chunk_tables
     from hopstream.ingest.edge_lists import graph_from_edge_list
     from hopstream.ingest.objects.networkx_graphs import graph_from_networkx, graph_to_networkx
-    from hopstream.ingest.objects.ogb import graph_from_ogb
     from hopstream.ingest.objects.sparse_matrices import graph_from_scipy
+    from hopstream.ingest.ogb_folder import graph_from_ogb
     from hopstream.ingest.synthetic import rmat_graph
     from hopstream.load.ablp import ABLPLoader
     from hopstream.load.embeddings import open_embeddings
-    from hopstream.load.example_dataset import ExampleDataset
-    from hopstream.load.examples import ExampleLoader
+    from hopstream.load.examples import ExampleDataset, ExampleLoader
     from hopstream.load.files import graph_from_ogb_folder, read_graph, read_ogb_links
     from hopstream.load.layerwise import infer_layerwise
     from hopstream.load.links import LinkNeighborLoader
-    from hopstream.load.loader import NeighborLoader
+    from hopstream.load.loader import NeighborLoader, RandomNodeLoader
     from hopstream.load.partitions import load_partition, load_partition_feats
     from hopstream.load.ppr import PPRLoader
-    from hopstream.load.random_nodes import RandomNodeLoader
     from hopstream.load.rank_splits import rank_links, rank_nodes
     from hopstream.preparation.append.run import append
     from hopstream.preparation.audit.run import verify_dataset
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
     from hopstream.preparation.prepare import prepare
     from hopstream.preparation.reshard.reshard_job import reshard
     from hopstream.preparation.write import write_parts
-    from hopstream.sample.negatives import NegativeSampling
+    from hopstream.sample.negative_pairs import NegativeSampling
     from hopstream.sample.ppr_settings import PPRSettings
     from hopstream.sample.walks import random_walks, walk_batches
     from hopstream.store import open_store
@@ -116,16 +113,16 @@ __all__ = [
 _MODULE_OF = {
     "ABLPLoader": "hopstream.load.ablp",
     "ClientSecurity": "hopstream.store.security",
-    "ExampleDataset": "hopstream.load.example_dataset",
+    "ExampleDataset": "hopstream.load.examples",
     "ExampleLoader": "hopstream.load.examples",
     "Graph": "hopstream.graph.graph",
     "HaloSettings": "hopstream.preparation.halo.settings",
     "LinkNeighborLoader": "hopstream.load.links",
-    "NegativeSampling": "hopstream.sample.negatives",
+    "NegativeSampling": "hopstream.sample.negative_pairs",
     "NeighborLoader": "hopstream.load.loader",
     "PPRLoader": "hopstream.load.ppr",
     "PPRSettings": "hopstream.sample.ppr_settings",
-    "RandomNodeLoader": "hopstream.load.random_nodes",
+    "RandomNodeLoader": "hopstream.load.loader",
     "RemoteGraph": "hopstream.stream.client",
     "StoreSettings": "hopstream.store.settings",
     "add_halo": "hopstream.preparation.halo.run",
@@ -138,11 +135,11 @@ _MODULE_OF = {
     "graph_from_data": "hopstream.ingest",
     "graph_from_edge_list": "hopstream.ingest.edge_lists",
     "graph_from_networkx": "hopstream.ingest.objects.networkx_graphs",
-    "graph_from_ogb": "hopstream.ingest.objects.ogb",
+    "graph_from_ogb": "hopstream.ingest.ogb_folder",
     "graph_from_ogb_folder": "hopstream.load.files",
     "graph_from_scipy": "hopstream.ingest.objects.sparse_matrices",
     "graph_to_networkx": "hopstream.ingest.objects.networkx_graphs",
-    "hold_out_links": "hopstream.graph.held_out",
+    "hold_out_links": "hopstream.graph.splits",
     "infer_layerwise": "hopstream.load.layerwise",
     "load_partition": "hopstream.load.partitions",
     "load_partition_book": "hopstream.dataset.key_book",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import hopstream
-from hopstream.assign.dataset_source import open_dataset_source
 from hopstream.assign.run import assign_folder
+from hopstream.assign.source import open_dataset_source
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.ingest.chunked import open_chunked, write_chunked

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hopstream.assign import dataset_source as assign_dataset
 from hopstream.assign import run as assign
-from hopstream.assign.dataset_source import open_dataset_source
+from hopstream.assign import source as assign_dataset
 from hopstream.assign.owners import read_owners
 from hopstream.assign.run import assign_folder, assign_nodes
+from hopstream.assign.source import open_dataset_source
 from hopstream.assign.weights import node_weights
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.errors import ChecksumError, FormatError, SchemaError

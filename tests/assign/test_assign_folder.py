@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import hopstream
-from hopstream.assign.folder import META, AssignMeta, read_meta
-from hopstream.assign.owners import read_owners
+from hopstream.assign.owners import META, AssignMeta, read_meta, read_owners
 from hopstream.assign.run import assign_folder, assign_owners
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError

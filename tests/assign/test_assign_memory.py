@@ -16,11 +16,11 @@ from hopstream.ingest.chunked import write_chunked
 
 PROGRAM = """
 import json, sys
-from hopstream.engine.allotment import rounded_up
-from hopstream.engine.peak import peak_bytes, watched
+from hopstream.engine.settings import rounded_up
+from hopstream.engine.machine import peak_bytes, watched
 from hopstream.ingest.chunked import open_chunked
 from hopstream.assign.run import assign_folder
-from hopstream.assign.memory import assign_needs
+from hopstream.assign.libraries import assign_needs
 from hopstream.dataset.settings import PartitionSettings
 settings = PartitionSettings(num_parts=2, **json.loads(sys.argv[5]))
 least = rounded_up(assign_needs(*map(int, sys.argv[3:5]), settings).alone_bytes)

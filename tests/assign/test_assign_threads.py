@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.assign import dataset_source as assign_dataset
+from hopstream.assign import source as assign_dataset
 from hopstream.assign import source as assign_source
-from hopstream.assign.dataset_source import open_dataset_source
 from hopstream.assign.run import assign_nodes
-from hopstream.assign.source import AssignSource
+from hopstream.assign.source import AssignSource, open_dataset_source
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.errors import SchemaError
 from hopstream.graph.graph import Graph

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hopstream.assign import buckets, flatten
+from hopstream.assign import flatten
 from hopstream.assign.flatten import Adjacency, AdjacencyBuilder, type_offsets
 from hopstream.assign.source import source_of
 from hopstream.errors import SettingsError
@@ -58,9 +58,9 @@ def test_adjacency_is_the_same_for_any_buckets_and_threads(
 ):
     graph = community_graph(rng, 900, 6000)
     wanted = naive.undirected_neighbors(graph)
-    monkeypatch.setattr(buckets, "BUCKET_ENDS", bucket_ends)
-    monkeypatch.setattr(buckets, "BLOCK_EDGES", 700)
-    monkeypatch.setattr(buckets, "CELL_BITS", 7)
+    monkeypatch.setattr(flatten, "BUCKET_ENDS", bucket_ends)
+    monkeypatch.setattr(flatten, "BLOCK_EDGES", 700)
+    monkeypatch.setattr(flatten, "CELL_BITS", 7)
     with adjacency_of(graph, num_threads=num_threads) as found:
         ((_, _, neighbors),) = found.blocks()
     assert neighbors.tolist() == [neighbor for row in wanted.values() for neighbor in row]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hopstream.assign.buckets import in_threads
+from hopstream.assign.flatten import in_threads
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hopstream.cli import main, progress
-from hopstream.cli.children import Child, Children
+from hopstream.cli.up import Child, Children
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.preparation.write import write_parts
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from hopstream.cli import children as children_module
-from hopstream.cli.children import Child, Children, stop_signals
+from hopstream.cli import up as children_module
+from hopstream.cli.up import Child, Children, stop_signals
 from hopstream.errors import StoreUnavailable
 
 DEADLINE_S = 30.0

@@ -15,10 +15,9 @@ import pytest
 import hopstream
 from hopstream.assign.run import assign_folder
 from hopstream.cli import main
-from hopstream.engine import allotment
-from hopstream.engine.allotment import Allotment
+from hopstream.engine import settings
 from hopstream.engine.machine import Machine
-from hopstream.engine.settings import memory_bytes
+from hopstream.engine.settings import Allotment, memory_bytes
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.preparation.append.run import append
 from hopstream.preparation.dataset_job_folder import REST_BYTES
@@ -140,7 +139,7 @@ ONE_PROCESS = ("halo", "assign", "verify")
 @pytest.mark.parametrize("num_processors", [1, 2, 64, 192])
 def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, free_bytes):
     machine = Machine(num_processors=num_processors, free_bytes=free_bytes)
-    for module in (allotment, import_module("hopstream.preparation.prepare")):
+    for module in (settings, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: machine)
     got: dict[str, Allotment] = {}
 
@@ -158,7 +157,7 @@ def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, 
     for verb, (module, call) in CHOOSERS.items():
 
         def choose(*args: Any, verb: str = verb) -> None:
-            got[verb] = allotment.allot(*args)
+            got[verb] = settings.allot(*args)
             raise PlannedError
 
         with monkeypatch.context() as patch, pytest.raises(PlannedError):
@@ -177,7 +176,7 @@ def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, 
 def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, capsys, verb):
     """Not ``partition``, which holds the graph in memory without ``--memory``."""
     tiny = Machine(num_processors=64, free_bytes=100 * 10**6)
-    for module in (allotment, import_module("hopstream.preparation.prepare")):
+    for module in (settings, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: tiny)
     assert main([*map(str, words_of(verb, world, tmp_path / "out"))]) == 2
     assert "100.0 MB of memory are free; " in capsys.readouterr().err
@@ -185,7 +184,7 @@ def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, ca
 
 def test_the_plan_says_what_was_chosen_and_why(world, tmp_path, monkeypatch, capsys):
     small = Machine(num_processors=64, free_bytes=700 * 10**6)
-    for module in (allotment, import_module("hopstream.preparation.prepare")):
+    for module in (settings, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: small)
     assert main([*map(str, words_of("dispatch", world, tmp_path / "out"))]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[0] == "memory")

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from hopstream.cli.census import Census, census_of_dataset, degrees_of_dataset
-from hopstream.cli.page import render_page
-from hopstream.cli.plots import (
+from hopstream.cli.page import (
     MAX_BARS,
     MAX_HEAT_PARTS,
     MAX_NUMBERED_PARTS,
@@ -22,6 +21,7 @@ from hopstream.cli.plots import (
     degree_plot,
     heat_map,
     histogram_plot,
+    render_page,
 )
 from hopstream.cli.units import bytes_text
 from hopstream.dataset.layout import open_dataset

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.dataset import listing
-from hopstream.dataset.listing import read_listing
+from hopstream.dataset import chunks
+from hopstream.dataset.chunks import read_listing
 from hopstream.errors import FormatError
 
 
@@ -28,7 +28,7 @@ def test_lines_comments_and_blanks(tmp_path: Path):
     ],
 )
 def test_what_is_no_list(tmp_path: Path, monkeypatch, data: bytes, message: str):
-    monkeypatch.setattr(listing, "MAX_FILE_BYTES", 19)
+    monkeypatch.setattr(chunks, "MAX_FILE_BYTES", 19)
     path = tmp_path / "list"
     with pytest.raises(FormatError, match="list is missing; write a line 'name' for each thing"):
         read_listing(path, "thing", "name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopstream.dataset.part_numbers import parse_parts
+from hopstream.dataset.chunks import parse_parts
 from hopstream.errors import SettingsError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopstream.dataset.layout import open_dataset
-from hopstream.dataset.roots import Root, Roots, is_here, parse_roots, read_roots
+from hopstream.dataset.paths import Root, Roots, is_here, parse_roots, read_roots
 from hopstream.errors import FormatError, SettingsError
 from hopstream.preparation.audit.run import verify_dataset
 from hopstream.preparation.write import write_parts

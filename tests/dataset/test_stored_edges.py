@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopstream.arrays import RaggedArray
-from hopstream.dataset import chunks, edge_weights, times
+from hopstream.dataset import chunks, stored_columns
 from hopstream.dataset.book import ends_of
 from hopstream.dataset.layout import PartArrays, open_dataset
 from hopstream.dataset.read_back import read_dataset
@@ -126,8 +126,8 @@ def test_chunks_do_not_show(tmp_path, rng, monkeypatch):
     options = {"num_parts": 3, "method": "random", "direction": "both", **EVERYTHING}
     whole = write_parts(graph, tmp_path / "a", **options)
     monkeypatch.setattr(chunks, "CHUNK_ITEMS", 7)
-    monkeypatch.setattr(times, "CHUNK_ROWS", 5)
-    monkeypatch.setattr(edge_weights, "CHUNK_ROWS", 5)
+    monkeypatch.setattr(stored_columns, "CHUNK_ROWS", 5)
+    monkeypatch.setattr(stored_columns, "CHUNK_ROWS", 5)
     assert write_parts(graph, tmp_path / "b", **options).dataset_id == whole.dataset_id
     open_dataset(tmp_path / "a", verify=True)
     assert_same_graph(read_dataset(tmp_path / "a"), graph)

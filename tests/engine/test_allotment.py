@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from hopstream.engine.allotment import Choice, Needs, allot, least_bytes
 from hopstream.engine.machine import Machine
-from hopstream.engine.settings import MEMORY_SHARE, WorkerSettings, memory_bytes
+from hopstream.engine.settings import MEMORY_SHARE, Choice, Needs, WorkerSettings, allot, least_bytes, memory_bytes
 from hopstream.errors import SettingsError
 
 GB = 10**9

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from hopstream.engine import Task
-from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.local import local_engine
+from hopstream.engine.tasks import Job, digest_of, job_digest
 from hopstream.errors import SettingsError, StateError
 from tests.engine.contract import PROBE, echoes
 
@@ -18,7 +18,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from hopstream.engine import Task, open_engine
-from hopstream.engine.job import Job
+from hopstream.engine.tasks import Job
 
 folder, count, until = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 

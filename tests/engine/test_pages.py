@@ -10,7 +10,7 @@ import pytest
 
 from hopstream import arrays
 from hopstream.arrays import open_array, release_pages, write_array
-from hopstream.engine import Task, peak
+from hopstream.engine import Task, machine
 from hopstream.engine.local import local_engine
 from tests.engine.contract import PROBE
 
@@ -43,7 +43,7 @@ for _ in range(60):
 
 
 def resident_file_bytes():
-    return peak._bytes_of(os.getpid(), peak.FILES)
+    return machine._bytes_of(os.getpid(), machine.FILES)
 
 
 def test_pages_are_let_go_of_and_come_back(tmp_path, monkeypatch):
@@ -52,8 +52,8 @@ def test_pages_are_let_go_of_and_come_back(tmp_path, monkeypatch):
     mapped = open_array(tmp_path / "values.npy")
     before = resident_file_bytes()
     assert np.array_equal(mapped, wanted) and resident_file_bytes() > before + wanted.nbytes // 2
-    monkeypatch.setattr(peak, "MAPPED_BYTES", 0)
-    peak.let_go_of_pages()
+    monkeypatch.setattr(machine, "MAPPED_BYTES", 0)
+    machine.let_go_of_pages()
     assert resident_file_bytes() < before + wanted.nbytes // 2
     assert np.array_equal(mapped, wanted)
 
@@ -83,9 +83,9 @@ def test_who_watches_memory_lets_go_of_pages(tmp_path, monkeypatch):
     write_array(tmp_path / "values.npy", np.arange(NUM_VALUES))
     mapped = open_array(tmp_path / "values.npy")
     before = resident_file_bytes()
-    monkeypatch.setattr(peak, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(machine, "MAPPED_BYTES", 0)
     mapped.sum()
-    with peak.watched():
+    with machine.watched():
         ends = time.monotonic() + SOON_S
         while resident_file_bytes() > before + mapped.nbytes // 2:
             assert time.monotonic() < ends

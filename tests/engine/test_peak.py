@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from hopstream.engine import peak as peak_module
-from hopstream.engine.peak import own_bytes, peak_bytes, watched
+from hopstream.engine import machine as peak_module
+from hopstream.engine.machine import own_bytes, peak_bytes, watched
 
 MB = 1 << 20
 GROW = "import sys; block = bytearray(150 << 20); print('grown', flush=True); sys.stdin.read()"

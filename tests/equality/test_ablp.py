@@ -9,7 +9,7 @@ import pytest
 
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.ablp import ABLPLoader
-from hopstream.load.random_nodes import RandomNodeLoader
+from hopstream.load.loader import RandomNodeLoader
 from hopstream.load.setup import SubgraphLoader
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.store.contract import Store

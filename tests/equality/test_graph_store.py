@@ -17,11 +17,10 @@ import pytest
 
 from hopstream.load.ablp import ABLPLoader
 from hopstream.load.links import LinkNeighborLoader
-from hopstream.load.loader import NeighborLoader
+from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
-from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.load.setup import SubgraphLoader
-from hopstream.sample.negatives import NegativeSampling
+from hopstream.sample.negative_pairs import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.stream.client import RemoteGraph
 from tests.load.graphs import CITES, KNOWS, RATED_BY, RATES, flat

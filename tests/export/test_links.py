@@ -9,8 +9,7 @@ import pytest
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.export.plan import plan_of_spec, starts_from_links
-from hopstream.export.readout import declare_link_readout, with_readout_values
+from hopstream.export.plan import declare_link_readout, plan_of_spec, starts_from_links, with_readout_values
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SEEDS, SeedNodes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hopstream import graph_from_arrays
-from hopstream.export import tasks
+from hopstream.export import export_folder
 from hopstream.export.run import export_subgraphs
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.preparation.write import write_parts
@@ -90,16 +90,16 @@ def test_poor_seeds_do_not_make_blocks_of_rich_ones_large(tmp_path: Path, num_th
 def test_no_block_has_too_much(tmp_path: Path, monkeypatch, num_threads: int):
     write_uneven_world(tmp_path)
     sizes: list[tuple[int, int]] = []
-    real = tasks._block
+    real = export_folder._block
 
     def block(*args):
         made = real(*args)
         sizes.append((made.last - made.first, made.encoded.num_bytes))
         return made
 
-    monkeypatch.setattr(tasks, "_block", block)
-    monkeypatch.setattr(tasks, "BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr(tasks, "MOST_BYTES", 2 << 20)
+    monkeypatch.setattr(export_folder, "_block", block)
+    monkeypatch.setattr(export_folder, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(export_folder, "MOST_BYTES", 2 << 20)
     seeds = [0] * 1500 + [1, 2, 3] * 8 + [0] * 100 + [4]
     made = {}
     for file_format in ("tfrecord", "parquet"):

@@ -12,8 +12,7 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.export import raw_ids
 from hopstream.export.raw_ids import RawIndex, as_bytes
-from hopstream.export.seed_tables import array_batches
-from hopstream.export.seeds import NodeIds
+from hopstream.export.seeds import NodeIds, array_batches
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore

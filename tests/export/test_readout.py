@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SchemaError
-from hopstream.export.readout import add_seed_readout, declare_seed_readout
+from hopstream.export.plan import add_seed_readout, declare_seed_readout
 from hopstream.export.samples import SAMPLE_ID, SEED_ID, declare_ids, sample_id_of, with_seed_ids
 from hopstream.tfgnn.graph_schema import check_schema, parse_schema
 from hopstream.tfgnn.graph_tensor import GraphPieces, NodePieces, decode_graph, encode_graphs

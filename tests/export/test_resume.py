@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hopstream.errors import SettingsError
+from hopstream.export import export_folder
 from hopstream.export import run as run_module
-from hopstream.export import tasks
 from hopstream.export.run import export_subgraphs
 from tests.export.worlds import digests, some_seeds, write_world
 from tests.killing import kill_again_and_again, left_beside, run_until
@@ -131,7 +131,7 @@ def test_leftovers_of_killed_workers_are_swept(world: Path):
 
 def test_shards_are_on_the_disk_before_they_have_their_names(world: Path, monkeypatch):
     there: list[int] = []
-    monkeypatch.setattr(tasks, "sync", lambda path: there.append(len(list((world / "got").glob("x-*")))))
+    monkeypatch.setattr(export_folder, "sync", lambda path: there.append(len(list((world / "got").glob("x-*")))))
     exported(world)
     assert there == list(range(12))
 
@@ -147,7 +147,7 @@ def test_progress_counts_seeds(world: Path):
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
 def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in_part: bool):
     from hopstream.engine.atomic_folder import WorkFolder
-    from hopstream.engine.job import JOB_FILE
+    from hopstream.engine.tasks import JOB_FILE
 
     def end(self):
         if is_removed_in_part:

@@ -12,8 +12,8 @@ import pytest
 
 from hopstream.engine.atomic_folder import open_work
 from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, StateError
+from hopstream.export import export_folder, samples
 from hopstream.export import run as run_module
-from hopstream.export import samples, tasks
 from hopstream.export import seeds as seeds_module
 from hopstream.export.on_beam import SeedSampler
 from hopstream.export.plan import plan_of_spec
@@ -100,7 +100,7 @@ def test_who_writes_does_not_matter(world: Path, options):
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_files_are_the_same_bytes(world: Path, monkeypatch, file_format: str, compression: str):
     """Also where the dataset is cut otherwise, and where threads make blocks ahead."""
-    monkeypatch.setattr(tasks, "BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(export_folder, "BLOCK_BYTES", 1 << 14)
     options = {"file_format": file_format, "compression": compression, "seed_ids": True}
     exported(world, **options)
     (world / "again").mkdir()
@@ -283,9 +283,11 @@ def test_a_full_disk_is_told_and_gone_on_from(world: Path, monkeypatch):
         raise OSError(28, os.strerror(28), str(world / "out" / "x"))
 
     with monkeypatch.context() as patch:
-        real = tasks.open_shard
+        real = export_folder.open_shard
         opened: list[str] = []
-        patch.setattr(tasks, "open_shard", lambda *a, **b: full() if opened else (opened.append("x"), real(*a, **b))[1])
+        patch.setattr(
+            export_folder, "open_shard", lambda *a, **b: full() if opened else (opened.append("x"), real(*a, **b))[1]
+        )
         with pytest.raises(OSError, match="No space left"):
             exported(world)
     assert sorted(p.name for p in (world / "out").iterdir()) == [

@@ -15,8 +15,15 @@ import pytest
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.export import seeds as seeds_module
-from hopstream.export.seed_tables import LINK_COLUMNS, SeedTable, array_batches, digest_of_seeds
-from hopstream.export.seeds import NodeIds, read_seeds, write_seeds
+from hopstream.export.seeds import (
+    LINK_COLUMNS,
+    NodeIds,
+    SeedTable,
+    array_batches,
+    digest_of_seeds,
+    read_seeds,
+    write_seeds,
+)
 from hopstream.store import open_store
 from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.tfrecord import RecordWriter
@@ -103,7 +110,7 @@ def test_any_number_at_once(parts: Path, tmp_path: Path, monkeypatch):
     """Seeds are looked up in several passes over several blocks; the first of two nodes of one name is it."""
     monkeypatch.setattr(seeds_module, "SEEDS_AT_ONCE", 2)
     monkeypatch.setattr(seeds_module, "NODES_AT_ONCE", 4)
-    monkeypatch.setattr("hopstream.export.seed_tables.BATCH_ROWS", 2)
+    monkeypatch.setattr("hopstream.export.seeds.BATCH_ROWS", 2)
     np.save(tmp_path / "g.npy", np.array(NAMES))
     assert keys_of(parts, tmp_path, SeedTable.of(tmp_path / "g.npy")) == KEYS
     np.save(tmp_path / "h.npy", np.array([*NAMES, "x"]))
@@ -184,7 +191,7 @@ def test_digests_are_of_values():
     others = [["seed", "1000001"], ["1", "2"], [1, 3], [12], ["se", "ed1000000"]]
     assert len({digest(made), digest([1, 2]), *map(digest, others)}) == 2 + len(others)
     program = (
-        "import numpy as np; from hopstream.export.seed_tables import *;"
+        "import numpy as np; from hopstream.export.seeds import *;"
         "print(digest_of_seeds(array_batches(np.array(['seed', '1000000'], object), 'seeds')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

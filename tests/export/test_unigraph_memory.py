@@ -15,7 +15,7 @@ MIB = 1 << 20
 GIVEN = 160 * MIB
 WRITING = """
 import sys
-from hopstream.cli.memory import bound_memory
+from hopstream.cli.sampling import bound_memory
 from hopstream.export.unigraph import write_unigraph
 write_unigraph(sys.argv[2], sys.argv[3] + "-warm", num_shards=2)
 bound_memory(int(sys.argv[4]))

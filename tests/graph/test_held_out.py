@@ -11,8 +11,7 @@ from hopstream.arrays import RaggedArray
 from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.graph.held_out import hold_out_links
-from hopstream.graph.splits import split_links
+from hopstream.graph.splits import hold_out_links, split_links
 from hopstream.ingest.npz import read_npz, write_npz
 from hopstream.preparation.write import write_parts
 from tests.dataset.timed_graphs import KNOWS, LIKES, RATES, timed_graph

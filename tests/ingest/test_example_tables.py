@@ -9,8 +9,7 @@ import pytest
 
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.ingest.example_tables import ExampleTables, is_parquet
-from hopstream.tfgnn.example import encode_examples
-from hopstream.tfgnn.example_lists import decode_examples
+from hopstream.tfgnn.example import decode_examples, encode_examples
 
 
 def write(path, first, count, list_type=pa.list_):

@@ -12,8 +12,7 @@ from hopstream.cli import main
 from hopstream.errors import FormatError, MissingDependencyError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import write_chunked
-from hopstream.ingest.objects.ogb import graph_from_ogb
-from hopstream.ingest.ogb_folder import is_ogb_folder, read_ogb_folder
+from hopstream.ingest.ogb_folder import graph_from_ogb, is_ogb_folder, read_ogb_folder
 from hopstream.schema import EDGE, NODE
 from tests.conftest import mapped_file
 from tests.ingest import ogb_folders as layouts

@@ -12,8 +12,9 @@ import pytest
 
 from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.ingest import read_graph
+from hopstream.ingest import tables as nodes_and_edges
 from hopstream.ingest.chunking.run import chunk_tables
-from hopstream.ingest.raw_tables import files, nodes_and_edges
+from hopstream.ingest.raw_tables import files
 from hopstream.ingest.tables import TableSettings, read_tables
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

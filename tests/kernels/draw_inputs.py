@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.kernels.draw_records import Nodes, Tables
-from hopstream.kernels.eligible import Filter, filter_sets
+from hopstream.kernels.eligible import Filter, Nodes, Tables, filter_sets
 
 NOTHING = np.empty(0, np.int64)
 NO_TABLE = np.empty((0, 2), np.int64)

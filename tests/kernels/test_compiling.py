@@ -14,7 +14,7 @@ from numba.core.errors import TypingError
 
 from hopstream import kernels
 from hopstream.kernels.compiling import cache_folder, source_digest
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import permute_range
 from tests.load.graphs import local_store, make_plain_graph
 
 FOLDER = Path(kernels.__file__).parent
@@ -38,7 +38,7 @@ import threading
 import numba
 import numpy as np
 
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import permute_range
 
 
 @numba.njit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopstream.kernels.csc import count_mapped, group_mapped
+from hopstream.kernels.adjacency import count_mapped, group_mapped
 from tests import naive
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopstream.kernels.draw_records import Draws, Nodes, Scratch, Variates, Weights
-from hopstream.kernels.eligible import count_eligible, filter_sets
+from hopstream.kernels.eligible import Draws, Nodes, Scratch, Variates, Weights, count_eligible, filter_sets
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.stored_weights import weight_kind
+from hopstream.kernels.weighted import weight_kind
 from hopstream.schema import EDGE
 from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest
 from hopstream.store.drawing import DRAWS

@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopstream.kernels.example_lists import (
+from hopstream.kernels.examples import (
+    BYTES_LIST,
+    FLOAT_LIST,
+    INT64_LIST,
     MISSING,
+    UNUSUAL,
     count_values,
     locate_lists,
     read_float_lists,
     read_int_lists,
     read_string_lists,
 )
-from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST, UNUSUAL
 from hopstream.tfgnn.messages import EXAMPLE, message_class
 
 NAMES = ["a", "bb", "cc", "ddd"]

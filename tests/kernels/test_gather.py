@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
+from hopstream.kernels.lookups import first_unowned
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.ownership import first_unowned
 
 CUTS = [[50], [20, 0, 25, 5], [0, 50]]
 

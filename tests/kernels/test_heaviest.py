@@ -11,7 +11,7 @@ import pytest
 from hopstream.kernels.eligible import NodeFilter
 from hopstream.kernels.heaviest import TOO_FAR, num_ranks, select_heaviest, take_heaviest
 from hopstream.kernels.smallest import offer, sort_by_variate
-from hopstream.kernels.stored_weights import UNREADABLE, WEIGHT_DTYPES, weight_kind
+from hopstream.kernels.weighted import UNREADABLE, WEIGHT_DTYPES, weight_kind
 from tests import naive_weighted
 from tests.kernels.draw_inputs import excluding
 

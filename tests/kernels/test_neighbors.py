@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hopstream.kernels.draw_records import Draws
+from hopstream.kernels.eligible import Draws
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import draw_neighbors, edge_ranges
 from tests import naive

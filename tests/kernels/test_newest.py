@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopstream.kernels.newest import WORD_BITS, find_newest, mark_nodes
+from hopstream.kernels.lookups import WORD_BITS, find_newest, mark_nodes
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))

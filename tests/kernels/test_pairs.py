@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hopstream.kernels.lookups import find_edges
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.pairs import find_edges
 from tests.kernels.draw_inputs import make_nodes, make_tables
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import permute_range
 
 
 def order_of(num_positions, order_seed, start=0, count=None):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import offsets_of
-from hopstream.kernels.ragged import scatter_rows
+from hopstream.kernels.gather import scatter_rows
 
 
 @pytest.mark.parametrize("width", [1, 3])

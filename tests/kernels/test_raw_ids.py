@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray, offsets_of
-from hopstream.kernels.raw_ids import find_ranges, group_rows, hash_strings
+from hopstream.kernels.spill import find_ranges, group_rows, hash_strings
 
 MASK = (1 << 64) - 1
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopstream.kernels.refinement import count_cut, excess_change, move_nodes
+from hopstream.kernels.placement import count_cut, excess_change, move_nodes
 from tests import naive_assign
 from tests.kernels.test_placement import as_csr, loaded_graphs
 

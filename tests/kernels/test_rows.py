@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopstream.kernels.rows import RUN, sort_rows, sum_rows
+from hopstream.kernels.adjacency import RUN, sort_rows, sum_rows
 from tests import naive_rows
 
 degrees = st.lists(st.integers(0, 5) | st.integers(RUN - 1, RUN + 1) | st.integers(0, 9 * RUN), max_size=6)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hopstream.kernels.segments import count_parts, move_rows
+from hopstream.kernels.gather import count_parts, move_rows
 
 
 @pytest.mark.parametrize(("word", "width"), [(np.uint8, 1), (np.uint16, 3), (np.uint32, 1), (np.uint64, 5)])

@@ -15,8 +15,8 @@ from hopstream.kernels.spill import (
     place_edges,
     take_ids,
 )
-from hopstream.preparation.dispatch import dispatch_spec
-from hopstream.preparation.dispatch.dispatch_spec import make_buckets
+from hopstream.preparation.dispatch import dispatch_folder
+from hopstream.preparation.dispatch.dispatch_folder import make_buckets
 
 
 def test_nodes_are_numbered_part_by_part(rng):
@@ -33,7 +33,7 @@ def test_nodes_are_numbered_part_by_part(rng):
 @pytest.mark.parametrize("num_buckets", [0, 1, 5, 100])
 @pytest.mark.parametrize("guesses", [1, 4, 4096])
 def test_every_id_finds_its_bucket(monkeypatch, sizes, num_buckets, guesses):
-    monkeypatch.setattr(dispatch_spec, "GUESSES", guesses)
+    monkeypatch.setattr(dispatch_folder, "GUESSES", guesses)
     offsets = offsets_of(np.array(sizes))
     buckets = make_buckets(offsets, num_buckets)
     assert (buckets.starts[0], buckets.starts[-1]) == (0, offsets[-1])

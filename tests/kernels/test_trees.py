@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopstream.kernels.trees import pack_neighbors, unpack_pairs
+from hopstream.kernels.relabel import pack_neighbors, unpack_pairs
 
 SHIFT = 40
 

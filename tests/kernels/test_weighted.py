@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hopstream.kernels.stored_weights import FLOAT64, UNREADABLE
-from hopstream.kernels.weighted import add_weight, draw_weighted, take_weighted
+from hopstream.kernels.weighted import FLOAT64, UNREADABLE, add_weight, draw_weighted, take_weighted
 from tests import naive, naive_weighted
 
 HEAVY = 1 - 1e-9

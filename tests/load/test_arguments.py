@@ -16,15 +16,13 @@ from hopstream.checks import check_seconds, read_flag, read_integer
 from hopstream.compat.pyg.sampler import DatasetSampler, SamplerArguments
 from hopstream.errors import SettingsError
 from hopstream.load.ablp import ABLPArguments, ABLPLoader
-from hopstream.load.example_dataset import ExampleDataset
-from hopstream.load.examples import ExampleArguments, ExampleLoader
+from hopstream.load.examples import ExampleArguments, ExampleDataset, ExampleLoader
 from hopstream.load.layerwise import InferenceArguments, infer_layerwise
 from hopstream.load.links import LinkArguments, LinkNeighborLoader
 from hopstream.load.load_settings import ConsumerSettings, LoadSettings, OrderSettings, read_rank
-from hopstream.load.loader import NeighborArguments, NeighborLoader
+from hopstream.load.loader import NeighborArguments, NeighborLoader, RandomNodeArguments, RandomNodeLoader
 from hopstream.load.loader_arguments import PYG_OPTIONS
 from hopstream.load.ppr import PPRArguments, PPRLoader
-from hopstream.load.random_nodes import RandomNodeArguments, RandomNodeLoader
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.walks import WalkArguments, random_walks, walk_batches
 from hopstream.store.settings import StoreSettings

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import IntArray, RaggedArray
-from hopstream.graph.subgraph import SampledEdges, Subgraph
+from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.kernels.hashing import derive_seed
-from hopstream.load.loader import NeighborLoader
-from hopstream.load.nodes import repeat_seeds
+from hopstream.load.loader import NeighborLoader, repeat_seeds
 from hopstream.sample.plan import SeedNodes
 from tests.conftest import make_typed_graph
 from tests.load.graphs import WatchedStore, flat, local_store, make_plain_graph

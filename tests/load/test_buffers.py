@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopstream.load.buffers import SMALL_BYTES, BufferPool
+from hopstream.load.batch import SMALL_BYTES, BufferPool
 
 SHAPE = (1000, 100)
 

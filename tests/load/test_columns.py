@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SettingsError, UnknownNameError
-from hopstream.load.columns import choose_columns
+from hopstream.load.batch import choose_columns
 from tests.conftest import make_typed_graph
 
 SCHEMA = make_typed_graph(np.random.default_rng(0)).schema

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from hopstream.load.example_dataset import ExampleDataset
-from hopstream.load.examples import ExampleLoader
-from hopstream.tfgnn import record_files
+from hopstream.load.examples import ExampleDataset, ExampleLoader
+from hopstream.tfgnn import tfrecord
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.random_graphs import random_graphs
@@ -58,7 +57,7 @@ def test_workers_share_the_batches_of_the_loader(files, num_workers):
 
 
 def test_each_worker_has_its_own_share(files, monkeypatch):
-    from hopstream.load import example_dataset
+    from hopstream.load import examples
 
     class Worker:
         num_workers = 4
@@ -68,7 +67,7 @@ def test_each_worker_has_its_own_share(files, monkeypatch):
     for number in range(4):
         worker = Worker()
         worker.id = number
-        monkeypatch.setattr(example_dataset, "get_worker_info", lambda worker=worker: worker)
+        monkeypatch.setattr(examples, "get_worker_info", lambda worker=worker: worker)
         shares.append(list(dataset))
     assert [shares[i % 4][i // 4] for i in range(len(whole))] == whole
     assert sum(map(len, shares)) == len(whole) == 8
@@ -109,7 +108,7 @@ def test_a_copy_for_another_process_does_not_look_for_records_again(files, monke
     dataset.set_epoch(2)
     raw = pickle.dumps(dataset)
     for name in ("_starts", "_num_records"):
-        monkeypatch.setattr(record_files, name, None)
+        monkeypatch.setattr(tfrecord, name, None)
     copy = pickle.loads(raw)
     assert list(copy) == list(dataset)
 
@@ -118,7 +117,7 @@ def test_workers_of_compressed_files_do_not_share_places_in_files(files, tmp_pat
     paths = [tmp_path / f"z{number}" for number in range(2)]
     for path in paths:
         with RecordWriter(path, is_compressed=True) as writer:
-            for record in record_files.RecordFiles(files_of(files)).read(np.arange(23)):
+            for record in tfrecord.RecordFiles(files_of(files)).read(np.arange(23)):
                 writer.write(record)
     dataset = ExampleDataset(
         paths, 2, window=3, collate="numpy", transform=input_ids, schema=Path(files).parent / "s.pbtxt"

@@ -21,8 +21,7 @@ from hopstream.errors import (
     UnknownNameError,
 )
 from hopstream.load.examples import ExampleLoader, GraphBatch
-from hopstream.tfgnn.example import ValueLists, encode_examples
-from hopstream.tfgnn.example_lists import decode_examples
+from hopstream.tfgnn.example import ValueLists, decode_examples, encode_examples
 from hopstream.tfgnn.graph_schema import message_text, parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.random_graphs import random_graphs

@@ -14,9 +14,8 @@ import hopstream
 from hopstream.cli import main
 from hopstream.errors import FormatError, HopstreamError, SchemaError, SettingsError
 from hopstream.ingest.objects.pyg_data import graph_from_data
-from hopstream.load import torch_files
-from hopstream.load.files import read_data_file
-from hopstream.load.torch_files import read_torch_file
+from hopstream.load import files
+from hopstream.load.files import read_data_file, read_torch_file
 from hopstream.schema import EDGE, NODE
 from tests.ingest import ogb_folders as layouts
 
@@ -215,7 +214,7 @@ class OfAnotherThread:
 @pytest.mark.parametrize("beside_others", [True, False])
 def test_what_is_allowed_meanwhile_stays_allowed(beside_others):
     allowed = torch.serialization.get_safe_globals()
-    with torch_files._named([Data, dict], beside_others=beside_others), ThreadPoolExecutor(1) as pool:
+    with files._named([Data, dict], beside_others=beside_others), ThreadPoolExecutor(1) as pool:
         pool.submit(torch.serialization.add_safe_globals, [OfAnotherThread]).result()
     try:
         assert set(torch.serialization.get_safe_globals()) == {*allowed, OfAnotherThread}

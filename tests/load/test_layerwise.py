@@ -16,8 +16,7 @@ import pytest
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StateError, StoreTimeout, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.embeddings import open_embeddings
-from hopstream.load.layer_batches import LayerMaker
-from hopstream.load.layerwise import infer_layerwise
+from hopstream.load.layerwise import LayerMaker, infer_layerwise
 from hopstream.preparation.write import write_parts
 from tests.conftest import make_typed_graph
 from tests.topologies import TOPOLOGIES, YARDSTICK, Written, settled

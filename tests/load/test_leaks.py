@@ -10,15 +10,13 @@ import pytest
 
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.graph.held_out import hold_out_links
-from hopstream.graph.splits import split_links
+from hopstream.graph.splits import hold_out_links, split_links
 from hopstream.load.layerwise import infer_layerwise
 from hopstream.load.links import LinkNeighborLoader
-from hopstream.load.loader import NeighborLoader
+from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
-from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.preparation.write import write_parts
-from hopstream.sample.negatives import NegativeSampling
+from hopstream.sample.negative_pairs import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.sample.walks import random_walks
 from tests.load.link_graphs import FOLLOWS, RATED, RATES, make_rating_graph

@@ -11,8 +11,7 @@ import torch
 
 from hopstream.errors import SettingsError, StateError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.load.loader import NeighborLoader
-from hopstream.load.nodes import NodeMaker
+from hopstream.load.loader import NeighborLoader, NodeMaker
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import MAX_TREES
 from tests.load.contract import LoaderContract

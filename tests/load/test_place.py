@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hopstream.errors import StateError
-from hopstream.load.place import Place
+from hopstream.load.epochs import Place
 
 FACTS = {"graph_id": "abc", "batch_size": 4, "shuffle": True, "num_neighbors": {"hop1": 5}}
 

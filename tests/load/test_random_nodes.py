@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SettingsError, StateError
-from hopstream.load.random_nodes import RandomNodeLoader
+from hopstream.load.loader import RandomNodeLoader
 from tests.load.contract import LoaderContract
 from tests.load.graphs import flat, local_store, make_plain_graph
 

@@ -120,7 +120,7 @@ def test_a_disk_that_is_too_full_for_the_last_phase_leaves_the_others_done(folde
 
 def test_tables_that_turn_out_to_need_more_memory_are_not_chunked_again(folder: Path, monkeypatch):
     """Nodes are counted when they are chunked."""
-    monkeypatch.setattr("hopstream.assign.memory.NODE_BYTES", 1 << 24)
+    monkeypatch.setattr("hopstream.assign.libraries.NODE_BYTES", 1 << 24)
     said: list[News] = []
 
     def call(memory: str) -> None:

@@ -20,7 +20,7 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.chunking import plan
 from hopstream.ingest.chunking.run import chunk_tables
 from hopstream.ingest.synthetic import rmat_graph
-from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch import dispatch_folder
 from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
@@ -66,7 +66,7 @@ except SettingsError as error:  # it was killed when all was in its place
 """A job of many small tasks, which says how far it is."""
 
 
-SMALL_DISPATCH = dispatch_spec.DispatchLimits(
+SMALL_DISPATCH = dispatch_folder.DispatchLimits(
     piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000)
 )
 
@@ -138,7 +138,7 @@ VERBS = [
     Verb(
         name="dispatch", write=write_for_dispatch, check=check_datasets, limits=(4, 12), other={"direction": "out"},
         call=lambda folder, **options: dispatch(folder / "in", folder / "owners", folder / "got", **options),
-        cut_small=lambda patch: patch.setattr(dispatch_spec, "LIMITS", SMALL_DISPATCH), options={"direction": "both"},
+        cut_small=lambda patch: patch.setattr(dispatch_folder, "LIMITS", SMALL_DISPATCH), options={"direction": "both"},
     ),
     Verb(
         name="reshard", write=write_for_reshard, limits=(4, 25), other={"num_parts": 4},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopstream.sample.op_requests import ExcludedPairs, pairs_of_slots, slots_of_pairs
+from hopstream.sample.slots import ExcludedPairs, pairs_of_slots, slots_of_pairs
 
 PAIRS = np.array([[4, 9, 4, 4], [7, 7, 1, 7]])
 """Sources and destinations; one pair is given twice."""

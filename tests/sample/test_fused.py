@@ -11,7 +11,7 @@ import pytest
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.kernels.neighbors import TREE_SHIFT as KERNEL_TREE_SHIFT
-from hopstream.kernels.trees import pack_neighbors
+from hopstream.kernels.relabel import pack_neighbors
 from hopstream.preparation.write import write_parts
 from hopstream.sample.hops import FusedSampler
 from hopstream.sample.slots import EdgeBuffer, SlotMap

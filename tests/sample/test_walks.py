@@ -14,7 +14,7 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.preparation.write import write_parts
-from hopstream.sample import walk_memory
+from hopstream.sample import walks as walk_memory
 from hopstream.sample import walks as walks_module
 from hopstream.sample.walks import random_walks, walk_batches
 from hopstream.store import open_store

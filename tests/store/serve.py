@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from hopstream.cli.memory import bound_memory
+from hopstream.cli.sampling import bound_memory
 from hopstream.dataset.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.security import ServerSecurity, read_pem, read_token

@@ -10,7 +10,7 @@ from hopstream.errors import IdRangeError
 from hopstream.schema import EDGE
 from hopstream.store import open_store, whole
 from hopstream.store.contract import KEY, FetchRequest
-from hopstream.store.edge_keys import EdgeIdsOfKeys
+from hopstream.store.whole import EdgeIdsOfKeys
 from tests.load.graphs import make_plain_graph
 
 

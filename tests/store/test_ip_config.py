@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopstream.dataset.roots import Root
+from hopstream.dataset.paths import Root
 from hopstream.errors import FormatError, SettingsError
 from hopstream.store.ip_config import DEFAULT_PORT, Machine, cluster_of_machines, read_ip_config
 

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
+from hopstream.compat.pyg.stores import ProcessStore
 from hopstream.errors import FormatError, SettingsError
-from hopstream.store.per_process import ProcessStore
 from tests.load.graphs import local_store, make_plain_graph
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopstream.arrays import offsets_of
-from hopstream.store.pieces import Piece, RowCost, Run, cut_pieces
+from hopstream.store.wire import Piece, RowCost, Run, cut_pieces
 
 COSTS = st.lists(
     st.builds(RowCost, st.integers(0, 40), st.sampled_from([0, 0.5, 1, 7]))

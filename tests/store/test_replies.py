@@ -8,9 +8,8 @@ import pytest
 from hopstream.errors import FormatError
 from hopstream.schema import EdgeType
 from hopstream.store.contract import FetchRequest, SampleRequest
-from hopstream.store.pieces import Piece
 from hopstream.store.replies import FetchReader, RowsReader, SampleReader, SplitReader
-from hopstream.store.wire import Frame
+from hopstream.store.wire import Frame, Piece
 from tests.store.cases import Case
 
 CITES: EdgeType = ("paper", "cites", "paper")

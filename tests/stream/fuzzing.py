@@ -16,7 +16,7 @@ import numpy as np
 from hopstream.store.contract import KEY
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import ALIGNMENT, MAGIC, PREFIX, VERSION, Frame, decode_frame, encode_frame
-from hopstream.stream.recipes import encode_options, recipe_digest
+from hopstream.stream.messages import encode_options, recipe_digest
 
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "bool")
 DEEP: list[Any] = []

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from hopstream.dataset.layout import open_dataset
-from hopstream.load.nodes import NodeMaker
+from hopstream.load.loader import NodeMaker
 from hopstream.store.cluster import ServerEntry, open_cluster, parse_locations
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore

@@ -23,7 +23,7 @@ from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, decode_frame, encode_frame
-from hopstream.stream.recipes import encode_options, recipe_digest
+from hopstream.stream.messages import encode_options, recipe_digest
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.stream.fakes import Call, settle

@@ -16,7 +16,7 @@ import pytest
 from hopstream.errors import HopstreamError
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import decode_frame, encode_frame, from_batch
-from hopstream.stream.recipes import encode_options, recipe_digest
+from hopstream.stream.messages import encode_options, recipe_digest
 from hopstream.stream.settings import SamplingLimits
 from tests.stream.fuzzing import Reached, mutated, sensible_requests
 from tests.stream.serving import Caller, Served, asked, asked_all, serve_here

@@ -16,8 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, HopstreamError
-from hopstream.load.batch import MiniBatch
-from hopstream.load.buffers import BufferPool
+from hopstream.load.batch import BufferPool, MiniBatch
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.wire import Frame, decode_frame, encode_frame
 from hopstream.stream.messages import decode_batch, encode_batch

@@ -18,12 +18,12 @@ from hypothesis.extra import numpy as hnp
 from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.service import Recipe
-from hopstream.sample.negatives import NegativeSampling
+from hopstream.sample.negative_pairs import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.contract import Links
 from hopstream.store.wire import decode_frame, encode_frame
-from hopstream.stream.recipes import (
+from hopstream.stream.messages import (
     INPUT_OPTIONS,
     LONG_LIST,
     MAX_DEPTH,

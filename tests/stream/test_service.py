@@ -25,14 +25,13 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.buffers import BufferPool
+from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.store.wire import Frame, decode_frame, encode_frame, from_batch
 from hopstream.stream import service
-from hopstream.stream.messages import decode_batch
-from hopstream.stream.recipes import encode_options, recipe_digest
+from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.graphs import flat

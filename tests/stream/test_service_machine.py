@@ -20,12 +20,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import ChannelLost, StateError, StoreUnavailable
-from hopstream.load.buffers import BufferPool
+from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.local import LocalStore
 from hopstream.store.wire import Frame, decode_frame, encode_frame, raise_error
-from hopstream.stream.messages import decode_batch
-from hopstream.stream.recipes import encode_options, recipe_digest
+from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from tests.load.graphs import flat

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopstream.errors import FormatError
-from hopstream.tfgnn import example_lists
-from hopstream.tfgnn.example import ValueLists, decode_example, encode_examples
-from hopstream.tfgnn.example_lists import decode_examples
+from hopstream.tfgnn import example as example_lists
+from hopstream.tfgnn.example import ValueLists, decode_example, decode_examples, encode_examples
 from hopstream.tfgnn.messages import EXAMPLE, message_class
 from tests.tfgnn.schemas import not_utf_8
 

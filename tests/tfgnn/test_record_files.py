@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import ChecksumError, FormatError, IdRangeError
-from hopstream.tfgnn.record_files import MAX_STREAMS, RecordFiles, RowCache
-from hopstream.tfgnn.tfrecord import RecordWriter
+from hopstream.tfgnn.tfrecord import MAX_STREAMS, RecordFiles, RecordWriter, RowCache
 
 SIZES = [5, 0, 17, 1, 30]
 

@@ -21,8 +21,7 @@ from hopstream.assign.source import AssignSource
 from hopstream.checks import known_names
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.errors import FormatError, SchemaError, UnknownNameError
-from hopstream.kernels.placement import add_loads
-from hopstream.kernels.refinement import move_nodes
+from hopstream.kernels.placement import add_loads, move_nodes
 from hopstream.uris import local_path
 
 BLOCK_NODES = 1 << 20

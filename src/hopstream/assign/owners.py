@@ -1,21 +1,171 @@
-"""Reads the part of each node from files, a block at a time or all at once."""
+"""Reads and writes the part of each node: in files, and in folders of owners.
+
+For each node type ``<type>.npy`` (int32) and ``<type>.txt`` (a part per line), and ``partition_meta.json`` with
+version, number of parts and method. Folders from elsewhere may lack the last, and hold either kind of file.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, read_header
-from hopstream.assign.folder import META, OwnerArray, read_meta
+from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, array_header, read_header
+from hopstream.dataset.dataset_folder import replaceable, replaced_folder
 from hopstream.dataset.paths import path_name
 from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
 from hopstream.uris import local_path
 
+META = "partition_meta.json"
+META_VERSION = "1.0.0"
 BLOCK_ROWS = 1 << 20
+
+OwnerArray = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnerBlocks:
+    """The parts of nodes that are made while they are written.
+
+    Attributes:
+        num_nodes: How many nodes.
+        blocks: int32 arrays, one after the other.
+    """
+
+    num_nodes: int
+    blocks: Iterable[OwnerArray]
+
+    @classmethod
+    def of(cls, owner: OwnerArray) -> OwnerBlocks:
+        """Those of an array."""
+        starts = range(0, len(owner), BLOCK_ROWS)
+        return cls(len(owner), (owner[start : start + BLOCK_ROWS] for start in starts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignMeta:
+    """What ``partition_meta.json`` says.
+
+    Attributes:
+        num_parts: Number of parts, some of which may own nothing.
+        method: How nodes were assigned, in the writer's words; empty where nobody said it.
+    """
+
+    num_parts: int
+    method: str
+
+
+@contextmanager
+def write_owners(
+    out: Path, num_parts: int, method: str, *, overwrite: bool = False
+) -> Iterator[tuple[Path, Callable[[Mapping[str, OwnerArray | OwnerBlocks]], None]]]:
+    """Write the parts of all nodes as a folder, which is there as a whole or not at all.
+
+    Yields:
+        The hidden folder that will take the place, and what writes the parts into it.
+
+    Raises:
+        SettingsError: ``out`` holds something that must not be replaced.
+    """
+
+    def write(owners: Mapping[str, OwnerArray | OwnerBlocks]) -> None:
+        for node_type, owner in owners.items():
+            of_type = owner if isinstance(owner, OwnerBlocks) else OwnerBlocks.of(owner)
+            path = folder / f"{path_name(node_type)}.npy"
+            with path.open("wb") as file, path.with_suffix(".txt").open("wb") as lines:
+                file.write(array_header(np.dtype(np.int32), (of_type.num_nodes,)))
+                for block in of_type.blocks:
+                    file.write(np.ascontiguousarray(block, np.int32).data)
+                    lines.write(_lines(block, num_parts))
+        meta = {"version": META_VERSION, "num_parts": num_parts, "algo_name": method}
+        (folder / META).write_text(json.dumps(meta) + "\n")
+
+    with replaced_folder(out, overwrite=overwrite, check=check_owners_target) as folder:
+        yield folder, write
+
+
+def check_owners_target(out: Path, *, overwrite: bool) -> None:
+    """Refuse a place that holds something else, or parts of nodes that are not to be overwritten.
+
+    Raises:
+        SettingsError: The place is a file, the current folder, holds other things, or parts without ``overwrite``.
+    """
+    root = replaceable(out)
+    if root is None:
+        return
+    names = sorted(entry.name for entry in root.iterdir())
+    foreign = [n for n in names if n != META and not ((root / n).is_file() and n.endswith((".npy", ".txt")))]
+    if foreign or (names and META not in names):
+        raise SettingsError(
+            f"{out} holds {(foreign or names)[0]!r} and is not a folder of parts of nodes; move it away, or give a new "
+            "or empty folder"
+        )
+    if names and not overwrite:
+        raise SettingsError(f"{out} holds parts of nodes; give overwrite=True or another folder")
+
+
+def read_meta(folder: Path) -> AssignMeta | None:
+    """What ``partition_meta.json`` says; None where there is none.
+
+    Raises:
+        FormatError: It is not JSON, of another major version, or its number of parts is none.
+    """
+    path = folder / META
+    try:
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise FormatError(f"{path} is {type(value).__name__}; it must be an object with version, num_parts, algo_name")
+    version, num_parts = value.get("version", META_VERSION), value.get("num_parts")
+    if not isinstance(version, str) or version.split(".")[0] != META_VERSION.split(".")[0]:
+        raise FormatError(f"{path} has version {version!r}; this version reads {META_VERSION}")
+    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or not 1 <= num_parts <= MAX_PARTS:
+        raise FormatError(f"{path} has num_parts {num_parts!r}; it must be an integer from 1 to {MAX_PARTS}")
+    method = value.get("algo_name", "")
+    if not isinstance(method, str):
+        raise FormatError(f"{path} has algo_name {method!r}; it must be a string")
+    return AssignMeta(num_parts=num_parts, method=method)
+
+
+def check_owners(where: str, owner: Array, num_nodes: int, num_parts: int) -> OwnerArray:
+    """The parts as int32[num_nodes], checked.
+
+    Raises:
+        SchemaError: They are not one integer per node.
+        IdRangeError: One is not a part.
+    """
+    if owner.shape != (num_nodes,) or not (np.issubdtype(owner.dtype, np.integer) or not num_nodes):
+        raise SchemaError(
+            f"{where} is {owner.dtype}{list(owner.shape)}; it must be one integer for each of {num_nodes} nodes"
+        )
+    checked = np.empty(num_nodes, np.int32)
+    for start in range(0, num_nodes, BLOCK_ROWS):
+        block = owner[start : start + BLOCK_ROWS]
+        outside = np.flatnonzero((block < 0) | (block >= num_parts))
+        if len(outside):
+            row = start + int(outside[0])
+            raise IdRangeError(f"{where}[{row}] is {owner[row]}; parts are numbered 0..{num_parts - 1}")
+        checked[start : start + len(block)] = block
+    return checked
+
+
+def _lines(owner: OwnerArray, num_parts: int) -> bytes:
+    """Each part on a line of its own."""
+    numbers = np.array([f"{part}\n".encode() for part in range(num_parts)])
+    return bytes(numbers[owner].tobytes().replace(b"\0", b""))
+
+
 TEXT_BYTES = 1 << 20
 
 MAX_CHARS = 18

@@ -15,26 +15,28 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.assign.balance import NodeClasses, make_constraints, refine_owners
-from hopstream.assign.buckets import in_threads
-from hopstream.assign.flatten import Adjacency, AdjacencyBuilder, type_offsets
-from hopstream.assign.folder import OwnerArray, check_owners, check_owners_target, write_owners
-from hopstream.assign.libraries import cut_with_kaminpar, cut_with_metis
-from hopstream.assign.memory import assign_needs, memory_for_edges
-from hopstream.assign.owners import find_num_parts, read_owners
+from hopstream.assign.flatten import Adjacency, AdjacencyBuilder, in_threads, type_offsets
+from hopstream.assign.libraries import assign_needs, cut_with_kaminpar, cut_with_metis, memory_for_edges
+from hopstream.assign.owners import (
+    OwnerArray,
+    check_owners,
+    check_owners_target,
+    find_num_parts,
+    read_owners,
+    write_owners,
+)
 from hopstream.assign.source import AssignSource, EdgeBlocks, folder_of, source_of
 from hopstream.assign.stream import stream_owners
 from hopstream.assign.weights import LoadCounter
 from hopstream.checks import known_names
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
-from hopstream.engine.allotment import allot
-from hopstream.engine.machine import this_machine
-from hopstream.engine.peak import watched
-from hopstream.engine.settings import MEMORY_SHARE, WorkerSettings, no_progress
+from hopstream.engine.machine import this_machine, watched
+from hopstream.engine.settings import MEMORY_SHARE, WorkerSettings, allot, no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.source_paths import check_apart
 from hopstream.kernels.hashing import derive_seed, hash_keys
-from hopstream.kernels.refinement import count_cut
+from hopstream.kernels.placement import count_cut
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

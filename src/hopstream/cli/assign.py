@@ -37,7 +37,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     tables: SourceSettings,
 ) -> None:
     """Assign every node to a part, for partition and dispatch to read."""
-    from hopstream.assign.folder import META, check_owners_target
+    from hopstream.assign.owners import META, check_owners_target
     from hopstream.assign.run import assign_folder
     from hopstream.ingest.source_paths import check_apart
 
@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
 def _open(source: Path) -> ChunkedGraph | AssignSource | None:
     """A source that is read a block at a time; None for those that are loaded."""
-    from hopstream.assign.dataset_source import open_dataset_source
+    from hopstream.assign.source import open_dataset_source
     from hopstream.ingest.chunked import is_chunked, open_chunked
 
     if (source / "manifest.json").is_file():

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
-from hopstream.cli.plan import memory_lines, show_plan
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import SourceSettings, is_tables, read_and_show
 from hopstream.cli.units import bytes_text, count_text, plural_text
+from hopstream.cli.written import memory_lines, show_plan
 from hopstream.engine.settings import WorkSettings
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.schema import type_label

@@ -50,7 +50,7 @@ from hopstream.cli import (
 from hopstream.cli.exit_status import INTERRUPTED, OUR_FAULT, TERMINATED, USERS_FAULT
 from hopstream.cli.options import flag_name
 from hopstream.cli.tfgnn import random_examples, show, stats, validate
-from hopstream.engine.peak import watched
+from hopstream.engine.machine import watched
 from hopstream.errors import EngineError, HopstreamError, StoreError
 from hopstream.uris import local_path
 

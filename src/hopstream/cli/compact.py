@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
-from hopstream.cli.plan import show_dataset_plan
 from hopstream.cli.progress import Output, progress_bars
-from hopstream.cli.written import show_measured, show_written
+from hopstream.cli.written import show_dataset_plan, show_measured, show_written
 from hopstream.engine.settings import WorkSettings
 
 if TYPE_CHECKING:

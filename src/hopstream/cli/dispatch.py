@@ -10,10 +10,9 @@ import typer
 from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.place import RootSettings, place_parts
-from hopstream.cli.plan import show_dataset_plan
 from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.units import plural_text
-from hopstream.cli.written import show_measured, show_written
+from hopstream.cli.written import show_dataset_plan, show_measured, show_written
 from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import FormatError, SettingsError
 from hopstream.preparation.dispatch.settings import DispatchSettings

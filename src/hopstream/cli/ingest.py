@@ -14,7 +14,7 @@ import typer
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
 from hopstream.cli.progress import Output, progress_bars
 from hopstream.cli.source import SourceSettings, check_out, read_and_show
-from hopstream.cli.types import write_types
+from hopstream.cli.units import write_types
 from hopstream.cli.written import show_written
 
 

@@ -11,8 +11,7 @@ import typer
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Cost, Facts, Json, Output, progress_bars
 from hopstream.cli.server_flags import ClientAccess
-from hopstream.cli.types import edge_type_text, write_types
-from hopstream.cli.units import bytes_text, count_text, plural_text
+from hopstream.cli.units import bytes_text, count_text, edge_type_text, plural_text, write_types
 from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path

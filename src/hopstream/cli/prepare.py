@@ -13,11 +13,10 @@ import typer
 from hopstream.cli.chunk import show_chunked
 from hopstream.cli.halo import NewHaloFlags, show_halo
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
-from hopstream.cli.plan import show_prepare_plan
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.source import TableFlags
 from hopstream.cli.units import percent_text, plural_text
-from hopstream.cli.written import show_measured, show_written
+from hopstream.cli.written import show_measured, show_prepare_plan, show_written
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.engine.settings import WorkSettings
 

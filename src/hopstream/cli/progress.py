@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hopstream.cli.units import bytes_text, plural_text, seconds_text
-from hopstream.engine.peak import peak_bytes
+from hopstream.engine.machine import peak_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table

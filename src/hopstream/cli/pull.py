@@ -11,7 +11,7 @@ from hopstream.cli.options import JsonFlag, OverwriteFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output, progress_bars
 from hopstream.cli.serve import parts_text
 from hopstream.cli.units import bytes_text
-from hopstream.dataset.part_numbers import parse_parts
+from hopstream.dataset.chunks import parse_parts
 from hopstream.engine.settings import WorkerSettings
 from hopstream.errors import SettingsError
 
@@ -29,7 +29,7 @@ def run(
     settings: WorkerSettings,
 ) -> None:
     """Copy parts of a dataset from another place to this machine; what was ended goes on."""
-    from hopstream.dataset.roots import is_here
+    from hopstream.dataset.paths import is_here
     from hopstream.dataset.settings import MAX_PARTS
     from hopstream.transfer.pull import pull
 

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, OutFolder, OverwriteFlag, with_settings
-from hopstream.cli.plan import show_dataset_plan
 from hopstream.cli.progress import Clock, Output, progress_bars
 from hopstream.cli.units import bytes_text
-from hopstream.cli.written import show_measured, show_written
+from hopstream.cli.written import show_dataset_plan, show_measured, show_written
 from hopstream.preparation.reshard.settings import ReshardSettings
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import resource
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopstream.checks import check_seconds
-from hopstream.cli.memory import bound_memory
 from hopstream.cli.options import flag_name
 from hopstream.cli.server_flags import ServerAccess
 from hopstream.cli.units import printable_text
@@ -27,6 +28,33 @@ if TYPE_CHECKING:
     from hopstream.store.settings import ServerLimits
     from hopstream.store.wire import Bytes, Frame
     from hopstream.stream.service import SamplingService
+
+
+STATUS = Path("/proc/self/status")
+
+
+def bound_memory(num_bytes: int) -> None:
+    """Let allocations fail, as ``MemoryError``, that would take more than so many bytes beyond what is taken now.
+
+    Memory maps of files do not count; the system drops their pages where it needs room.
+
+    Raises:
+        SettingsError: The system has no such bound, or a lower one has been set for the process.
+    """
+    if not sys.platform.startswith("linux"):
+        raise SettingsError("--memory-bytes needs Linux; bound the memory of the container in its place")
+    limit = _data_bytes() + num_bytes
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY and limit > hard:
+        raise SettingsError(f"--memory-bytes {num_bytes} is above what the system allows the process (ulimit -d)")
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _data_bytes() -> int:
+    """What counts towards the bound now."""
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) * 1024
+
 
 LOG = logging.getLogger(__name__)
 MIN_JOIN_S = 1.0

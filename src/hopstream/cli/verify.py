@@ -67,9 +67,9 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 def _parts(root: Path, text: str) -> Sequence[int]:
     """The parts that a text names; ``here`` stands for those whose folders are there."""
+    from hopstream.dataset.chunks import parse_parts
     from hopstream.dataset.manifest import read_manifest
-    from hopstream.dataset.part_numbers import parse_parts
-    from hopstream.dataset.roots import is_here
+    from hopstream.dataset.paths import is_here
 
     num_parts = read_manifest(root).book.num_parts
     if text != "here":

@@ -1,12 +1,85 @@
-"""Splits row ranges into bounded chunks and maps ranges of items to the parts that have them."""
+"""Splits row ranges into bounded chunks, and reads texts that name parts, machines or roots."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.errors import FormatError, SettingsError
+
+MAX_FILE_BYTES = 16 << 20
+
+
+def read_listing(path: Path, what: str, line: str) -> list[tuple[str, list[str]]]:
+    """Read a file with a line per thing; blank lines, and what follows a ``#`` at a word's begin, are left out.
+
+    Args:
+        path: The file.
+        what: What a line stands for, in one word.
+        line: What is on a line, as messages show it, ``name [other]``; no line has more words.
+
+    Returns:
+        ``file:number`` and the words of each line.
+
+    Raises:
+        FormatError: The file is missing, too long, no text, or lists nothing, or a line has too many words.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is no list of {what}s")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise FormatError(f"{path} is missing; write a line '{line}' for each {what}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} cannot be read: {error}") from error
+    listed: list[tuple[str, list[str]]] = []
+    for number, told in enumerate(text.splitlines(), start=1):
+        words = told.split()
+        comment = next((i for i, word in enumerate(words) if word.startswith("#")), len(words))
+        if not comment:
+            continue
+        if comment > len(line.split()):
+            raise FormatError(f"{path}:{number} has {comment} words; a line is '{line}'")
+        listed.append((f"{path}:{number}", words[:comment]))
+    if not listed:
+        raise FormatError(f"{path} names no {what}; write a line '{line}' for each")
+    return listed
+
+
+_PIECE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
+
+
+def parse_parts(text: str, num_parts: int, where: str = "--parts") -> tuple[int, ...]:
+    """Parts from numbers and ranges: ``0,2``, ``4-7``, ``all``.
+
+    Args:
+        text: The text.
+        num_parts: How many parts the dataset has.
+        where: What messages say holds the text.
+
+    Returns:
+        The parts, ascending, each once.
+
+    Raises:
+        SettingsError: The text is none of these, or names a part that is not there.
+    """
+    if text == "all":
+        return tuple(range(num_parts))
+    parts: set[int] = set()
+    for piece in text.split(","):
+        found = _PIECE.fullmatch(piece)
+        if not found:
+            raise SettingsError(f"{where} has {piece!r}; write numbers and ranges such as 0,2 or 4-7, or all")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or last >= num_parts:
+            raise SettingsError(f"{where} has {piece!r}; the dataset's parts are numbered 0..{num_parts - 1}")
+        parts.update(range(first, last + 1))
+    return tuple(sorted(parts))
+
 
 CHUNK_ITEMS = 1 << 22
 """Edges, or elements of ragged rows, that are moved at a time."""

@@ -19,8 +19,7 @@ from typing import Protocol
 
 from hopstream.dataset.halo_record import Halo, halo_root
 from hopstream.dataset.manifest import Manifest, read_manifest
-from hopstream.dataset.paths import FOR_DGL, MANIFEST, PART_FOLDER, part_folder
-from hopstream.dataset.roots import BESIDE_MANIFEST, ROOTS
+from hopstream.dataset.paths import BESIDE_MANIFEST, FOR_DGL, MANIFEST, PART_FOLDER, ROOTS, part_folder
 from hopstream.engine.atomic_folder import WorkFolder, errors_named, hold, locked, no_folder, open_work, work_path
 from hopstream.errors import SettingsError
 from hopstream.uris import local_path

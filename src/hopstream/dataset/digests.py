@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hopstream.graph.checksums import hex_digest
+from hopstream.graph.graph import hex_digest
 
 DIGEST = "digest"
 """The field of a file that holds the hash of all others; files of earlier revisions do not have it."""

@@ -19,7 +19,7 @@ import numpy as np
 from hopstream.arrays import Array, FileRecord, array_header, combine_checksums, extend_checksum, read_header
 from hopstream.dataset.stored_columns import StoredColumn
 from hopstream.errors import FormatError
-from hopstream.graph.checksums import ByteSum, join_sums
+from hopstream.graph.graph import ByteSum, join_sums
 
 Stretch = tuple[int, int, int]
 """First byte after the header, number of bytes, CRC-32C."""

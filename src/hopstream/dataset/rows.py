@@ -28,6 +28,7 @@ from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.overlays import RowSpans, newest_spans
 from hopstream.dataset.paths import (
     Contents,
+    check_is_here,
     edge_folder,
     expected_edges,
     expected_files,
@@ -38,10 +39,8 @@ from hopstream.dataset.paths import (
     split_path,
 )
 from hopstream.dataset.regions import Stretch, Stretches, add_stretch, file_record, read_into
-from hopstream.dataset.roots import check_is_here
 from hopstream.errors import FormatError
-from hopstream.kernels.gather import word_dtype
-from hopstream.kernels.segments import move_rows
+from hopstream.kernels.gather import move_rows, word_dtype
 from hopstream.schema import EdgeType
 
 INT64 = np.dtype(np.int64)

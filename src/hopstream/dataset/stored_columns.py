@@ -1,6 +1,9 @@
-"""Lists the columns that are stored of nodes or edges, their files, and their values in blocks.
+"""Lists the columns that are stored of nodes and edges, their times and weights, and the order of a node's edges.
 
 Whoever writes a dataset, all at once or piece by piece, asks here what to write, so every way writes the same bytes.
+
+An edge's time is its own, that of the neighbour it leads to, or the later of the two, so the same edge may have another
+time in the other direction.
 """
 
 from __future__ import annotations
@@ -11,14 +14,305 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopstream.arrays import CHUNK_BYTES, Array, Column, IntArray, RaggedArray, column_schema, offsets_of
-from hopstream.dataset.edge_weights import weight_aliases, weight_orders, weight_sums
+from hopstream.checks import did_you_mean
+from hopstream.dataset.book import EdgeSplit, NodeSplit, ends_of
+from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import feature_paths
 from hopstream.dataset.settings import PartitionSettings
-from hopstream.dataset.times import EdgeTimes
+from hopstream.errors import SchemaError, UnknownNameError
+from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.kernels.adjacency import sort_rows, sum_rows
+from hopstream.kernels.alias import build_aliases
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 
 CHUNK_ROWS = 1 << 20
+MAX_SUM = float(np.finfo(np.float64).max) / 2
+"""What the weights of one node's edges may add up to, in whichever order they are added."""
+
+MAX_INTEGER = 1 << 53
+"""Weights are compared as float64, which has all integers up to here."""
+
+
+def weight_sums(indptr: IntArray, weights: Array, places: Array) -> Iterator[NDArray[np.float64]]:
+    """float64 blocks of the running sums of weights inside each row.
+
+    Args:
+        indptr: int64[rows + 1], from 0.
+        weights: real[num_edges], the weight of each edge (by key, or by its place in a run).
+        places: integer[indptr[-1]], where ``weights`` has that of each edge of the rows, in stored order.
+    """
+    for offsets, values in _weights_of_rows(indptr, weights, places):
+        yield row_sums(offsets, values)
+
+
+def row_sums(offsets: IntArray, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[n], the running sums of weights inside each row; see ``sum_rows``."""
+    sums = np.empty(len(weights), np.float64)
+    sum_rows(offsets, weights, sums)
+    return sums
+
+
+def weight_aliases(indptr: IntArray, weights: Array, places: Array) -> Iterator[NDArray[np.uint64]]:
+    """uint64 blocks of the alias tables of rows; arguments as of ``weight_sums``."""
+    for offsets, values in _weights_of_rows(indptr, weights, places):
+        yield row_aliases(offsets, values)
+
+
+def row_aliases(offsets: IntArray, weights: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """uint64[n], the alias table of each row; see ``build_aliases``."""
+    most = int(np.diff(offsets).max(initial=0))
+    entries = np.empty(len(weights), np.uint64)
+    build_aliases(offsets, weights, np.empty(most), np.empty(most, np.uint32), entries)
+    return entries
+
+
+def weight_orders(indptr: IntArray, weights: Array, places: Array) -> Iterator[Array]:
+    """uint32 blocks of the positions inside each row, largest weight first; arguments as of ``weight_sums``."""
+    for offsets, values in _weights_of_rows(indptr, weights, places):
+        yield row_order(offsets, values, is_descending=True)
+
+
+def _weights_of_rows(indptr: IntArray, weights: Array, places: Array) -> Iterator[tuple[IntArray, NDArray[np.float64]]]:
+    for first, last, start, stop in row_chunks(indptr):
+        yield indptr[first : last + 1] - start, weights[places[start:stop]].astype(np.float64, copy=False)
+
+
+def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, ...]) -> None:
+    """Refuse columns that edges cannot be drawn by.
+
+    Raises:
+        UnknownNameError: No edge type has the feature.
+        SchemaError: A type's feature of this name is not one real number per row; a weight is negative, infinite, not
+            a number, or an integer above 2**53; all weights of a type are 0; or those of one
+            node add up to more than a float64 holds.
+    """
+    check_weight_schema(graph.schema, weight_attr)
+    for edge_type, edges in graph.edges.items():
+        weights = edges.features.get(weight_attr)
+        if not isinstance(weights, np.ndarray):
+            continue
+        where = f"{type_label(edge_type)}.{weight_attr}"
+        total = 0.0
+        for start in range(0, len(weights), CHUNK_ROWS):
+            total += check_weight_values(where, start, weights[start : start + CHUNK_ROWS])
+        check_weight_total(where, len(weights), total)
+        if total > MAX_SUM:
+            for direction in directions:
+                num_nodes = graph.nodes[ends_of(edge_type, direction)[0]].num_nodes
+                _check_sums(where, edges, weights, direction, num_nodes)
+
+
+def check_weight_schema(schema: GraphSchema, weight_attr: str) -> None:
+    """Refuse types of columns that edges cannot be drawn by; see ``check_weights``."""
+    if not any(weight_attr in features for features in schema.edges.values()):
+        known = {type_label(t): list(features) for t, features in schema.edges.items()}
+        raise UnknownNameError(
+            f"weight_attr is {weight_attr!r}; no edge type has such a feature; "
+            f"known: {known}{did_you_mean(weight_attr, {name for of in schema.edges.values() for name in of})}"
+        )
+    for edge_type, features in schema.edges.items():
+        feature = features.get(weight_attr)
+        if feature is not None and not (
+            feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iuf"
+        ):
+            raise SchemaError(
+                f"{type_label(edge_type)}.{weight_attr} is {feature}; weights are one integer or float per edge: "
+                "convert it, or rename it"
+            )
+
+
+def check_weight_values(where: str, first_row: int, weights: Array) -> float:
+    """Check each weight of some rows of a column, from ``first_row``; return their sum, which may be infinite.
+
+    Raises:
+        SchemaError: One is negative, infinite, not a number, or an integer above 2**53.
+    """
+    values = weights.astype(np.float64)
+    if weights.dtype.kind in "iu" and (is_large := weights > MAX_INTEGER).any():
+        row = int(np.argmax(is_large))
+        raise SchemaError(
+            f"{where}[{first_row + row}] is {weights[row]}; integer weights go up to 2^53 = {MAX_INTEGER}, above which "
+            "float64 cannot tell them apart: divide them by a constant, or convert them to float64"
+        )
+    is_wrong = ~((values >= 0) & np.isfinite(values))
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        raise SchemaError(
+            f"{where}[{first_row + row}] is {weights[row]}; weights are finite numbers that are 0 or more"
+        )
+    with np.errstate(over="ignore"):
+        return float(values.sum())
+
+
+def check_weight_total(where: str, num_edges: int, total: float) -> None:
+    """Refuse weights that are all 0.
+
+    Raises:
+        SchemaError: They are.
+    """
+    if num_edges and total == 0:
+        raise SchemaError(f"{where} is 0 for all {num_edges} edges, so none could be drawn; leave weight_attr out")
+
+
+def _check_sums(where: str, edges: EdgeTable, weights: Array, direction: Direction, num_nodes: int) -> None:
+    own_keys = edges.dst_keys if direction == "in" else edges.src_keys
+    with np.errstate(over="ignore"):
+        sums = np.bincount(own_keys, weights=weights, minlength=num_nodes)
+    is_large = sums > MAX_SUM
+    if is_large.any():
+        key = int(np.argmax(is_large))
+        raise large_sum(where, direction, key, float(sums[key]))
+
+
+def large_sum(where: str, direction: Direction, key: int, total: float) -> SchemaError:
+    """What is raised where the weights of one node's edges add up to more than a float64 holds."""
+    return SchemaError(
+        f"{where}: the weights of the edges of {ends_word(direction)} {key} add up to {total:.4g}; "
+        f"a sum must stay below {MAX_SUM:.4g}: divide them by a constant"
+    )
+
+
+def ends_word(direction: Direction) -> str:
+    """Which end of an edge owns it, in words."""
+    return "destination" if direction == "in" else "source"
+
+
+MAX_TIME = np.iinfo(np.int64).max
+MAX_DEGREE = np.iinfo(np.uint32).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EdgeTimes:
+    """Where the times of one type's edges in one direction come from; at least one of the two is there.
+
+    Attributes:
+        own: integer[num_edges], the time of each edge (by key, or by its place in a run), or None where edges have none
+            of their own.
+        neighbor: integer[num_nodes], the time of each key of the neighbours' type, or None where it has none.
+        neighbor_keys: integer[num_nodes], the key of each neighbour's id; None where ``neighbor`` has the time of each
+            id.
+    """
+
+    own: Array | None
+    neighbor: Array | None
+    neighbor_keys: Array | None
+
+    def of(self, places: Array, neighbor_ids: Array) -> IntArray:
+        """int64[n], the times of edges given by where ``own`` has theirs and by neighbour."""
+        times = None if self.own is None else self.own[places].astype(np.int64, copy=False)
+        if self.neighbor is None:
+            return times if times is not None else np.empty(0, np.int64)
+        neighbors = neighbor_ids if self.neighbor_keys is None else self.neighbor_keys[neighbor_ids]
+        later: IntArray = self.neighbor[neighbors].astype(np.int64, copy=False)
+        return later if times is None else np.maximum(times, later)
+
+
+def edge_times(
+    graph: Graph, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, NodeSplit], time_attr: str | None
+) -> EdgeTimes | None:
+    """The times of one type's edges in one direction; None where they have none."""
+    other_type = ends_of(edge_type, direction)[1]
+    own = graph.edges[edge_type].features.get(time_attr) if time_attr is not None else None
+    neighbor = graph.nodes[other_type].features.get(time_attr) if time_attr is not None else None
+    if own is None and neighbor is None:
+        return None
+    return EdgeTimes(own=_values(own), neighbor=_values(neighbor), neighbor_keys=nodes[other_type].keys)
+
+
+def _values(column: Column | None) -> Array | None:
+    """A column that ``check_times`` let through."""
+    return column if isinstance(column, np.ndarray) else None
+
+
+def sort_by_time(split: EdgeSplit, times: EdgeTimes) -> None:
+    """Bring the edges of each row into the order of their times, in place; edges of one time keep their order."""
+    sort_edges(split.indptr, split.keys, split.indices, times)
+
+
+def sort_edges(indptr: IntArray, places: Array, indices: Array, times: EdgeTimes, *others: Array) -> None:
+    """Bring the edges of each row into the order of their times, in place.
+
+    Args:
+        indptr: int64[num_rows + 1], from 0.
+        places: integer[num_edges], where ``times`` has the time of each edge; put in order too.
+        indices: integer[num_edges], ids of neighbours; put in order too.
+        times: Where times come from.
+        *others: More columns of num_edges rows to put in order.
+    """
+    for first, last, start, stop in row_chunks(indptr):
+        offsets = indptr[first : last + 1] - start
+        order = row_order(offsets, times.of(places[start:stop], indices[start:stop]), is_descending=False)
+        order = order + np.repeat(offsets[:-1], np.diff(offsets))
+        for column in (places, indices, *others):
+            column[start:stop] = column[start:stop][order]
+
+
+def row_order(offsets: IntArray, values: Array, *, is_descending: bool) -> Array:
+    """uint32[n], the positions inside each row in the order of their values; see ``sort_rows``.
+
+    Raises:
+        SchemaError: A row has more items than 32 bits can number.
+    """
+    largest = int(np.diff(offsets).max(initial=0))
+    if largest > MAX_DEGREE:
+        raise SchemaError(f"a node has {largest} edges of one type; they can be put in order up to {MAX_DEGREE}")
+    order, scratch = np.empty(len(values), np.uint32), np.empty(largest, np.uint32)
+    sort_rows(offsets, values, is_descending, order, scratch)
+    return order
+
+
+def check_times(graph: Graph, time_attr: str) -> None:
+    """Refuse columns that cannot be times.
+
+    Raises:
+        UnknownNameError: No node or edge type has the feature.
+        SchemaError: A type's feature of this name is not one integer per row, or does not fit int64.
+    """
+    check_time_schema(graph.schema, time_attr)
+    tables: dict[str | EdgeType, Mapping[str, Column]] = {t: n.features for t, n in graph.nodes.items()}
+    tables |= {t: e.features for t, e in graph.edges.items()}
+    for owner, features in tables.items():
+        column = _values(features.get(time_attr))
+        if column is not None:
+            for start in range(0, len(column), CHUNK_ROWS):
+                check_time_values(f"{type_label(owner)}.{time_attr}", start, column[start : start + CHUNK_ROWS])
+
+
+def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
+    """Refuse types of columns that cannot be times; see ``check_times``."""
+    tables: list[tuple[str | EdgeType, Mapping[str, FeatureSchema]]] = [*schema.nodes.items(), *schema.edges.items()]
+    if not any(time_attr in features for _, features in tables):
+        known = {type_label(t): list(features) for t, features in tables if features}
+        raise UnknownNameError(
+            f"time_attr is {time_attr!r}; no node or edge type has such a feature; "
+            f"known: {known}{did_you_mean(time_attr, {name for _, of in tables for name in of})}"
+        )
+    for owner, features in tables:
+        feature = features.get(time_attr)
+        if feature is None or (feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iu"):
+            continue
+        remedy = "one integer per row, or rename the feature"
+        if feature.is_fixed_width and feature.numpy_dtype.kind == "f":
+            remedy = "integers: choose a unit in which they are whole, for example milliseconds, and convert to int64"
+        raise SchemaError(f"{type_label(owner)}.{time_attr} is {feature}; times are {remedy}")
+
+
+def check_time_values(where: str, first_row: int, values: Array) -> None:
+    """Refuse times that do not fit int64, in rows of a column from ``first_row``.
+
+    Raises:
+        SchemaError: One does not.
+    """
+    if values.dtype == np.uint64 and (is_late := values > MAX_TIME).any():
+        row = int(np.argmax(is_late))
+        raise SchemaError(
+            f"{where}[{first_row + row}] is {int(values[row])}; times fit int64: subtract an epoch of your own"
+        )
+
+
 INT64 = np.dtype(np.int64)
 WEIGHT_COLUMNS = (
     ("weight_sums.npy", np.float64, weight_sums),

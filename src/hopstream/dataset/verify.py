@@ -15,9 +15,8 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.dataset.book import EdgeOwner, PartitionBook, ends_of, owner_label
 from hopstream.dataset.chunks import row_chunks
-from hopstream.dataset.edge_weights import row_aliases, row_sums
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.times import row_order
+from hopstream.dataset.stored_columns import row_aliases, row_order, row_sums
 from hopstream.errors import FormatError, SchemaError
 from hopstream.schema import Direction, EdgeType, type_label
 

@@ -60,7 +60,7 @@ def wait(args: dict[str, Any]) -> int:
 def read(args: dict[str, Any]) -> int:
     """Map an array, read it, and wait until this process holds fewer bytes of files than the array has; how many."""
     from hopstream.arrays import open_array
-    from hopstream.engine.peak import FILES, _bytes_of
+    from hopstream.engine.machine import FILES, _bytes_of
 
     array = open_array(Path(args["path"]))
     array.max()

@@ -44,7 +44,7 @@ def main() -> None:
     is_busy = threading.Event()
     threading.Thread(target=_watch, args=(tasks_in, lines, is_busy, send), name="stdin", daemon=True).start()
 
-    from hopstream.engine.peak import keep_few_pages
+    from hopstream.engine.machine import keep_few_pages
     from hopstream.engine.tasks import run_line
 
     threading.Thread(target=keep_few_pages, name="pages of files", daemon=True).start()

@@ -24,9 +24,16 @@ from hopstream.dataset.rows import DatasetRows
 from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.graph.graph import EdgeTable
 from hopstream.ingest.chunked.memory import MemoryEdges, MemoryMask
-from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
-from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, ColumnSource, FeatureSource
-from hopstream.ingest.chunking.raw_files import append_values
+from hopstream.ingest.chunked.sources import (
+    ChunkedEdges,
+    ChunkedGraph,
+    ChunkedNodes,
+    ColumnSource,
+    FeatureSource,
+    RaggedSource,
+    cut_rows,
+)
+from hopstream.ingest.chunking.buckets import append_values
 from hopstream.schema import EdgeType, FeatureSchema
 
 RANGE_EDGES = 1 << 20

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import IdRangeError, SettingsError, quoted
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, strings_column
-from hopstream.kernels.raw_ids import hash_strings
+from hopstream.kernels.spill import hash_strings
 from hopstream.schema import FeatureSchema, GraphSchema
 from hopstream.store.contract import FetchRequest, Store
 

@@ -18,22 +18,32 @@ from typing import Any, Unpack
 
 from hopstream.arrays import IntArray, write_text
 from hopstream.engine import Task, kind_of, open_engine
-from hopstream.engine.allotment import Allotment, Needs, allot
 from hopstream.engine.atomic_folder import WorkFolder, errors_named, open_work
 from hopstream.engine.folder_job import INPUT_ERRORS, close_folder, write_spec
-from hopstream.engine.job import Job, digest_of, job_digest
-from hopstream.engine.peak import watched
-from hopstream.engine.settings import Progress, no_progress
+from hopstream.engine.machine import watched
+from hopstream.engine.settings import Allotment, Needs, Progress, allot, no_progress
+from hopstream.engine.tasks import Job, digest_of, job_digest
 from hopstream.errors import NoRoomError, SettingsError
-from hopstream.export.export_folder import REPEATS, SEEDS, VALUES, ExportPlan
-from hopstream.export.link_values import LinkValues, written_values
+from hopstream.export.export_folder import PARTIAL, REPEATS, SEEDS, STAGES, VALUES, ExportPlan, write_shard
 from hopstream.export.plan import starts_from_links
 from hopstream.export.samples import SampleMaker, SeedSampling, schema_of_samples, sets_without_ids
-from hopstream.export.seed_tables import LINK_COLUMNS, NODE_COLUMNS, SeedTable, array_batches, digest_of_seeds
-from hopstream.export.seeds import NodeIds, read_seeds, repeats_of, split_seeds, write_numbers, write_seeds
+from hopstream.export.seeds import (
+    LINK_COLUMNS,
+    NODE_COLUMNS,
+    LinkValues,
+    NodeIds,
+    SeedTable,
+    array_batches,
+    digest_of_seeds,
+    read_seeds,
+    repeats_of,
+    split_seeds,
+    write_numbers,
+    write_seeds,
+    written_values,
+)
 from hopstream.export.settings import SEEDS_PER_SHARD, USUAL_SHARDS, ExportOptions, ExportReport, ExportSettings
 from hopstream.export.source import ExportSource, located_source, open_source
-from hopstream.export.tasks import PARTIAL, STAGES, write_shard
 from hopstream.ingest.source_paths import check_apart
 from hopstream.ingest.tables import TableSettings
 from hopstream.store.contract import Store

@@ -11,14 +11,18 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.checks import Settings
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.export.plan import in_words_of_spec, most_drawn, of_ends, plan_of_spec, starts_from_links
-from hopstream.export.raw_ids import SeedEnd, num_keys, strings_of
-from hopstream.export.readout import (
+from hopstream.export.plan import (
     add_seed_readout,
     declare_link_readout,
     declare_readout_values,
     declare_seed_readout,
+    in_words_of_spec,
+    most_drawn,
+    of_ends,
+    plan_of_spec,
+    starts_from_links,
 )
+from hopstream.export.raw_ids import SeedEnd, num_keys, strings_of
 from hopstream.export.settings import Seconds
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.ingest.raw_tables.unigraph import CONTEXT, ID

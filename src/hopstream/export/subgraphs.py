@@ -14,11 +14,10 @@ import numpy as np
 
 from hopstream.arrays import Column, IntArray, RaggedArray
 from hopstream.errors import SettingsError
-from hopstream.export.plan import check_weights, repeated_edge_types, starts_from_links
-from hopstream.export.readout import add_link_readout
+from hopstream.export.plan import add_link_readout, check_weights, repeated_edge_types, starts_from_links
 from hopstream.export.settings import Seconds
-from hopstream.graph.subgraph import SampledEdges
-from hopstream.kernels.trees import group_by_tree
+from hopstream.graph.graph import SampledEdges
+from hopstream.kernels.relabel import group_by_tree
 from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SamplePlan, SeedNodes
 from hopstream.sample.slots import SlotMap

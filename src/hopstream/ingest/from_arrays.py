@@ -12,8 +12,7 @@ from hopstream.arrays import Column, IntArray
 from hopstream.checks import known_names
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.batch_names import check_graph
-from hopstream.ingest.user_columns import ColumnLike, as_array, as_column, as_keys
+from hopstream.ingest.user_columns import ColumnLike, as_array, as_column, as_keys, check_graph
 from hopstream.schema import EDGE, NODE, EdgeType, is_edge_type, type_label
 
 Columns = Mapping[str, ColumnLike]

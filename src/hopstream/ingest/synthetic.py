@@ -14,8 +14,7 @@ from hopstream.arrays import IntArray
 from hopstream.engine.machine import num_processors
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.kernels.hashing import derive_seed, hash_keys
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import derive_seed, hash_keys, permute_range
 from hopstream.kernels.rmat import draw_edges, fill_features
 from hopstream.schema import EDGE, NODE
 

@@ -8,22 +8,278 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from hopstream.arrays import IntArray
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopstream.arrays import Column, IntArray, take_column
 from hopstream.checks import Settings
-from hopstream.errors import SchemaError, SettingsError
+from hopstream.errors import SchemaError, SettingsError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.batch_names import check_tables
-from hopstream.ingest.raw_tables.metadata import NodeTableSpec, check_num_rows
-from hopstream.ingest.raw_tables.nodes_and_edges import raw_ids_of_edges, read_edge_table, read_node_table
-from hopstream.ingest.raw_tables.raw_ids import RawIds
+from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column
+from hopstream.ingest.raw_tables.files import Batch, Origin, read_batches
+from hopstream.ingest.raw_tables.metadata import (
+    EdgeTableSpec,
+    NodeTableSpec,
+    TableFiles,
+    TablesMetadata,
+    check_num_rows,
+)
+from hopstream.ingest.raw_tables.raw_ids import RawIds, collect_raw_ids, first_non_integer, sorted_raw_ids
 from hopstream.ingest.source_paths import is_unigraph, read_metadata
+from hopstream.ingest.user_columns import check_tables
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
+
+MERGED_BATCHES = 64
+"""How many batches' distinct raw ids are kept before they are made one."""
+
+
+def read_node_table(
+    node_type: str, spec: NodeTableSpec, files: TableFiles, *, is_dropping: bool
+) -> tuple[RawIds, NodeTable, dict[str, IntArray], int]:
+    """Read one node type's raw ids, features and splits, and how many rows were left out.
+
+    Args:
+        node_type: Its name.
+        spec: Its columns.
+        files: Its files.
+        is_dropping: Leave out rows whose raw id an earlier row has, instead of raising.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: A raw id is empty, of the wrong dtype or there twice, or a feature is not what its spec says.
+    """
+    table = _TableRows(node_type, spec)
+    origins: list[Origin] = []
+    raw: list[pa.Array] = []
+    num_rows = 0
+    for batch in table.batches(files, [spec.id_column] if spec.id_column is not None else []):
+        if spec.id_column is not None:
+            origins.append(batch.origin)
+            raw.append(node_raw_ids(node_type, spec, batch))
+        num_rows += batch.num_rows
+    ids = RawIds(None, num_rows) if spec.id_column is None else collect_raw_ids(raw, spec.id_dtype)
+    features = table.features()
+    kept = ids.first_rows() if is_dropping else None
+    if kept is None:
+        _refuse_repeated(node_type, ids, origins, raw)
+        return ids, NodeTable(num_nodes=num_rows, features=features), table.splits(), 0
+    nodes = NodeTable(num_nodes=len(kept), features=_take(features, kept))
+    return ids.take(kept), nodes, table.splits(kept), num_rows - len(kept)
+
+
+class _TableRows:
+    """Collects the features and splits of a table while its rows are read."""
+
+    def __init__(self, label: str, spec: NodeTableSpec | EdgeTableSpec) -> None:
+        self._label, self._split_column = label, spec.split_column
+        self._readers = {name: ColumnReader(f"{label}.{name}", feature) for name, feature in spec.features.items()}
+        self._columns = [name for feature in spec.features.values() for name in feature.columns]
+        self._splits: list[pa.Array] = []
+
+    def batches(self, files: TableFiles, id_columns: Sequence[str]) -> Iterator[Batch]:
+        """Read the table once; the batches also have the columns of raw ids."""
+        splits = [self._split_column] if self._split_column is not None else []
+        for batch in read_batches(files, [*self._columns, *id_columns, *splits]):
+            for reader in self._readers.values():
+                reader.add(batch)
+            yield batch
+            if self._split_column is not None:
+                self._splits.append(split_names(self._label, self._split_column, batch))
+
+    def features(self) -> dict[str, Column]:
+        """All rows of each feature."""
+        return {name: reader.finish() for name, reader in self._readers.items()}
+
+    def splits(self, kept: IntArray | None = None) -> dict[str, IntArray]:
+        """Split name to ascending keys, in the order in which the table first names them.
+
+        Args:
+            kept: int64[n], the rows that are kept, ascending, which are numbered anew; None for all.
+        """
+        if not self._splits:
+            return {}
+        names = pa.chunked_array(self._splits).combine_chunks().dictionary_encode()
+        codes = names.indices.fill_null(-1).to_numpy()
+        codes = codes if kept is None else codes[kept]
+        return {name: np.flatnonzero(codes == code) for code, name in enumerate(names.dictionary.to_pylist())}
+
+
+def _take(features: Mapping[str, Column], rows: IntArray) -> dict[str, Column]:
+    return {name: take_column(column, rows) for name, column in features.items()}
+
+
+def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
+    """The distinct raw ids that edges name as nodes of a type, ascending; empty ends name none.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: A raw id is of the wrong dtype.
+    """
+    seen: dict[str, list[pa.Array]] = {}
+    for edge_type, edges in metadata.edges.items():
+        columns = [c for t, c in ((edge_type[0], edges.src_column), (edge_type[2], edges.dst_column)) if t == node_type]
+        for batch in read_batches(edges.files, columns) if columns else ():
+            for column in columns:
+                label = f"{type_label(edge_type)}.{column}"
+                raw = raw_id_column(batch, column, label).drop_null()
+                if spec.id_dtype == "int64" and first_non_integer(raw) is not None:
+                    raise not_integers_error(label, node_type)
+                chunks = seen.setdefault(str(raw.type), [])
+                chunks.append(raw.unique())
+                if len(chunks) == MERGED_BATCHES:
+                    chunks[:] = [pc.unique(pa.chunked_array(chunks))]
+    return sorted_raw_ids([chunk for chunks in seen.values() for chunk in chunks], spec.id_dtype)
+
+
+def not_integers_error(label: str, node_type: str) -> SchemaError:
+    """The error of ends of edges that are not what the raw ids of a node type without a table are declared to be."""
+    return SchemaError(f"{label} holds raw ids that are no integers, as {node_type}.id.dtype has them")
+
+
+def node_raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
+    """The raw ids of a batch of a node table, as its file has them.
+
+    Raises:
+        SchemaError: A raw id is empty, or none of the declared dtype.
+    """
+    label = f"{node_type}.{spec.id_column}"
+    raw = raw_id_column(batch, str(spec.id_column), label)
+    if raw.null_count:
+        row = int(np.argmax(raw.is_null().to_numpy(zero_copy_only=False)))
+        raise SchemaError(f"{label} is empty at {batch.origin.place(row)}; every node has a raw id")
+    bad_row = first_non_integer(raw) if spec.id_dtype == "int64" else None
+    if bad_row is not None:
+        raise SchemaError(f"{label} is {quoted(raw[bad_row].as_py())} at {batch.origin.place(bad_row)}; wanted int64")
+    return raw
+
+
+def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw: Sequence[pa.Array]) -> None:
+    row = ids.first_repeated()
+    if ids.values is None or row is None:
+        return
+    first = int(pc.index(ids.values, ids.values[row]).as_py())
+    ends = np.cumsum([len(chunk) for chunk in raw])
+    places = []
+    for position in (first, row):
+        batch = int(np.searchsorted(ends, position, side="right"))
+        places.append(origins[batch].place(position - int(ends[batch] - len(raw[batch]))))
+    raise repeated_error(node_type, ids.values[row].as_py(), places)
+
+
+def repeated_error(node_type: str, raw: object, places: Sequence[str]) -> SchemaError:
+    """The error of a raw id that is in two places."""
+    return SchemaError(
+        f"{node_type} has raw id {quoted(raw)} twice: {places[0]} and {places[1]}; "
+        'read with on_duplicate="drop" to keep the first of such rows'
+    )
+
+
+LOOKUP_ROWS = 1 << 22
+"""Edges whose ends are looked up at once; a lookup hashes all raw ids of the node type again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The raw ids at both ends of a batch of edges."""
+
+    origin: Origin
+    src: pa.Array
+    dst: pa.Array
+
+
+def read_edge_table(
+    edge_type: EdgeType, spec: EdgeTableSpec, raw_ids: Mapping[str, RawIds], *, is_dropping: bool
+) -> tuple[EdgeTable, dict[str, IntArray], int]:
+    """Read one edge type.
+
+    Args:
+        edge_type: Its name.
+        spec: Its files and columns.
+        raw_ids: The raw ids of every node type.
+        is_dropping: Leave out edges with an end that is no node, instead of raising.
+
+    Returns:
+        The edges in table order, their splits, and how many were left out.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        SchemaError: An end is empty or no node, or a feature is not what its spec says.
+    """
+    label = type_label(edge_type)
+    table = _TableRows(label, spec)
+    waiting: list[_Ends] = []
+    src_keys, dst_keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+
+    def look_up() -> None:
+        src = raw_ids[edge_type[0]].keys_of([ends.src for ends in waiting])
+        dst = raw_ids[edge_type[2]].keys_of([ends.dst for ends in waiting])
+        if not is_dropping:
+            _refuse_dangling(edge_type, spec, waiting, (src, dst))
+        src_keys.append(src)
+        dst_keys.append(dst)
+        waiting.clear()
+
+    for batch in table.batches(spec.files, [spec.src_column, spec.dst_column]):
+        src, dst = (raw_id_column(batch, c, f"{label}.{c}") for c in (spec.src_column, spec.dst_column))
+        waiting.append(_Ends(batch.origin, src, dst))
+        if sum(len(ends.src) for ends in waiting) >= LOOKUP_ROWS:
+            look_up()
+    look_up()
+    src_of, dst_of, features = np.concatenate(src_keys), np.concatenate(dst_keys), table.features()
+    kept = np.flatnonzero((src_of >= 0) & (dst_of >= 0))
+    num_dropped = len(src_of) - len(kept)
+    if not num_dropped:
+        return EdgeTable(src_keys=src_of, dst_keys=dst_of, features=features), table.splits(), 0
+    edges = EdgeTable(src_keys=src_of[kept], dst_keys=dst_of[kept], features=_take(features, kept))
+    return edges, table.splits(kept), num_dropped
+
+
+def _refuse_dangling(
+    edge_type: EdgeType, spec: EdgeTableSpec, batches: Sequence[_Ends], keys: tuple[IntArray, IntArray]
+) -> None:
+    is_dangling = (keys[0] < 0) | (keys[1] < 0)
+    if not is_dangling.any():
+        return
+    row = int(np.argmax(is_dangling))
+    node_type, column = (edge_type[0], spec.src_column) if keys[0][row] < 0 else (edge_type[2], spec.dst_column)
+    is_src = keys[0][row] < 0
+    for ends in batches:
+        if row < len(ends.src):
+            raw = (ends.src if is_src else ends.dst)[row].as_py()
+            raise dangling_error(f"{type_label(edge_type)}.{column}", raw, node_type, ends.origin.place(row))
+        row -= len(ends.src)
+
+
+def dangling_error(label: str, raw: object, node_type: str, place: str) -> SchemaError:
+    """The error of an end that is empty (``raw`` is None) or no node."""
+    got = "is empty" if raw is None else f"is {quoted(raw)}, which no {node_type} node has"
+    return SchemaError(f'{label} {got}, at {place}; read with on_dangling="drop" to leave such edges out')
+
+
+def split_names(label: str, column: str, batch: Batch) -> pa.Array:
+    """The name of each row's split; null where the cell is empty.
+
+    Raises:
+        SchemaError: The column does not hold strings.
+    """
+    names = batch.columns[column]
+    if pa.types.is_dictionary(names.type):
+        names = names.dictionary_decode()
+    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type)):
+        raise SchemaError(
+            f"{label}.{column} is {names.type} at {batch.origin.place(0)}; a split column holds names of splits"
+        )
+    marks = pa.array(["", *batch.origin.files.null_values], pa.string())
+    names = names.cast(pa.string())
+    return pc.if_else(pc.is_in(names, value_set=marks), None, names)
+
 
 logger = logging.getLogger(__name__)
 

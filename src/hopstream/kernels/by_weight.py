@@ -15,22 +15,24 @@ from numba import njit
 
 from hopstream.kernels.alias import draw_alias, prefetch_entries
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.draw_records import (
+from hopstream.kernels.eligible import (
     RANGE_AHEAD,
     ROWS_AHEAD,
     Draws,
+    Filter,
     Nodes,
     Scratch,
     Tables,
     Weights,
+    is_filtered,
     most_drawn,
+    node_filter,
     prefetch_key,
     prefetch_row,
     stream_in_tree,
     stream_of,
     view,
 )
-from hopstream.kernels.eligible import Filter, is_filtered, node_filter
 from hopstream.kernels.filtered import FEW, draw_eligible
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.memory import array_at, prefetch_address

@@ -15,27 +15,31 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.draw_records import (
+from hopstream.kernels.eligible import (
     RANGE_AHEAD,
     ROWS_AHEAD,
     Draws,
+    Filter,
+    NodeFilter,
     Nodes,
     Scratch,
     Tables,
+    is_eligible,
+    is_filtered,
+    list_eligible,
     most_drawn,
+    node_filter,
     prefetch_key,
     prefetch_row,
     stream_in_tree,
     stream_of,
     view,
 )
-from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, is_filtered, list_eligible, node_filter
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.memory import ZERO, array_at, prefetch_address
 from hopstream.kernels.neighbors import draw_positions
 from hopstream.kernels.smallest import sort_positions
-from hopstream.kernels.stored_weights import FLOAT64, UNREADABLE
-from hopstream.kernels.weighted import add_weight, draw_weighted, edge_weight
+from hopstream.kernels.weighted import FLOAT64, UNREADABLE, add_weight, draw_weighted, edge_weight
 
 SCANNED = 512
 FEW = 64

@@ -1,10 +1,18 @@
-"""Collects rows of a column from the parts that hold them.
+"""Collects rows of columns from the parts that hold them, and moves rows between sets of parts.
 
 [Algorithm] Rows are copied as words (8, 4, 2 or 1 bytes, the largest that divides a row), so one kernel serves every
     dtype and shape. Every cache line of a row is prefetched ``ROWS_AHEAD`` rows ahead: 8 are
     enough for rows of 400 bytes, but keys of 8 bytes took 1.6 times as long with 8 as with 32.
 [Cost] The bytes of the rows, read once and written once; near the machine's copy bandwidth for rows of 400 bytes.
 [Not chosen] ``numpy.take``: no prefetch, one part only, and it holds the interpreter lock for small items.
+
+[Algorithm] Rows are copied word by word, in the order in which they were read, to places that are known ahead.
+[Cost] Each row is read once and written once, wherever it goes.
+
+[Algorithm] Rows are copied as words, in the order in which they are written, from wherever they lie in what was read.
+[Cost] Each item is read once and written once. Rows of one part ascend in what was read, so reads are as many
+    sequential streams as there are old parts.
+[Not chosen] Sorting items by their new place: it needs a place for each item, and the order of rows says the same.
 """
 
 from __future__ import annotations
@@ -15,6 +23,68 @@ import numpy as np
 
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.memory import array_at, find_part, prefetch_address
+
+
+@kernel
+def scatter_rows(
+    offsets: np.ndarray, starts: np.ndarray, begin: int, end: int, width: int, values: np.ndarray, out: np.ndarray
+) -> None:
+    """Copy the rows that belong into a stretch of elements; others are passed over.
+
+    Args:
+        offsets: int64[num_rows + 1], where the elements of each row begin in ``values``.
+        starts: int64[num_rows], where they belong.
+        begin: The first element of the stretch, where a row begins.
+        end: One past its last, where a row ends.
+        width: Words per element.
+        values: words[offsets[-1] * width], what was read.
+        out: words[(end - begin) * width], out: the stretch.
+    """
+    for i in range(len(starts)):
+        if starts[i] < begin or starts[i] >= end:
+            continue
+        first = np.uint64(offsets[i] * width)
+        place = np.uint64((starts[i] - begin) * width)
+        for word in range(np.uint64((offsets[i + 1] - offsets[i]) * width)):
+            out[place + np.uint64(word)] = values[first + np.uint64(word)]
+
+
+@kernel
+def move_rows(
+    order: np.ndarray, starts: np.ndarray, counts: np.ndarray, width: int, values: np.ndarray, out: np.ndarray
+) -> None:
+    """Copy rows one after the other.
+
+    Args:
+        order: int64[n], which row comes when.
+        starts: int64[n], the first item of each row.
+        counts: int64[n], the items of each row.
+        width: Words per item.
+        values: words[m], what was read.
+        out: words[sum(counts) * width], out.
+    """
+    place = np.uint64(0)
+    for i in range(len(order)):
+        row = np.uint64(order[i])
+        first = np.uint64(starts[row] * width)
+        num_words = np.uint64(counts[row] * width)
+        for word in range(num_words):
+            out[place + np.uint64(word)] = values[first + np.uint64(word)]
+        place += num_words
+
+
+@kernel
+def count_parts(ids: np.ndarray, offsets: np.ndarray, counts: np.ndarray) -> None:
+    """Count the ids of each part.
+
+    Args:
+        ids: integer[n], in range.
+        offsets: int64[num_parts + 1], the ids of each part.
+        counts: int64[num_parts], added to.
+    """
+    for i in range(len(ids)):
+        counts[np.uint64(find_part(offsets, np.int64(ids[i])))] += 1
+
 
 ROWS_AHEAD = 32
 LINE_BYTES = 64

@@ -16,13 +16,25 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.draw_records import ROWS_AHEAD, Draws, Nodes, Scratch, Tables, Weights, prefetch_row, view
-from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, is_filtered, node_filter
+from hopstream.kernels.eligible import (
+    ROWS_AHEAD,
+    Draws,
+    Filter,
+    NodeFilter,
+    Nodes,
+    Scratch,
+    Tables,
+    Weights,
+    is_eligible,
+    is_filtered,
+    node_filter,
+    prefetch_row,
+    view,
+)
 from hopstream.kernels.memory import ZERO, array_at, prefetch_address
 from hopstream.kernels.reals import ordered_bits
 from hopstream.kernels.smallest import offer, sort_by_variate
-from hopstream.kernels.stored_weights import stored_weight
-from hopstream.kernels.weighted import weight_at
+from hopstream.kernels.weighted import stored_weight, weight_at
 
 TOO_FAR = -1
 WEIGHTS_AHEAD = 4

@@ -20,8 +20,21 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.draw_records import ROWS_AHEAD, Draws, Nodes, Scratch, Tables, Variates, prefetch_row, view
-from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, is_filtered, node_filter
+from hopstream.kernels.eligible import (
+    ROWS_AHEAD,
+    Draws,
+    Filter,
+    NodeFilter,
+    Nodes,
+    Scratch,
+    Tables,
+    Variates,
+    is_eligible,
+    is_filtered,
+    node_filter,
+    prefetch_row,
+    view,
+)
 from hopstream.kernels.hashing import GOLDEN, mix64, node_stream
 from hopstream.kernels.memory import ZERO, array_at
 from hopstream.kernels.reals import normal_quantile, open_fraction, ordered_bits, quarter_turn

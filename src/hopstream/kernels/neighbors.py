@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.draw_records import (
+from hopstream.kernels.eligible import (
     INT64_BYTES,
     RANGE_AHEAD,
     Draws,

@@ -1,4 +1,4 @@
-"""Gives each id its slot in a subgraph.
+"""Gives each id its slot in a subgraph, and packs nodes of trees into one number each.
 
 [Algorithm] One open-addressing hash table per node type and batch: a power of two of (id, generation and slot) pairs
     in one array, linear probing. A new batch only raises the generation, so the table is never cleared. The caller
@@ -7,6 +7,11 @@
     mispredicted, that relabelling trees took 1.2 times as long.
 [Cost] One cache miss per id, prefetched ``PROBE_AHEAD`` ids ahead.
 [Not chosen] A dense map over the global id space: one access, but memory is then sized by the whole graph, per thread.
+
+[Algorithm] A node of a tree is ``tree << tree_shift | id``, one int64, so that what relabels ids relabels pairs too.
+[Cost] One pass over the data, at the speed of memory.
+[Not chosen] A table keyed by two columns: every probe would compare twice as much, and the kernels that relabel would
+    be there twice.
 """
 
 from __future__ import annotations
@@ -19,6 +24,67 @@ from numba import njit
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.memory import prefetch_address
+
+
+@kernel
+def pack_neighbors(
+    neighbor_ids: np.ndarray, counts: np.ndarray, trees: np.ndarray, tree_shift: int, pairs: np.ndarray
+) -> None:
+    """Write the pair of each neighbour: neighbours are in the tree of the node that they were drawn for.
+
+    Args:
+        neighbor_ids: uint32 or int64[sum(counts)], grouped by the node that they were drawn for.
+        counts: int32[n], neighbours of each node.
+        trees: int64[n], the tree of each node.
+        tree_shift: Bits that ids have.
+        pairs: int64[sum(counts)], out.
+    """
+    written = 0
+    for i in range(len(counts)):
+        tree = trees[i] << tree_shift
+        for _ in range(counts[i]):
+            pairs[np.uint64(written)] = tree | np.int64(neighbor_ids[np.uint64(written)])
+            written += 1
+
+
+@kernel
+def unpack_pairs(pairs: np.ndarray, tree_shift: int, ids: np.ndarray, trees: np.ndarray) -> None:
+    """Write the id and the tree of each pair.
+
+    Args:
+        pairs: int64[n].
+        tree_shift: Bits that ids have.
+        ids: int64[n], out.
+        trees: int64[n], out.
+    """
+    mask = (np.int64(1) << tree_shift) - 1
+    for i in range(len(pairs)):
+        ids[i] = pairs[i] & mask
+        trees[i] = pairs[i] >> tree_shift
+
+
+@kernel
+def group_by_tree(trees: np.ndarray, offsets: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
+    """Group items by their tree, in the order that they are in.
+
+    [Algorithm] A counting sort.
+
+    Args:
+        trees: int64[n], in ``[0, num_trees)``.
+        offsets: int64[num_trees + 1], out: tree ``t`` has ``order[offsets[t]:offsets[t + 1]]``.
+        order: int64[n], out: items.
+        places: int64[n], out: the place of each item inside its tree.
+    """
+    offsets[:] = 0
+    for i in range(len(trees)):
+        tree = trees[i]
+        places[i] = offsets[tree + 1]
+        offsets[tree + 1] += 1
+    for tree in range(len(offsets) - 1):
+        offsets[tree + 1] += offsets[tree]
+    for i in range(len(trees)):
+        order[offsets[trees[i]] + places[i]] = i
+
 
 PROBE_AHEAD = 16
 ENTRY_BYTES = 16

@@ -16,8 +16,18 @@ from __future__ import annotations
 import numpy as np
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.draw_records import INT64_BYTES, Draws, Nodes, Scratch, Tables, view
-from hopstream.kernels.eligible import Filter, NodeFilter, is_eligible, node_filter
+from hopstream.kernels.eligible import (
+    INT64_BYTES,
+    Draws,
+    Filter,
+    NodeFilter,
+    Nodes,
+    Scratch,
+    Tables,
+    is_eligible,
+    node_filter,
+    view,
+)
 from hopstream.kernels.memory import array_at, prefetch_address
 from hopstream.kernels.neighbors import MAX_TAKEN, TOO_MANY
 

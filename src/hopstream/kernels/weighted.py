@@ -1,4 +1,4 @@
-"""Draws edges in proportion to their weights, by their running sums.
+"""Computes what a stored edge weighs, and draws edges in proportion to their weights by running sums.
 
 [Algorithm] With replacement: binary search of a row's running sums. Without: successive sampling, that is every draw
     is in proportion to the weights of the edges not drawn yet. While no more than half of the row's weight is drawn, by
@@ -24,20 +24,69 @@ Running sums are as ``add_weight`` makes them: they rise exactly where an edge h
 is off by up to 2**-53 of the row's weight per edge in it. Gaps are drawn from where that is less than ``2**-17`` of the
 weight left in them (``REST_PER_EDGE``); so every draw has its chance to 1e-5, whatever the weights are, and to far less
 unless most of a row's weight is drawn.
+
+[Algorithm] Weights are read where the part stores them, in the dtype they have there. Kernels are given the address and
+    the place of the dtype in ``WEIGHT_DTYPES``, so that one compiled kernel serves all dtypes.
+[Cost] A chain of comparisons that go the same way for a whole row, beside the read.
+[Not chosen] Differences of running sums: an edge stored after one that is 1e16 times as heavy has any weight then. The
+    array itself as an argument: every kernel compiled once per dtype.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.hashing import GOLDEN, mix64
-from hopstream.kernels.memory import ZERO
+from hopstream.kernels.memory import ZERO, array_at
 from hopstream.kernels.neighbors import FLOYD_ALWAYS
 from hopstream.kernels.reals import fraction, natural_log, number_of, open_fraction, ordered_bits
 from hopstream.kernels.smallest import insert_position, offer, sort_positions
-from hopstream.kernels.stored_weights import stored_weight
+
+WEIGHT_DTYPES = (
+    "float64", "float32", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"
+)  # fmt: skip
+"""Weights are read in the dtype in which they are stored; its place here is their kind."""
+FLOAT64 = 0
+UNREADABLE = -1
+"""The kind of other weights (float16), which are only known by their order and by their running sums."""
+
+
+def weight_kind(dtype: np.dtype[Any] | None) -> int:
+    """How kernels are told of the dtype of weights; None is none."""
+    return WEIGHT_DTYPES.index(dtype.name) if dtype is not None and dtype.name in WEIGHT_DTYPES else UNREADABLE
+
+
+@njit(inline="always")
+def stored_weight(address: int, kind: int, position: int) -> float:
+    """One of the weights at an address; kinds are the places of ``WEIGHT_DTYPES``."""
+    place, num = np.uint64(position), position + 1
+    weight = 0.0
+    if kind == 0:
+        weight = array_at(address, num, np.float64)[place]
+    elif kind == 1:
+        weight = np.float64(array_at(address, num, np.float32)[place])
+    elif kind == 2:
+        weight = np.float64(array_at(address, num, np.int64)[place])
+    elif kind == 3:
+        weight = np.float64(array_at(address, num, np.int32)[place])
+    elif kind == 4:
+        weight = np.float64(array_at(address, num, np.int16)[place])
+    elif kind == 5:
+        weight = np.float64(array_at(address, num, np.int8)[place])
+    elif kind == 6:
+        weight = np.float64(array_at(address, num, np.uint64)[place])
+    elif kind == 7:
+        weight = np.float64(array_at(address, num, np.uint32)[place])
+    elif kind == 8:
+        weight = np.float64(array_at(address, num, np.uint16)[place])
+    elif kind == 9:
+        weight = np.float64(array_at(address, num, np.uint8)[place])
+    return weight
+
 
 MAX_REJECTIONS = 64
 LANES = 4

@@ -16,27 +16,25 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
-from hopstream.load.given_labels import (
+from hopstream.load.epochs import Facts
+from hopstream.load.labels import (
     GivenLabelReader,
     GivenLabels,
     GivenLabelsLike,
-    check_num_rows,
-    read_given_labels,
-)
-from hopstream.load.labels import (
     LabelNodes,
     LabelReader,
     Labels,
     Negatives,
     StoredLabels,
     Supervision,
+    check_num_rows,
     labels_of_split,
+    read_given_labels,
     read_labels,
 )
 from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
-from hopstream.load.place import Facts
 from hopstream.load.ppr import HOW, check_edge_attr, plan_facts, without_edges
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner

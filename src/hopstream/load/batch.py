@@ -1,27 +1,202 @@
-"""Mini-batches, and how sampled subgraphs become them.
+"""Mini-batches: the columns that they bring along, the memory that they use, and how sampled subgraphs become them.
 
 All columns of all types are fetched in one call of the store. Users see keys only; ids stay here.
+
+A fresh 36 MB array costs more than filling it, because the system maps and clears its pages one by one. So blocks of
+memory go round: a block is lent as an array, everything made of that array (views, tensors) keeps the array alive, and
+when the last of them is gone the block comes back.
 """
 
 from __future__ import annotations
 
+import math
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
+from hopstream.checks import known_names
 from hopstream.dataset.book import Owner
-from hopstream.errors import FormatError
-from hopstream.graph.subgraph import SampledEdges, Subgraph
-from hopstream.load.buffers import Buffers
-from hopstream.load.columns import ColumnChoice
+from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.sample.plan import SeedNodes
-from hopstream.schema import EdgeType, FeatureSchema
+from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 from hopstream.store.local import LocalStore
+
+SMALL_BYTES = 1 << 16
+"""Arrays below this size are not worth a block."""
+MAX_SLACK = 2
+"""A block is lent for arrays of no less than this fraction of its size."""
+
+
+class Buffers(Protocol):
+    """Where the arrays of a batch come from."""
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """An array whose content is undefined and which nobody else holds."""
+        ...
+
+
+class BufferPool:
+    """Blocks of memory that come back when nobody holds an array made of them. Safe to use from many threads."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        """Keep at most ``capacity_bytes`` of idle blocks; blocks that are lent do not count."""
+        self._capacity_bytes = capacity_bytes
+        self._lock = threading.Lock()
+        self._idle: list[NDArray[np.uint8]] = []  # the block that came back last is at the end
+        self._idle_bytes = 0
+        self._lent: dict[int, weakref.ref[Array]] = {}
+        self._returned: deque[tuple[int, NDArray[np.uint8]]] = deque()
+        self._num_lent = 0
+
+    def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """An array whose content is undefined; its memory comes back to the pool when nobody holds it any more."""
+        dtype = np.dtype(dtype)
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes < SMALL_BYTES:
+            return np.empty(shape, dtype)
+        with self._lock:
+            self._collect()
+            block = self._pick(num_bytes)
+            return self._lend(block, num_bytes).view(dtype).reshape(shape)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that wait for the next batch."""
+        with self._lock:
+            self._collect()
+            return self._idle_bytes
+
+    def _pick(self, num_bytes: int) -> NDArray[np.uint8]:
+        """The smallest idle block that fits, or a new one with room for a somewhat larger batch."""
+        fitting = [b for b in self._idle if num_bytes <= b.nbytes <= MAX_SLACK * num_bytes]
+        if not fitting:
+            return np.empty(num_bytes + num_bytes // 8, np.uint8)
+        block = min(fitting, key=len)
+        self._idle = [b for b in self._idle if b is not block]
+        self._idle_bytes -= block.nbytes
+        return block
+
+    def _lend(self, block: NDArray[np.uint8], num_bytes: int) -> NDArray[np.uint8]:
+        # numpy makes a view's base the array that owns the memory, except across types: an array over a memoryview is
+        # the base of every view of it, so its end is the end of all of them.
+        loan = np.frombuffer(block.data, np.uint8, num_bytes)
+        number, returned = self._num_lent, self._returned
+        self._num_lent += 1
+        # The callback runs in whichever thread lets go of the array, perhaps inside take(): it takes no lock.
+        self._lent[number] = weakref.ref(loan, lambda _: returned.append((number, block)))
+        return loan
+
+    def _collect(self) -> None:
+        """Move the blocks that came back to the idle ones; forget the oldest where they are too many."""
+        while self._returned:
+            number, block = self._returned.popleft()
+            del self._lent[number]
+            self._idle.append(block)
+            self._idle_bytes += block.nbytes
+        while self._idle_bytes > self._capacity_bytes:
+            self._idle_bytes -= self._idle.pop(0).nbytes
+
+
+T = TypeVar("T", str, EdgeType)
+NodeFeatures = Sequence[str] | Mapping[str, Sequence[str]] | None
+EdgeFeatures = Sequence[str] | Mapping[EdgeType, Sequence[str]] | Mapping[str, Sequence[str]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnChoice:
+    """Columns per type; every type of the schema is present, if only with none.
+
+    Attributes:
+        nodes: Node type to feature names.
+        edges: Edge type to feature names.
+    """
+
+    nodes: Mapping[str, tuple[str, ...]]
+    edges: Mapping[EdgeType, tuple[str, ...]]
+
+    @property
+    def has_edge_features(self) -> bool:
+        """Some edge type brings features."""
+        return any(self.edges.values())
+
+
+def choose_columns(schema: GraphSchema, node_features: NodeFeatures, edge_features: EdgeFeatures) -> ColumnChoice:
+    """Check a choice of features.
+
+    Args:
+        schema: The graph's schema.
+        node_features: None for all features of all node types; names, which every node type that has them brings; or
+            node type to names, where types left out bring nothing.
+        edge_features: The same for edge types, which are named by a tuple or as ``src__rel__dst``.
+
+    Raises:
+        UnknownNameError: The schema has no such type or feature.
+        SettingsError: A name stands where a list of names is wanted, or a name is given twice.
+    """
+    labels: dict[str | EdgeType, EdgeType] = {type_label(t): t for t in schema.edges} | {t: t for t in schema.edges}
+    by_edge_type = _resolve(edge_features, labels)
+    return ColumnChoice(
+        nodes=_choose("node_features", schema.nodes, node_features),
+        edges=_choose("edge_features", schema.edges, by_edge_type),
+    )
+
+
+def _resolve(
+    edge_features: EdgeFeatures, labels: Mapping[str | EdgeType, EdgeType]
+) -> Sequence[str] | Mapping[EdgeType, Sequence[str]] | None:
+    if not isinstance(edge_features, Mapping):
+        return edge_features
+    resolved: dict[EdgeType, Sequence[str]] = {}
+    for given, names in edge_features.items():
+        edge_type = labels.get(tuple(given) if isinstance(given, list) else given)
+        if edge_type is None:
+            known = [t for t in labels if isinstance(t, tuple)]
+            raise UnknownNameError(f"edge_features: unknown edge type {given!r}; {known_names(given, known)}")
+        if edge_type in resolved:
+            raise SettingsError(f"edge_features names {edge_type!r} twice")
+        resolved[edge_type] = names
+    return resolved
+
+
+def _choose(
+    setting: str,
+    known: Mapping[T, Mapping[str, FeatureSchema]],
+    choice: Sequence[str] | Mapping[T, Sequence[str]] | None,
+) -> dict[T, tuple[str, ...]]:
+    if choice is None:
+        return {t: tuple(features) for t, features in known.items()}
+    if isinstance(choice, Mapping):
+        for t, names in choice.items():
+            if t not in known:
+                raise UnknownNameError(f"{setting}: unknown type {t!r}; {known_names(t, known)}")
+            _check_known(f"{setting}[{t!r}]", names, known[t])
+        return {t: tuple(choice.get(t, ())) for t in known}
+    _check_known(setting, choice, {name for features in known.values() for name in features})
+    return {t: tuple(name for name in choice if name in features) for t, features in known.items()}
+
+
+def _check_known(where: str, names: Sequence[str], known: Iterable[str]) -> None:
+    known = list(known)
+    if isinstance(names, str):
+        raise SettingsError(f"{where} is the name {names!r}; give a list of names: [{names!r}]")
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise SettingsError(f"{where} is {names!r}; give a list of names, such as {known[:2]}")
+    if len(set(names)) != len(names):
+        raise SettingsError(f"{where} names a feature twice: {list(names)}")
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"{where}: there is no feature {name!r}; {known_names(name, sorted(known))}")
+
 
 Convert = Callable[["MiniBatch"], Any]
 Attributes = Mapping[str | EdgeType | None, Mapping[str, Any]]

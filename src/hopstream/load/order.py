@@ -14,8 +14,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.errors import SettingsError
-from hopstream.kernels.hashing import derive_seed
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import derive_seed, permute_range
 from hopstream.load.load_settings import OrderSettings
 
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, TypeVar
 
 from hopstream.errors import SettingsError
 from hopstream.load.batch import BatchMaker, Convert, SeedBatch, SubgraphReader
+from hopstream.load.epochs import Facts
 from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
-from hopstream.load.place import Facts
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.ppr import PPRRunner

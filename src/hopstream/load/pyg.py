@@ -16,8 +16,7 @@ from torch_geometric.data import Data, HeteroData
 
 from hopstream.arrays import Array, Column, RaggedArray
 from hopstream.errors import SettingsError
-from hopstream.load.batch import Attributes, MiniBatch
-from hopstream.load.columns import ColumnChoice
+from hopstream.load.batch import Attributes, ColumnChoice, MiniBatch
 from hopstream.sample.ppr_settings import PPR
 from hopstream.schema import (
     EDGE,

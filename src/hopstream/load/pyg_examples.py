@@ -36,12 +36,12 @@ def check_example_names(spec: GraphSpec) -> None:
         SettingsError: Two would have the same name.
     """
     names = [name for feature in spec.context.items() for name in _attribute_names(*feature)]
-    _check_distinct("the context", names, GRAPH_NAMES | set(spec.node_sets), "context_features")
+    _check_distinct_names("the context", names, GRAPH_NAMES | set(spec.node_sets), "context_features")
     for kind, sets, reserved in (("node", spec.node_sets, NODE_NAMES), ("edge", spec.edge_sets, EDGE_NAMES)):
         for set_name, of in sets.items():
             names = [name for feature in of.features.items() for name in _attribute_names(*feature)]
             taken = frozenset() if AUXILIARY.match(set_name) else reserved
-            _check_distinct(f"{kind} set {set_name!r}", names, taken, f"{kind}_features")
+            _check_distinct_names(f"{kind} set {set_name!r}", names, taken, f"{kind}_features")
 
 
 def _attribute_names(name: str, field: FieldSpec) -> Iterator[str]:
@@ -54,7 +54,7 @@ def _offsets_name(name: str, number: int) -> str:
     return name + OFFSETS if number == 1 else f"{name}{OFFSETS}_{number}"
 
 
-def _check_distinct(where: str, names: list[str], reserved: frozenset[str] | set[str], setting: str) -> None:
+def _check_distinct_names(where: str, names: list[str], reserved: frozenset[str] | set[str], setting: str) -> None:
     for name in names:
         if name in reserved or names.count(name) > 1:
             raise SettingsError(

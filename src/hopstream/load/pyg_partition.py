@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from hopstream.arrays import take_column
-from hopstream.load.columns import ColumnChoice
+from hopstream.load.batch import ColumnChoice
 from hopstream.load.pyg import check_names, set_columns
 from hopstream.schema import EDGE, NODE
 
@@ -24,7 +24,7 @@ def partition_to_data(partition: Partition) -> Data:
     _set_nodes(data, partition.nodes[NODE])
     data["edge_index"] = torch.empty((2, 0), dtype=torch.int64)
     if EDGE in partition.edges:
-        _set_edges(data, partition, partition.edges[EDGE], (NODE, NODE))
+        _set_part_edges(data, partition, partition.edges[EDGE], (NODE, NODE))
     return data
 
 
@@ -35,7 +35,7 @@ def partition_to_hetero_data(partition: Partition) -> HeteroData:
     for node_type, nodes in partition.nodes.items():
         _set_nodes(data[node_type], nodes)
     for edge_type, edges in partition.edges.items():
-        _set_edges(data[edge_type], partition, edges, (edge_type[0], edge_type[2]))
+        _set_part_edges(data[edge_type], partition, edges, (edge_type[0], edge_type[2]))
     return data
 
 
@@ -57,7 +57,7 @@ def _set_nodes(store: Any, nodes: PartNodes) -> None:
         store[f"{name}_mask"] = torch.from_numpy(mask)
 
 
-def _set_edges(store: Any, partition: Partition, edges: PartEdges, ends: tuple[str, str]) -> None:
+def _set_part_edges(store: Any, partition: Partition, edges: PartEdges, ends: tuple[str, str]) -> None:
     inner = np.flatnonzero(edges.is_inner)
     rows = [
         ids[inner] - (int(partition.nodes[end].inner_ids[0]) if partition.nodes[end].num_inner else 0)

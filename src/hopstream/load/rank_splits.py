@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from hopstream.arrays import IntArray
 from hopstream.checks import check_choice, read_integer
 from hopstream.errors import SettingsError
-from hopstream.kernels.hashing import derive_seed
-from hopstream.kernels.permute import permute_range
+from hopstream.kernels.hashing import derive_seed, permute_range
 from hopstream.load.link_inputs import LinksLike, read_link_inputs
 from hopstream.load.load_settings import MAX_RNG_SEED, read_rank
 from hopstream.sample.seeds import SeedsLike, read_seeds

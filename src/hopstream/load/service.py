@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopstream.load.batch import Convert, MiniBatch
-from hopstream.load.buffers import Buffers
+from hopstream.load.batch import Buffers, Convert, MiniBatch
 from hopstream.store.contract import Store
 
 

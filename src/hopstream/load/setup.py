@@ -15,13 +15,10 @@ from typing import ClassVar, get_args
 
 from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
-from hopstream.load.batch import Convert, MiniBatch, SubgraphReader
-from hopstream.load.buffers import BufferPool, Buffers
-from hopstream.load.columns import ColumnChoice, choose_columns
-from hopstream.load.epochs import EpochLoader, Maker
+from hopstream.load.batch import BufferPool, Buffers, ColumnChoice, Convert, MiniBatch, SubgraphReader, choose_columns
+from hopstream.load.epochs import EpochLoader, Facts, Maker
 from hopstream.load.load_settings import LoadSettings, OrderSettings
 from hopstream.load.order import SeedOrder
-from hopstream.load.place import Facts
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
 from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
 from hopstream.store import Source, open_store

@@ -25,16 +25,14 @@ from hopstream.dataset.paths import Expected, expected_files, expected_nodes, no
 from hopstream.dataset.regions import Stretches, file_record, make_file, merge_stretches
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.engine import Task, kind_of
-from hopstream.engine.allotment import Allotment
 from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.engine.folder_job import FolderJob, write_spec
-from hopstream.engine.job import Job
-from hopstream.engine.peak import peak_bytes
-from hopstream.engine.settings import bytes_text, no_progress
-from hopstream.engine.tasks import TaskFunction
-from hopstream.graph.checksums import GraphChecksums
+from hopstream.engine.machine import peak_bytes
+from hopstream.engine.settings import Allotment, bytes_text, no_progress
+from hopstream.engine.tasks import Job, TaskFunction
+from hopstream.graph.graph import GraphChecksums
 from hopstream.preparation.dataset_job_folder import DatasetJobFolder, DatasetJobSpec, empty_matrix
-from hopstream.preparation.halo.costs import HaloCosts
+from hopstream.preparation.halo.settings import HaloCosts
 from hopstream.preparation.write import Written, manifest_of
 from hopstream.schema import Direction, EdgeType, GraphSchema
 

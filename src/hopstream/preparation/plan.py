@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hopstream.assign.memory import assign_needs, looks_at_edges, memory_for_edges
+from hopstream.assign.libraries import assign_needs, looks_at_edges, memory_for_edges
 from hopstream.dataset.settings import PartitionSettings
-from hopstream.engine.allotment import Allotment, Choice, Needs, allot, rounded_up
 from hopstream.engine.machine import Machine
-from hopstream.engine.settings import WorkSettings
+from hopstream.engine.settings import Allotment, Choice, Needs, WorkSettings, allot, rounded_up
 from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.ingest.chunking.plan import NEEDS
 from hopstream.preparation.dataset_job_folder import REST_BYTES, budget_of
-from hopstream.preparation.dispatch import dispatch_spec as dispatching
-from hopstream.preparation.halo.costs import HaloCosts
-from hopstream.preparation.halo.settings import HaloSettings
+from hopstream.preparation.dispatch import dispatch_folder as dispatching
+from hopstream.preparation.halo.settings import HaloCosts, HaloSettings
 from hopstream.preparation.write import schema_with_links
 
 GROUPED_BYTES, SORTED_BYTES, END_BYTES = 24, 24, 16

@@ -22,20 +22,26 @@ from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.assign.run import OwnersSource, assign_owners, count_parts, owners_by_type
 from hopstream.checks import known_names
 from hopstream.dataset.balance import EdgeCut, Owners, PartitionReport, StageCost, count_seeds, measure_cut
-from hopstream.dataset.book import PartitionBook, ends_of
+from hopstream.dataset.book import NodeSplit, PartitionBook, ends_of, split_edges, split_nodes
 from hopstream.dataset.dataset_folder import replaced_folder
-from hopstream.dataset.edge_weights import check_weights
 from hopstream.dataset.manifest import Manifest, graph_id_of
 from hopstream.dataset.paths import edge_folder, link_folder, node_folder, part_folder, split_path
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
-from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
-from hopstream.dataset.stored_columns import EdgeRun, StoredColumn, edge_columns, feature_columns, integers
-from hopstream.dataset.times import check_times, edge_times, sort_by_time
-from hopstream.engine.peak import peak_bytes, watched
+from hopstream.dataset.stored_columns import (
+    EdgeRun,
+    StoredColumn,
+    check_times,
+    check_weights,
+    edge_columns,
+    edge_times,
+    feature_columns,
+    integers,
+    sort_by_time,
+)
+from hopstream.engine.machine import peak_bytes, watched
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SettingsError, UnknownNameError
-from hopstream.graph.checksums import GraphChecksums
-from hopstream.graph.graph import Graph
+from hopstream.graph.graph import Graph, GraphChecksums
 from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label

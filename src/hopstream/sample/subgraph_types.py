@@ -25,11 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.kernels.relabel import repeat_slots
-from hopstream.kernels.trees import pack_neighbors
-from hopstream.sample.op_requests import OpRequests, pairs_of_slots, slots_of_pairs
+from hopstream.kernels.relabel import pack_neighbors, repeat_slots
 from hopstream.sample.plan import SamplePlan
-from hopstream.sample.slots import EdgeBuffer, SlotMap
+from hopstream.sample.slots import EdgeBuffer, OpRequests, SlotMap, pairs_of_slots, slots_of_pairs
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import TREE_SHIFT, FetchRequest, SampleReply, Store
 

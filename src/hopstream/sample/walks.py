@@ -1,33 +1,362 @@
-"""Draws random walks.
+"""Draws random walks, also those whose steps depend on where a walk came from.
 
 All walks of a batch take a step together: one request of the store for a step without memory, a few for one with it.
 What a walk draws is a function of the seed, of its number, of the step, and of the key of the node where it stands.
+
+Candidates are drawn without regard to where walks came from, and some rejected; see ``kernels/walks.py``. Every round
+draws as many as all before it, until a walk has a successor or until reading the edges of its two nodes costs no more
+than what was tried already: so a walk never costs much more than the cheaper of the two ways, and the law is exact.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopstream.arguments import called_with
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.checks import Settings, is_number
 from hopstream.dataset.book import ends_of
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
-from hopstream.kernels.walks import NO_NODE, hash_fractions
+from hopstream.kernels.walks import (
+    ACCEPTED,
+    NO_NODE,
+    OPEN,
+    REJECTED,
+    draw_second_order,
+    hash_fractions,
+    judge_candidates,
+)
 from hopstream.sample.seeds import SeedsLike, read_seeds
-from hopstream.sample.walk_memory import WalkMemory
-from hopstream.sample.walk_settings import Step, WalkSettings
-from hopstream.schema import type_label
+from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store import Source, open_store
-from hopstream.store.contract import KEY, MAX_TREES, FetchRequest, SampleReply, SampleRequest, Store, Strategy
+from hopstream.store.contract import (
+    KEY,
+    MAX_TREES,
+    TREE_SHIFT,
+    FetchRequest,
+    SampleReply,
+    SampleRequest,
+    Store,
+    Strategy,
+)
+from hopstream.store.requests import SEED_STOP
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
+
+
+FIRST_CANDIDATES = 8
+"""Candidates of the first round."""
+MAX_ROUNDS = 12
+"""Rounds after which edges are read, whatever that costs."""
+READ_COST = 8.0
+"""What reading an edge costs, in candidates drawn."""
+MAX_CANDIDATES = 1 << 22
+"""Candidates of all walks together that are drawn at a time."""
+MAX_EDGES_READ = 1 << 22
+"""Edges that are read at a time, unless a single walk needs more."""
+NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
+
+
+class WalkMemory:
+    """Takes steps of node2vec walks along one edge type."""
+
+    def __init__(self, store: Store, step: Step, biases: tuple[float, float], weight_attr: str | None) -> None:
+        """Prepare the steps.
+
+        Args:
+            store: The store.
+            step: The edge type, between nodes of one type, and the direction.
+            biases: How readily a walk goes back, and to nodes to which none leads from where it came from: 1/p and 1/q.
+            weight_attr: The feature that edges are drawn in proportion to, or None.
+        """
+        self._store = store
+        self._step = step
+        self._return_bias, self._far_bias = biases
+        self._weight_attr = weight_attr
+        extent = max(1.0, self._far_bias) - min(1.0, self._far_bias)
+        self._open_share = extent / max(1.0, *biases)
+
+    def advance(self, rng_seed: int, trees: IntArray, current: IntArray, previous: IntArray) -> IntArray:
+        """Take one step of some walks.
+
+        Args:
+            rng_seed: Seed of the step.
+            trees: int64[n], numbers of the walks.
+            current: int64[n], ids of the nodes where they are.
+            previous: int64[n], ids of those where they came from; ``NO_NODE`` for nowhere.
+
+        Returns:
+            int64[n], ids of the nodes that they go to; ``NO_NODE`` where no edge leads on.
+        """
+        found = np.full(len(trees), NO_NODE, np.int64)
+        pending, drawn = np.arange(len(trees)), 0
+        costs = np.zeros((2, len(trees)))
+        for turn in range(MAX_ROUNDS):
+            size = drawn or FIRST_CANDIDATES
+            round_seed = derive_seed(rng_seed, "candidates", turn)
+            pieces = np.array_split(pending, max(1, -(-len(pending) * size // MAX_CANDIDATES)))
+            left = [self._try(round_seed, piece, size, (trees, current, previous, found)) for piece in pieces]
+            pending = np.concatenate(left)
+            drawn += size
+            if not len(pending):
+                return found
+            if turn == 0:
+                costs[:, pending] = self._costs(current[pending], previous[pending])
+            is_cheap = costs[0, pending] <= drawn * costs[1, pending]
+            self._read(rng_seed, pending[is_cheap], (trees, current, previous, found))
+            pending = pending[~is_cheap]
+        self._read(rng_seed, pending, (trees, current, previous, found))
+        return found
+
+    def _costs(self, current: IntArray, previous: IntArray) -> NDArray[np.float64]:
+        """float64[2, n]: what it costs to read the edges of both nodes, and to try one candidate."""
+        ahead, behind = self._store.degrees(*self._step, np.concatenate([current, previous])).reshape(2, -1)
+        return np.stack([READ_COST * (ahead + behind), 1 + self._open_share * behind])
+
+    def _try(
+        self, rng_seed: int, pending: IntArray, size: int, walks: tuple[IntArray, IntArray, IntArray, IntArray]
+    ) -> IntArray:
+        """Draw candidates for the walks at some positions, and take some; return the positions without."""
+        trees, current, previous, found = walks
+        reply = self._draw(rng_seed, trees[pending], current[pending], size)
+        pending = pending[reply.counts > 0]
+        candidates = reply.neighbor_ids.astype(np.int64, copy=False).reshape(-1, size)
+        taken = self._choose(rng_seed, trees[pending], candidates, previous[pending])
+        has_chosen = taken < size
+        found[pending[has_chosen]] = candidates[has_chosen, taken[has_chosen]]
+        return pending[~has_chosen]
+
+    def _draw(self, rng_seed: int, trees: IntArray, current: IntArray, size: int) -> SampleReply:
+        edge_type, direction = self._step
+        strategy: Strategy = "uniform" if self._weight_attr is None else "weighted"
+        request = SampleRequest(
+            edge_type=edge_type, direction=direction, ids=current, count=size, is_replacing=True, rng_seed=rng_seed,
+            strategy=strategy, trees=trees,
+        )  # fmt: skip
+        return self._store.sample([request])[0]
+
+    def _choose(self, rng_seed: int, trees: IntArray, candidates: IntArray, previous: IntArray) -> IntArray:
+        """int64[n], which candidate each walk takes; their number where it takes none."""
+        verdicts = np.empty(candidates.shape, np.uint8)
+        judge_candidates(
+            np.uint64(derive_seed(rng_seed, "verdicts")), trees, candidates, previous, self._return_bias,
+            self._far_bias, verdicts,
+        )  # fmt: skip
+        rows, columns = np.nonzero(verdicts == OPEN)
+        is_needed = columns < _first(verdicts == ACCEPTED)[rows]
+        rows, columns = rows[is_needed], columns[is_needed]
+        if len(rows):
+            edge_ids = self._store.find_edges(*self._step, previous[rows], candidates[rows, columns])
+            verdicts[rows, columns] = np.where((edge_ids >= 0) == (self._far_bias < 1), ACCEPTED, REJECTED)
+        return _first(verdicts == ACCEPTED)
+
+    def _read(self, rng_seed: int, pending: IntArray, walks: tuple[IntArray, IntArray, IntArray, IntArray]) -> None:
+        """Draw exactly for the walks at some positions, from all edges of their nodes."""
+        if not len(pending):
+            return
+        trees, current, previous, found = walks
+        draw_seed = np.uint64(derive_seed(rng_seed, "exactly"))
+        # Walks at one node come together, so that its edges are read once.
+        pending = pending[np.argsort(current[pending], kind="stable")]
+        for piece in self._pieces(pending, current, previous):
+            nodes, rows = np.unique(current[piece], return_inverse=True)
+            beside, beside_rows = np.unique(previous[piece], return_inverse=True)
+            ahead = self._edges(nodes, self._weight_attr is not None)
+            behind_offsets, behind_ids = np.zeros(len(beside) + 1, np.int64), np.empty(0, np.int64)
+            if self._far_bias != 1:
+                behind = self._edges(beside, False)
+                behind_offsets, behind_ids = offsets_of(behind.counts), _sorted_rows(behind)
+            chosen = np.empty(len(piece), np.int64)
+            draw_second_order(
+                draw_seed, trees[piece], rows, offsets_of(ahead.counts),
+                ahead.neighbor_ids.astype(np.int64, copy=False), self._weights(ahead), previous[piece], beside_rows,
+                behind_offsets, behind_ids, self._return_bias, self._far_bias,
+                np.empty(int(ahead.counts.max(initial=0))), chosen,
+            )  # fmt: skip
+            found[piece] = chosen
+
+    def _pieces(self, pending: IntArray, current: IntArray, previous: IntArray) -> Iterator[IntArray]:
+        """Positions, already sorted by node, whose nodes have no more than ``MAX_EDGES_READ`` edges together."""
+        nodes = current[pending]
+        ids = np.concatenate([nodes, previous[pending]])
+        ahead, behind = self._store.degrees(*self._step, ids).reshape(2, -1)
+        ahead[1:][nodes[1:] == nodes[:-1]] = 0
+        ends = np.cumsum(ahead + behind)
+        first, done = 0, 0
+        while first < len(pending):
+            stop = max(first + 1, int(np.searchsorted(ends, done + MAX_EDGES_READ, side="right")))
+            yield pending[first:stop]
+            first, done = stop, int(ends[stop - 1])
+
+    def _edges(self, ids: IntArray, wants_edge_ids: bool) -> SampleReply:
+        edge_type, direction = self._step
+        request = SampleRequest(
+            edge_type=edge_type, direction=direction, ids=ids, count=-1, wants_edge_ids=wants_edge_ids
+        )
+        return self._store.sample([request])[0]
+
+    def _weights(self, reply: SampleReply) -> NDArray[np.float64]:
+        if self._weight_attr is None or reply.edge_ids is None:
+            return NO_WEIGHTS
+        request = FetchRequest(owner=self._step, names=(self._weight_attr,), ids=reply.edge_ids)
+        return np.asarray(self._store.fetch([request])[0][self._weight_attr], np.float64)
+
+
+def _first(is_it: NDArray[np.bool_]) -> IntArray:
+    """int64[n], the first column of each row that is True; the number of columns where none is."""
+    first: IntArray = is_it.argmax(axis=1)
+    return np.where(is_it.any(axis=1), first, is_it.shape[1])
+
+
+def _sorted_rows(reply: SampleReply) -> IntArray:
+    """The neighbours of each node, ascending; nodes are few enough to sort them as the upper bits of one number."""
+    rows = np.repeat(np.arange(len(reply.counts)) << TREE_SHIFT, reply.counts)
+    return np.sort(rows | reply.neighbor_ids.astype(np.int64, copy=False)) & ((1 << TREE_SHIFT) - 1)
+
+
+MAX_STEPS = 1 << 20
+
+Step = tuple[EdgeType, Direction]
+"""An edge type, and whether it is followed from sources to destinations (``out``) or back (``in``)."""
+Metapath = Sequence[EdgeType | Step]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkSettings(Settings):
+    """How to walk.
+
+    Attributes:
+        length: Steps of a walk; None means once along the metapath.
+        metapath: Edge types to follow, one per step, or (edge type, direction) for a step in a direction of its own;
+            walks longer than it go along it again. None: the graph's only edge type, in every step.
+        direction: ``out`` walks along the edges, ``in`` against them; the dataset must hold it.
+        num_walks: Walks from each start.
+        p: With 1/p, how readily a walk goes back to the node that it came from (node2vec's return parameter).
+        q: With 1/q, how readily it goes to nodes to which no edge leads from where it came from (node2vec's in-out
+            parameter).
+        restart_probability: With this chance, a step leads back to the start instead.
+        weight_attr: Draw edges in proportion to this feature, with which the dataset was written; edge types without it
+            uniformly.
+        rng_seed: Of all walks.
+        batch_size: Walks that are taken at a time. It decides over memory and over the number of requests, not over the
+            walks.
+    """
+
+    length: int | None = None
+    metapath: Metapath | None = None
+    direction: Direction = "out"
+    num_walks: int = 1
+    p: float = 1.0
+    q: float = 1.0
+    restart_probability: float = 0.0
+    weight_attr: str | None = None
+    rng_seed: int = 0
+    batch_size: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        """Refuse what no dataset could meet, and keep plain integers of what may be numpy's or tensors."""
+        if self.length is None and self.metapath is None:
+            raise SettingsError("length is not given; say how many steps a walk takes")
+        bounds = {"num_walks": (1, MAX_TREES), "rng_seed": (0, SEED_STOP - 1), "batch_size": (1, MAX_TREES)}
+        if self.length is not None:
+            bounds["length"] = (1, MAX_STEPS)
+        for name, (low, high) in bounds.items():
+            self._read_integer(name, low, high)
+        if self.direction not in ("in", "out"):
+            raise SettingsError(f"direction is {self.direction!r}; give 'out' to follow edges forwards, or 'in'")
+        for name in ("p", "q"):
+            value = getattr(self, name)
+            if not is_number(value) or not 0 < value < math.inf or not 0 < 1 / value < math.inf:
+                raise SettingsError(f"{name} is {value!r}; it must be a number above 0")
+        chance = self.restart_probability
+        if not is_number(chance) or not 0 <= chance < 1:
+            raise SettingsError(f"restart_probability is {chance!r}; it must be at least 0 and below 1")
+
+    @property
+    def has_memory(self) -> bool:
+        """Where a walk goes depends on where it came from."""
+        return self.p != 1 or self.q != 1
+
+    def steps(self, store: Store) -> tuple[Step, ...]:
+        """The edge type and direction of each step, checked against a dataset.
+
+        Raises:
+            UnknownNameError: The graph has no such edge type.
+            SettingsError: Steps that do not follow one another, or that the dataset does not hold; a memory or restarts
+                in walks over several types; weights that the dataset does not have.
+        """
+        path = self._path(store)
+        length = len(path) if self.length is None else self.length
+        for number, (step, following) in enumerate(zip(path, path[1:] + path[:1], strict=True)):
+            is_last = number == len(path) - 1
+            found, expanded = ends_of(*step)[1], ends_of(*following)[0]
+            if found != expanded and not (is_last and length <= len(path)):
+                where = "to be repeated, it must end where it began" if is_last else "it must go on from there"
+                raise SettingsError(
+                    f"metapath: step {number} finds {found!r}, and the next one starts from {expanded!r}; {where}"
+                )
+        self._check_directions(path, store)
+        self._check_one_type(path)
+        self._check_weights(path, store)
+        return tuple(path[number % len(path)] for number in range(length))
+
+    def _path(self, store: Store) -> list[Step]:
+        if self.metapath is None:
+            followed = store.schema.message_types
+            own = [t for t in followed if t[0] == t[2]]
+            if len(followed) != 1 or not own:
+                known = [type_label(t) for t in store.schema.edges]
+                raise SettingsError(f"the graph has edge types {known}; say which to follow: metapath=[…]")
+            return [(own[0], self.direction)]
+        entries: object = self.metapath
+        if not isinstance(entries, list | tuple) or not entries or isinstance(entries[0], str):
+            raise SettingsError(f"metapath is {entries!r}; give a list of one or more edge types")
+        return [self._step(entry, store) for entry in entries]
+
+    def _step(self, entry: object, store: Store) -> Step:
+        edge_type, direction = entry, self.direction
+        if isinstance(entry, tuple) and len(entry) == 2:
+            edge_type, direction = entry
+        if direction not in ("in", "out"):
+            raise SettingsError(f"metapath: {entry!r} has direction {direction!r}; it is 'in' or 'out'")
+        store.schema.check_edge_type(edge_type)  # type: ignore[arg-type]  # anything but a known type fails the check
+        return edge_type, direction  # type: ignore[return-value]
+
+    def _check_directions(self, path: list[Step], store: Store) -> None:
+        for edge_type, direction in path:
+            if direction not in store.directions:
+                held = "|".join(store.directions)
+                raise SettingsError(
+                    f"walks follow {type_label(edge_type)} in direction {direction!r}, and the dataset holds {held!r}; "
+                    f"write the parts again with direction='both', or walk in direction={held!r}"
+                )
+
+    def _check_one_type(self, path: list[Step]) -> None:
+        is_one_type = len(set(path)) == 1 and path[0][0][0] == path[0][0][2]
+        for name, is_set in (("p and q", self.has_memory), ("restart_probability", self.restart_probability > 0)):
+            if is_set and not is_one_type:
+                raise SettingsError(f"{name}: only for walks along one edge type between nodes of one type")
+
+    def _check_weights(self, path: list[Step], store: Store) -> None:
+        if self.weight_attr is None:
+            return
+        if self.weight_attr != store.weight_attr:
+            raise SettingsError(
+                f"weight_attr is {self.weight_attr!r}; the dataset was written with weight_attr={store.weight_attr!r}: "
+                "give that, or write the parts again"
+            )
+        if not any(self.weight_attr in store.schema.edges[edge_type] for edge_type, _ in path):
+            raise SettingsError(f"weight_attr: no edge type of the walks has a feature {self.weight_attr!r}")
+
 
 MAX_KEYS_ASKED = 1 << 22
 """Keys of nodes that are asked for at a time."""

@@ -21,7 +21,6 @@ from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import MAX_COUNT, FetchRequest, LaborSeeds, SampleReply, SampleRequest
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
-from hopstream.store.pieces import Piece, RowCost, cut_pieces
 from hopstream.store.requests import (
     answers_ranges,
     check_edge_split,
@@ -33,15 +32,18 @@ from hopstream.store.requests import (
     check_sample_request,
     check_split,
     column_feature,
+    has_times,
 )
 from hopstream.store.sample_frames import ID_DTYPES, as_int64, count_others, cut_request, edge_owner, read_sample
 from hopstream.store.settings import ServerLimits
-from hopstream.store.strategies import has_times
 from hopstream.store.wire import (
     MAX_FRAME_BYTES,
     ArraySpec,
     Bytes,
     Frame,
+    Piece,
+    RowCost,
+    cut_pieces,
     edge_type_from_json,
     encode_frame,
     owner_from_json,

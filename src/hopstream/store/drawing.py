@@ -19,17 +19,16 @@ from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces, overlay_pieces
 from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.by_weight import draw_by_weight
-from hopstream.kernels.draw_records import Draws, Nodes, Scratch, Tables, Variates, Weights
-from hopstream.kernels.eligible import FilterSets, filter_sets
+from hopstream.kernels.eligible import Draws, FilterSets, Nodes, Scratch, Tables, Variates, Weights, filter_sets
 from hopstream.kernels.eligible import count_eligible as count_filtered
 from hopstream.kernels.filtered import draw_uniformly
 from hopstream.kernels.heaviest import draw_heaviest
 from hopstream.kernels.labor import draw_by_variates
+from hopstream.kernels.lookups import WORD_BITS, find_newest, mark_nodes
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
-from hopstream.kernels.newest import WORD_BITS, find_newest, mark_nodes
-from hopstream.kernels.stored_weights import weight_kind
 from hopstream.kernels.temporal import count_draws, draw_latest, trim_by_time
+from hopstream.kernels.weighted import weight_kind
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Strategy
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.dataset.book import Owner, PartitionBook
-from hopstream.dataset.delta_records import deltas_from_json, deltas_to_json
+from hopstream.dataset.manifest import deltas_from_json, deltas_to_json
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.schema import Direction, FeatureSchema, GraphSchema
 from hopstream.store.contract import Store

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopstream.dataset.listing import read_listing
+from hopstream.dataset.chunks import read_listing
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.roots import Root
+from hopstream.dataset.paths import Root
 from hopstream.errors import FormatError, SettingsError
 from hopstream.store.cluster import Cluster, ServerEntry
 from hopstream.store.security import Location

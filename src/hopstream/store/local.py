@@ -23,11 +23,9 @@ from hopstream.dataset.paths import link_folder, node_folder, split_path
 from hopstream.dataset.verify import REMEDY, check_ascending
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_rows
+from hopstream.kernels.lookups import find_edges, first_unowned
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.ownership import first_unowned
-from hopstream.kernels.pairs import find_edges
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
-from hopstream.store.columns import ColumnTable, gather_fixed, gather_ragged, piece_columns, ragged_ranges
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.drawing import (
     DrawBuffers,
@@ -37,6 +35,7 @@ from hopstream.store.drawing import (
     replaces,
     sampling_tables,
 )
+from hopstream.store.halo import ColumnTable, gather_fixed, gather_ragged, piece_columns, ragged_ranges
 from hopstream.store.requests import (
     check_edge_split,
     check_find_edges,

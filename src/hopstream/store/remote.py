@@ -23,7 +23,6 @@ from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.connection import Connection, FrameReader
 from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.facts import StoreFacts
-from hopstream.store.pieces import Piece, RowCost, cut_pieces
 from hopstream.store.replies import FetchReader, LinksReader, PieceReader, RowsReader, SampleReader, SplitReader
 from hopstream.store.requests import (
     check_edge_split,
@@ -40,7 +39,7 @@ from hopstream.store.requests import (
 from hopstream.store.sample_frames import sample_calls, write_samples
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import encode_frame, owner_to_json
+from hopstream.store.wire import Piece, RowCost, cut_pieces, encode_frame, owner_to_json
 
 T = TypeVar("T")
 MAX_THREADS = 64

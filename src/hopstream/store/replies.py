@@ -18,9 +18,8 @@ from hopstream.errors import FormatError
 from hopstream.kernels.stitch import scatter_rows
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, Links, SampleReply, SampleRequest, Store
-from hopstream.store.pieces import Piece, Run
 from hopstream.store.requests import column_feature, neighbor_dtype
-from hopstream.store.wire import Frame
+from hopstream.store.wire import Frame, Piece, Run
 
 
 class PieceReader(ABC):

@@ -40,8 +40,7 @@ from hopstream.store.requests import (
     has_own_times,
 )
 from hopstream.store.settings import StoreSettings
-from hopstream.store.stitching import FetchStitch, RowsStitch, SampleStitch, SplitStitch
-from hopstream.store.traffic import Kind, Traffic, TrafficCounts
+from hopstream.store.stitching import FetchStitch, Kind, RowsStitch, SampleStitch, SplitStitch, Traffic, TrafficCounts
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

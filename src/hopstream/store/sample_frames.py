@@ -17,10 +17,8 @@ from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, LaborSeeds, SampleRequest, Strategy
-from hopstream.store.pieces import Piece, RowCost, cut_pieces
-from hopstream.store.requests import SEED_STOP, id_dtype
-from hopstream.store.strategies import STRATEGIES
-from hopstream.store.wire import Frame, owner_from_json, owner_to_json
+from hopstream.store.requests import SEED_STOP, STRATEGIES, id_dtype
+from hopstream.store.wire import Frame, Piece, RowCost, cut_pieces, owner_from_json, owner_to_json
 
 ID_DTYPES = ("uint32", "int64")
 FIELDS = frozenset(

@@ -1,4 +1,4 @@
-"""Writes and reads requests and answers as bytes.
+"""Writes and reads requests and answers as bytes, in pieces that are small enough to be sent.
 
 A message is a *frame*: a fixed prefix, a JSON header, and raw little-endian arrays that the header describes, each at
 a multiple of 8 bytes from the frame's start. A request is one frame, the ticket of a Flight ``DoGet``. An answer is a
@@ -12,7 +12,7 @@ import json
 import reprlib
 import struct
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,10 +21,109 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hopstream import errors
-from hopstream.arrays import Array
+from hopstream.arrays import Array, IntArray
 from hopstream.dataset.book import Owner
 from hopstream.errors import FormatError, HopstreamError, RemoteError, StoreUnavailable, VersionMismatch
 from hopstream.schema import NUMERIC_DTYPES, Direction, EdgeType
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some of the elements of one row: ``first`` to ``first + num - 1`` of ``total``."""
+
+    first: int
+    num: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of rows of one request out of several; with ``run``, only those elements of its one row."""
+
+    request: int
+    start: int
+    num_rows: int
+    run: Run | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowCost:
+    """What the rows of one request weigh, by which requests are cut.
+
+    Attributes:
+        num_rows: Rows of the request.
+        row_bytes: Weight of one row, where all weigh the same.
+        offsets: int64[num_rows + 1], running weight, where rows differ.
+        element_bytes: Weight of one element of a row that can be cut inside; 0 where none can. What a row weighs beside
+            its elements is less than one of them.
+    """
+
+    num_rows: int
+    row_bytes: float
+    offsets: IntArray | None = None
+    element_bytes: int = 0
+
+    def rows_within(self, start: int, budget: float) -> int:
+        """How many rows from ``start`` on weigh no more than the budget."""
+        if self.offsets is not None:
+            return int(np.searchsorted(self.offsets, self.offsets[start] + budget, side="right")) - 1 - start
+        fitting = int(budget / self.row_bytes) if self.row_bytes > 0 else self.num_rows
+        return min(self.num_rows - start, fitting)
+
+    def weight(self, start: int, num_rows: int) -> float:
+        """The weight of some rows."""
+        if self.offsets is not None:
+            return int(self.offsets[start + num_rows] - self.offsets[start])
+        return num_rows * self.row_bytes
+
+    @property
+    def total(self) -> float:
+        """The weight of all rows."""
+        return self.weight(0, self.num_rows)
+
+    @property
+    def heaviest(self) -> float:
+        """The weight of the heaviest row."""
+        if self.offsets is not None:
+            return int(np.diff(self.offsets).max(initial=0))
+        return self.row_bytes if self.num_rows else 0
+
+    def runs(self, row: int, budget: float) -> list[Run]:
+        """A row heavier than the budget in runs that are not, or are one element; none where it must stay whole."""
+        num_elements = int(self.weight(row, 1)) // self.element_bytes if self.element_bytes else 0
+        if num_elements < 2 or self.weight(row, 1) <= budget:
+            return []
+        step = max(1, int(budget) // self.element_bytes)
+        return [Run(first, min(step, num_elements - first), num_elements) for first in range(0, num_elements, step)]
+
+
+def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]:
+    """Cut requests into lists of pieces that each weigh no more than the budget, or are one row or element.
+
+    Rows come in order; a request without rows has no piece. A run of a row's elements has a list of its own.
+    """
+    pieces: list[Piece] = []
+    left = budget
+    for request, cost in enumerate(costs):
+        start = 0
+        while start < cost.num_rows:
+            num_rows = cost.rows_within(start, left) if left > 0 else 0
+            if num_rows <= 0 and pieces:
+                yield pieces
+                pieces, left = [], budget
+                continue
+            runs = cost.runs(start, budget) if num_rows <= 0 else []
+            if runs:
+                yield from ([Piece(request, start, 1, run)] for run in runs)
+                start += 1
+                continue
+            num_rows = max(1, num_rows)
+            pieces.append(Piece(request, start, num_rows))
+            left -= cost.weight(start, num_rows)
+            start += num_rows
+    if pieces:
+        yield pieces
+
 
 MAGIC = b"HOPS"
 VERSION = 1

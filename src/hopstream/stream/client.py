@@ -31,8 +31,7 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.batch import MiniBatch
-from hopstream.load.buffers import Buffers
+from hopstream.load.batch import Buffers, MiniBatch
 from hopstream.load.service import BatchService, BatchSession, Recipe
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
 from hopstream.store.connection import Connection
@@ -40,9 +39,8 @@ from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.sources import check_source
 from hopstream.store.wire import Frame, encode_frame
-from hopstream.stream.messages import decode_batch
+from hopstream.stream.messages import decode_batch, encode_options, recipe_digest, split_recipe
 from hopstream.stream.questions import GraphQuestions
-from hopstream.stream.recipes import encode_options, recipe_digest, split_recipe
 from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)

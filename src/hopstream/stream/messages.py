@@ -1,19 +1,162 @@
-"""Form in which a mini-batch travels from the server that made it to the trainer that consumes it."""
+"""Forms in which mini-batches, and the options of loaders, travel.
+
+As JSON with arrays beside it. Values that JSON does not have are tagged objects: ``{"tuple": […]}``, ``{"map": [[key,
+value], …]}``, ``{"array": number}``, ``{"float": "nan"}``, and ``{"record": name, "fields": {…}}`` for the few records
+that loaders take. Nothing else can be said, so nothing else can be made on a server.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray
-from hopstream.errors import FormatError
-from hopstream.load.batch import MiniBatch
-from hopstream.load.buffers import Buffers
-from hopstream.schema import EdgeType
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
+from hopstream.errors import FormatError, HopstreamError, SettingsError
+from hopstream.load.batch import Buffers, MiniBatch
+from hopstream.load.service import Recipe
+from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.ppr_settings import PPRSettings
+from hopstream.schema import NUMERIC_DTYPES, EdgeType
+from hopstream.store.contract import Links
 from hopstream.store.wire import Bytes, Frame, encode_frame
+
+RECORDS: dict[str, Callable[..., Any]] = {
+    one.__name__: one for one in (Links, NegativeSampling, PPRSettings, RaggedArray)
+}
+"""Records that may travel: the name of a dataclass to what makes one of its fields. Doors add their own."""
+INPUT_OPTIONS = frozenset(
+    {
+        "seeds", "anchors", "labels", "input_time", "edge_label_index", "edge_label", "edge_label_time", "rank",
+        "world_size", "num_batches",
+    }
+)  # fmt: skip
+"""Options that say what one compute rank starts from; all others are how it is sampled, and shared by a backend."""
+LONG_LIST = 256
+"""Lists of more numbers travel as an array."""
+MAX_DEPTH = 32
+
+
+def encode_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:
+    """A JSON object and the arrays that it names by number, copied.
+
+    Raises:
+        SettingsError: An option is something that cannot be sent.
+    """
+    arrays: list[Array] = []
+    return {name: _encode(name, value, arrays, MAX_DEPTH) for name, value in options.items()}, arrays
+
+
+def decode_options(value: object, arrays: Sequence[Array]) -> dict[str, Any]:
+    """Read what ``encode_options`` wrote; arrays are copies.
+
+    Raises:
+        FormatError: The value is something else.
+        SettingsError: A record's own check refuses its fields.
+    """
+    if not isinstance(value, dict):
+        raise FormatError(f"options are a {type(value).__name__}; they must be an object")
+    # What a loader keeps must not keep the whole request alive; arrays of a request may lie at any address, too.
+    copies = [np.array(array) for array in arrays]
+    return {str(name): _decode(option, copies, MAX_DEPTH) for name, option in value.items()}
+
+
+def split_recipe(recipe: Recipe) -> tuple[Recipe, Recipe]:
+    """How it is sampled, and what one rank starts from."""
+    inputs = {name: value for name, value in recipe.options.items() if name in INPUT_OPTIONS}
+    rest = {name: value for name, value in recipe.options.items() if name not in INPUT_OPTIONS}
+    return Recipe(recipe.loader, rest), Recipe(recipe.loader, inputs)
+
+
+def recipe_digest(loader: str, options: object, arrays: Sequence[Array]) -> str:
+    """Hex digits that differ where what ``encode_options`` wrote does."""
+    digest = hashlib.blake2b(json.dumps([loader, options], sort_keys=True).encode(), digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype.name}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _encode(name: str, value: Any, arrays: list[Array], depth: int) -> Any:  # noqa: PLR0911 - one return per kind
+    if depth == 0:
+        raise SettingsError(f"{name} is nested more than {MAX_DEPTH} deep, which cannot be sent to a server")
+    depth -= 1
+    value = value.item() if isinstance(value, np.generic) else value
+    value = value.value if isinstance(value, Enum) else value
+    if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
+        return str(value).removeprefix("torch.")
+    if value is None or isinstance(value, bool | str | int | float):
+        is_json = not isinstance(value, float) or math.isfinite(value)
+        return value if is_json else {"float": repr(value)}
+    if isinstance(value, Mapping):
+        return {"map": [[_encode(name, one, arrays, depth) for one in pair] for pair in value.items()]}
+    kind = type(value).__name__  # by name, so that PyG's own NegativeSampling is one, too
+    if kind in RECORDS and is_dataclass(value):
+        found = {f.name: _encode(name, getattr(value, f.name), arrays, depth) for f in fields(value) if f.init}
+        return {"record": kind, "fields": found}
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(name, item, arrays, depth) for item in value]}
+    if isinstance(value, list) and not _is_long(value):
+        return [_encode(name, item, arrays, depth) for item in value]
+    return _encode_array(name, value, arrays)
+
+
+def _is_long(value: list[Any]) -> bool:
+    return len(value) > LONG_LIST and all(isinstance(item, int | float | np.number) for item in value)
+
+
+def _encode_array(name: str, value: Any, arrays: list[Array]) -> Any:
+    try:
+        array = to_array(value)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{name} is a {type(value).__name__}, which cannot be sent to a server: {error}") from error
+    if array.dtype.kind in "US":
+        return array.tolist()
+    if array.dtype.name not in NUMERIC_DTYPES:
+        raise SettingsError(f"{name} is a {type(value).__name__} ({array.dtype}), which cannot be sent to a server")
+    arrays.append(np.array(array, array.dtype.newbyteorder("="), order="C"))
+    return {"array": len(arrays) - 1}
+
+
+def _decode(value: Any, arrays: Sequence[Array], depth: int) -> Any:
+    if depth == 0:
+        raise FormatError(f"options are nested more than {MAX_DEPTH} deep")
+    if isinstance(value, list):
+        return [_decode(item, arrays, depth - 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    try:
+        return _decode_tagged(value, arrays, depth - 1)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, HopstreamError):
+            raise
+        raise FormatError(f"{reprlib.repr(value)} is no option: {reprlib.repr(error)}") from error
+
+
+def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -> Any:
+    if not value:
+        raise FormatError("an empty object is no option")
+    tag, content = next(iter(value.items()))
+    if tag == "tuple":
+        return tuple(_decode(item, arrays, depth) for item in content)
+    if tag == "map":
+        return {_decode(key, arrays, depth): _decode(item, arrays, depth) for key, item in content}
+    if tag == "array" and type(content) is int and content >= 0:
+        return arrays[content]
+    if tag == "float" and content in ("nan", "inf", "-inf"):
+        return float(content)
+    if tag == "record":
+        given = {str(name): _decode(item, arrays, depth) for name, item in value["fields"].items()}
+        return RECORDS[content](**given)
+    raise FormatError(f"{reprlib.repr(value)} is no option")
+
 
 Owner = str | EdgeType | None
 V = TypeVar("V")

@@ -26,20 +26,18 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.load.ablp import ABLPLoader
-from hopstream.load.buffers import BufferPool
+from hopstream.load.batch import BufferPool
 from hopstream.load.epochs import Maker
 from hopstream.load.links import LinkNeighborLoader
-from hopstream.load.loader import NeighborLoader
+from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
-from hopstream.load.random_nodes import RandomNodeLoader
 from hopstream.load.setup import SubgraphLoader
 from hopstream.store.answer import Operation
 from hopstream.store.contract import Store
 from hopstream.store.routed import RoutedStore
 from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.channel import SampledChannel, Share
-from hopstream.stream.messages import encode_batch
-from hopstream.stream.recipes import INPUT_OPTIONS, decode_options, recipe_digest
+from hopstream.stream.messages import INPUT_OPTIONS, decode_options, encode_batch, recipe_digest
 from hopstream.stream.scheduler import JOIN_S, Scheduler
 from hopstream.stream.settings import SamplingLimits
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, SchemaError
-from hopstream.tfgnn.example import EncodedExamples, ValueLists, Values, encode_examples
-from hopstream.tfgnn.example_lists import decode_examples
+from hopstream.tfgnn.example import EncodedExamples, ValueLists, Values, decode_examples, encode_examples
 from hopstream.tfgnn.list_reader import ListReader
 from hopstream.tfgnn.spec import FieldSpec, GraphSpec
 from hopstream.tfgnn.values import FeatureValues

@@ -9,8 +9,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError
-from hopstream.tfgnn.example import ValueLists, Values
-from hopstream.tfgnn.example_lists import NamedLists
+from hopstream.tfgnn.example import NamedLists, ValueLists, Values
 from hopstream.tfgnn.spec import FieldSpec
 from hopstream.tfgnn.values import Dim, FeatureValues
 

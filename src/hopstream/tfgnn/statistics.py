@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
-from hopstream.tfgnn.example import ValueLists
-from hopstream.tfgnn.example_lists import NamedLists
+from hopstream.tfgnn.example import NamedLists, ValueLists
 from hopstream.tfgnn.graph_tensor import SIZE, SOURCE, TARGET, list_names
 from hopstream.tfgnn.list_reader import kind_text
 from hopstream.tfgnn.spec import GraphSpec

@@ -13,17 +13,15 @@ import numpy as np
 
 from hopstream.arrays import FileRecord, extend_checksum
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.paths import part_folder
-from hopstream.dataset.roots import ROOTS
+from hopstream.dataset.paths import ROOTS, part_folder
 from hopstream.engine import Progress, Task, kind_of, open_engine, task
-from hopstream.engine.allotment import Needs, allot
 from hopstream.engine.atomic_folder import WorkFolder
-from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
-from hopstream.engine.peak import watched
-from hopstream.engine.settings import WorkerSettings, bytes_text
+from hopstream.engine.machine import watched
+from hopstream.engine.settings import Needs, WorkerSettings, allot, bytes_text
+from hopstream.engine.tasks import DONE_FOLDER, digest_of, job_digest
 from hopstream.errors import ChecksumError, FormatError, SettingsError
+from hopstream.transfer.place import Target, check_servers, ids_of
 from hopstream.transfer.places import Place
-from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.uris import stored_uri
 
 GROUP_BYTES, GROUP_FILES = 256 << 20, 256

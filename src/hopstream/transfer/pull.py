@@ -12,14 +12,13 @@ from typing import Unpack
 
 from hopstream.dataset.dataset_folder import place_to_write
 from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
-from hopstream.dataset.paths import MANIFEST, part_folder
-from hopstream.dataset.roots import BESIDE_MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots
+from hopstream.dataset.paths import BESIDE_MANIFEST, MANIFEST, MAX_FILE_BYTES, ROOTS, parse_roots, part_folder
 from hopstream.engine.atomic_folder import hold
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.transfer.delivery import Delivery
+from hopstream.transfer.place import check_apart, files_by_folder, target_of
 from hopstream.transfer.places import Place
-from hopstream.transfer.targets import check_apart, files_by_folder, target_of
 from hopstream.uris import local_path
 
 

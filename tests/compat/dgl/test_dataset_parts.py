@@ -13,7 +13,7 @@ import hopstream
 from hopstream.compat.dgl import binary
 from hopstream.compat.dgl.dataset_parts import DatasetParts
 from hopstream.compat.dgl.distributed import partition_graph, read_partitions
-from hopstream.compat.dgl.writing import write_part_files
+from hopstream.compat.dgl.partition import write_part_files
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import SchemaError, SettingsError
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph

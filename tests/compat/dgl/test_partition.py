@@ -18,9 +18,9 @@ from hopstream.compat.dgl.distributed import (
     partition_graph,
     read_partitions,
 )
+from hopstream.compat.dgl.in_memory import around_part
 from hopstream.compat.dgl.verifying import verify_part_files
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.preparation.halo.around import around_part
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
 NUM_PARTS = 3

@@ -19,8 +19,8 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
     SharedDistSamplingBackend,
 )
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
-from hopstream.compat.glt.distributed.batches import message_of
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
+from hopstream.compat.glt.distributed.loading import message_of
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.errors import StoreTimeout

@@ -20,7 +20,7 @@ from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Frame, decode_frame
-from hopstream.stream.recipes import encode_options
+from hopstream.stream.messages import encode_options
 from tests.compat.gigl.ring import write_ring
 
 ANSWER = {

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hopstream
-from hopstream.compat.glt import pickled
+from hopstream.compat.glt import partition_files
 from hopstream.compat.glt.partition import (
     FeaturePartitionData,
     GLTPartitionBook,
@@ -240,7 +240,7 @@ def test_a_dataset_goes_there_and_back(make, direction, rng, tmp_path):
 @pytest.mark.parametrize("make", [homogeneous, typed])
 def test_what_is_written_is_what_glt_reads(make, rng, tmp_path, monkeypatch):
     """GLT reads with ``pickle.load`` and ``torch.load``; features in several pickles."""
-    monkeypatch.setattr(pickled, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(partition_files, "CHUNK_BYTES", 64)
     graph = make(rng)
     owners = owners_of(graph, rng)
     write_partitions(graph, tmp_path, owners=owners, num_parts=3)
@@ -435,17 +435,17 @@ def test_any_piece_of_a_pickle_is_an_error_or_its_beginning(rng, tmp_path):
     path = tmp_path / "META"
     whole = pickle.dumps({"num_parts": 2, "edge_types": [("a", "b", "a")], "more": [1, 2**40, 0.5, None, b"", True]}, 4)
     path.write_bytes(whole)
-    assert pickled.read_value(path) == pickle.loads(whole)
+    assert partition_files.read_value(path) == pickle.loads(whole)
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         with pytest.raises(FormatError, match=r"META"):
-            pickled.read_value(path)
+            partition_files.read_value(path)
     for _ in range(100):
         data = bytearray(whole)
         data[rng.integers(2, len(data))] = rng.integers(0, 256)
         path.write_bytes(data)
         try:
-            pickled.read_value(path)
+            partition_files.read_value(path)
         except FormatError as error:
             assert str(path) in str(error)
 
@@ -510,13 +510,13 @@ def test_pickled_tensors_that_are_none(tmp_path):
     ):
         path.write_bytes(b"".join(map(pickle.dumps, values)))
         with pytest.raises(FormatError, match=message):
-            pickled.read_tensor(path)
+            partition_files.read_tensor(path)
     path.write_bytes(b"")
     with pytest.raises(FormatError, match=r"feats.pkl is empty"):
-        pickled.read_tensor(path)
+        partition_files.read_tensor(path)
     tensor = torch.arange(12.0).view(4, 3).to(torch.bfloat16).t()
     path.write_bytes(pickle.dumps(tensor))
-    assert torch.equal(pickled.read_tensor(path), tensor)
+    assert torch.equal(partition_files.read_tensor(path), tensor)
 
 
 def test_a_range_book():

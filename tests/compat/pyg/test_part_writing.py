@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from hopstream.compat.pyg.own_part import OwnEdges, OwnPart
-from hopstream.compat.pyg.part_facts import PartFacts, agree
-from hopstream.compat.pyg.part_writing import PartWriter, records_of
+from hopstream.compat.pyg.part_writing import PartFacts, PartWriter, agree, records_of
 from hopstream.dataset.layout import Dataset, PartArrays, open_dataset
 from hopstream.errors import FormatError, UnknownNameError, VersionMismatch
 from hopstream.graph.graph import Graph

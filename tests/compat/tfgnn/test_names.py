@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import hopstream.compat.tfgnn as tfgnn
-from hopstream.compat.tfgnn.names import REASONS
+from hopstream.compat.tfgnn.specs import REASONS
 
 PUBLIC = """
   CONTEXT NODES EDGES HIDDEN_STATE DEFAULT_STATE_NAME SOURCE TARGET IncidentNodeTag IncidentNodeOrContextTag

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from hopstream.errors import FormatError, HopstreamError, IdRangeError, SchemaError
-from hopstream.ingest.chunked import Piece, lines, open_chunked, sources
+from hopstream.ingest.chunked import Piece, edge_files, open_chunked, sources
 from tests.ingest.chunked.folders import PAIRS, WRITES, Folder
 from tests.ingest.chunked.folders import lines as text_of
 
@@ -77,8 +77,8 @@ def test_row_groups_stay_whole_where_they_fit(folder):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("delimiter", [" ", ",", "\t", ";", "|"])
 def test_lines_across_blocks(folder, monkeypatch, parsed, counted, end, delimiter):
-    monkeypatch.setattr(lines, "PARSED_BYTES", parsed)
-    monkeypatch.setattr(lines, "COUNTED_BYTES", counted)
+    monkeypatch.setattr(edge_files, "PARSED_BYTES", parsed)
+    monkeypatch.setattr(edge_files, "COUNTED_BYTES", counted)
     texts = [text_of(PAIRS[:4], delimiter, end), text_of(PAIRS[4:], delimiter, end).removesuffix(end)]
     folder.set_edges("csv", texts, delimiter=delimiter)
     ends = open_chunked(folder.save()).edges[TYPE].ends

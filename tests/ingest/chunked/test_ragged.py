@@ -10,7 +10,7 @@ import pytest
 from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, HopstreamError, IdRangeError, SchemaError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.chunked import RaggedSource, open_chunked, parquet_ragged, ragged, write_chunked
+from hopstream.ingest.chunked import RaggedSource, open_chunked, parquet_ragged, sources, write_chunked
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema
 from tests.ingest.chunked.folders import Folder
 
@@ -20,7 +20,7 @@ LISTS = [[1, 2], [], [3], []]
 
 @pytest.fixture(params=[16, 8 << 20], ids=["small blocks", "large blocks"])
 def block_bytes(request, monkeypatch) -> int:
-    monkeypatch.setattr(ragged, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", request.param)
     return int(request.param)
 
 

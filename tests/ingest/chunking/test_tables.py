@@ -11,7 +11,7 @@ import pytest
 
 from hopstream import read_graph
 from hopstream.errors import FormatError, SchemaError, SettingsError
-from hopstream.ingest.chunking import plan, survey
+from hopstream.ingest.chunking import plan, steps
 from hopstream.ingest.chunking.run import chunk_tables
 from tests.ingest.chunking.test_equality import check_equal
 from tests.ingest.chunking.worlds import SMALL
@@ -99,12 +99,12 @@ def test_ids_of_edges_are_bounded_by_a_sample(shop: Shop, monkeypatch: pytest.Mo
 
 def test_a_sample_tells_how_many_there_are():
     cells = pa.array([str(n) for n in range(20_000)], pa.large_string())
-    whole, parts = survey.Sample(500), survey.Sample(500)
-    whole.add(survey.hashes_of(cells), cells)
+    whole, parts = steps.Sample(500), steps.Sample(500)
+    whole.add(steps.hashes_of(cells), cells)
     for start in range(0, 20_000, 3_000):
         part = cells.slice(start, 3_500)
-        parts.add(survey.hashes_of(part), part)
-    again = survey.Sample.from_text(500, parts.to_text())
+        parts.add(steps.hashes_of(part), part)
+    again = steps.Sample.from_text(500, parts.to_text())
     assert again.cells.to_pylist() == whole.cells.to_pylist()
     assert again.hashes.tolist() == whole.hashes.tolist() == sorted(whole.hashes.tolist())
     assert 17_000 < again.num_different() < 23_000

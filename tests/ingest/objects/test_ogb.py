@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import IdRangeError, SchemaError
-from hopstream.ingest.objects.ogb import graph_from_ogb
+from hopstream.ingest.ogb_folder import graph_from_ogb
 from hopstream.schema import EDGE, NODE
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")

@@ -15,8 +15,7 @@ from hopstream import prepare, read_graph
 from hopstream.dataset.read_back import read_dataset
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import FormatError, SchemaError
-from hopstream.ingest.raw_tables.csv_rows import whole_rows
-from hopstream.ingest.raw_tables.files import FilePart, read_part
+from hopstream.ingest.raw_tables.files import FilePart, read_part, whole_rows
 from hopstream.ingest.raw_tables.metadata import TableFiles
 
 CELLS = ["", "a", 'b"c', '"d,e"', '"f\ng"', '"h""i"', '"j""k,\r\n""l"m', "12345678"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hopstream
 from hopstream.dataset.layout import read_manifest
-from hopstream.dataset.roots import Root, Roots
+from hopstream.dataset.paths import Root, Roots
 from hopstream.engine.atomic_folder import locked
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked

@@ -14,9 +14,8 @@ from hopstream.arrays import write_array
 from hopstream.dataset.halo_record import Halo, HaloCounts
 from hopstream.errors import FormatError
 from hopstream.preparation.halo import reach, run
-from hopstream.preparation.halo.node_sets import NodeSet
 from hopstream.preparation.halo.reach import hottest
-from hopstream.preparation.halo.sources import Parts
+from hopstream.preparation.halo.sources import NodeSet, Parts
 from tests.preparation.audit.forging import IN, OPTIONS, full_graph, load
 
 USER = "part-00001/halo/00001/node/user"

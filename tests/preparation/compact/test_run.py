@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopstream.assign.folder import write_owners
+from hopstream.assign.owners import write_owners
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import open_dataset, read_manifest
 from hopstream.engine.atomic_folder import locked

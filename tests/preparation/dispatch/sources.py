@@ -11,8 +11,8 @@ from hopstream.assign import owners
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import path_name
 from hopstream.graph.graph import Graph
-from hopstream.ingest.chunked import chunked_of_graph, ragged
-from hopstream.preparation.dispatch import dispatch_folder, dispatch_spec, finish, spill
+from hopstream.ingest.chunked import chunked_of_graph, sources
+from hopstream.preparation.dispatch import dispatch_folder, spill
 from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.write import write_parts
 from tests.dataset.graphs import tree_of
@@ -47,13 +47,13 @@ def use_graph(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let pieces, buckets, runs and blocks be of about ``size`` rows, so that small graphs take many tasks."""
     bucket = max(1, size // 2)
-    limits = dispatch_spec.DispatchLimits(
+    limits = dispatch_folder.DispatchLimits(
         piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size)
     )
-    monkeypatch.setattr(dispatch_spec, "LIMITS", limits)
-    monkeypatch.setattr(ragged, "BLOCK_BYTES", 40)
-    monkeypatch.setattr(dispatch_spec, "GUESSES", 4)
-    for module in (spill, finish):
+    monkeypatch.setattr(dispatch_folder, "LIMITS", limits)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 40)
+    monkeypatch.setattr(dispatch_folder, "GUESSES", 4)
+    for module in (spill, spill):
         monkeypatch.setattr(module, "BLOCK_EDGES", 3)
     for module in (dispatch_folder, owners):
         monkeypatch.setattr(module, "BLOCK_ROWS", 5)

@@ -18,9 +18,9 @@ from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import chunked_of_graph, write_chunked
 from hopstream.preparation.audit.run import verify_dataset
-from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch import dispatch_folder
+from hopstream.preparation.dispatch.columns import gathered
 from hopstream.preparation.dispatch.dispatch_job import dispatch
-from hopstream.preparation.dispatch.ragged import gathered
 from hopstream.preparation.halo.run import add_halo
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
@@ -83,7 +83,7 @@ def test_a_row_that_does_not_fit_is_refused(tmp_path, monkeypatch, rng):
         graph = graph_of(9, 9, features, edge_features, rng)
         write_owners(tmp_path / "owners", graph, 2, rng)
         use_graph(monkeypatch, graph)
-        monkeypatch.setattr(dispatch_spec.DispatchSpec, "longest_row_bytes", MIB)
+        monkeypatch.setattr(dispatch_folder.DispatchSpec, "longest_row_bytes", MIB)
         with pytest.raises(SettingsError, match=r"s has 2 MiB in row 4; of the memory, 1 MiB are there for one row"):
             dispatch(tmp_path / "in", tmp_path / "owners", tmp_path / "got", num_workers=0, num_parts=2)
         assert not (tmp_path / "got").exists() and list(tmp_path.glob(".*")) == []
@@ -94,7 +94,7 @@ def test_estimates_count_what_rows_hold(rng):
     chunked = chunked_of_graph(
         graph_of(100, 100, {"s": strings_of(lengths, rng)}, {"s": strings_of(lengths, rng)}, rng)
     )
-    costs = dispatch_spec.estimate(chunked, chunked.schema, PartitionSettings(num_parts=2, direction="both"))
+    costs = dispatch_folder.estimate(chunked, chunked.schema, PartitionSettings(num_parts=2, direction="both"))
     assert costs.dataset_bytes > 300_000 and costs.spill_bytes > 200_000
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from hopstream.dataset import regions
 from hopstream.dataset.layout import open_dataset, read_manifest
-from hopstream.engine import allotment, atomic_folder
+from hopstream.engine import atomic_folder, settings
 from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.engine.machine import Machine
 from hopstream.engine.settings import Progress, no_progress
@@ -27,7 +27,7 @@ from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import write_chunked
 from hopstream.ingest.synthetic import rmat_graph
 from hopstream.preparation.dataset_job import DatasetEstimate, DatasetTarget
-from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch import dispatch_folder
 from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.halo.run import add_halo
 from hopstream.preparation.halo.settings import HaloSettings
@@ -167,12 +167,12 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
     folder: Path, monkeypatch, free_bytes, num_processors, goes_on
 ):
     """The job begins with 9.6 GB of 16 free, and 2 workers."""
-    monkeypatch.setattr(dispatch_spec, "LIMITS", SMALL_DISPATCH)
+    monkeypatch.setattr(dispatch_folder, "LIMITS", SMALL_DISPATCH)
     told: list[DatasetEstimate] = []
 
     def run(free: int, processors: int, progress: Progress) -> None:
         machine = Machine(num_processors=processors, free_bytes=free * 10**9)
-        monkeypatch.setattr(allotment, "this_machine", lambda: machine)
+        monkeypatch.setattr(settings, "this_machine", lambda: machine)
         dispatch(
             folder / "in", folder / "owners", folder / "got", direction="both", progress=progress,
             on_estimate=lambda costs, _: told.append(costs),
@@ -197,7 +197,7 @@ def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
 
     def run(free: int, **options: Any) -> DatasetEstimate:
         machine = Machine(num_processors=1, free_bytes=free * 10**9)
-        monkeypatch.setattr(allotment, "this_machine", lambda: machine)
+        monkeypatch.setattr(settings, "this_machine", lambda: machine)
         told: list[DatasetEstimate] = []
         dispatch(
             folder / "in", folder / "owners", folder / "got", on_estimate=lambda costs, _: told.append(costs), **options

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hopstream.preparation.halo.around import around_part
+from hopstream.compat.dgl.in_memory import around_part
 from tests.compat.dgl.graphs import plain_graph, some_owners, typed_graph
 
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import hopstream
-from hopstream.preparation.halo import node_sets, reach
-from hopstream.preparation.halo.node_sets import NodeSet, Tables, chunks_of
+from hopstream.preparation.halo import reach, sources
 from hopstream.preparation.halo.reach import InclusionModel, hottest, row_bytes
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import Parts
+from hopstream.preparation.halo.sources import NodeSet, Parts, Tables, chunks_of
 from tests.preparation.audit.forging import OPTIONS, full_graph
 
 
@@ -71,7 +70,7 @@ def test_tables_in_files_hold_the_same(parts, tmp_path, is_expanding):
 
 
 def test_sets_are_read_in_stretches(monkeypatch):
-    monkeypatch.setattr(node_sets, "CHUNK_ROWS", 70)
+    monkeypatch.setattr(sources, "CHUNK_ROWS", 70)
     nodes = NodeSet.of_range(1000, 13, 900)
     assert len(nodes) == 887 and nodes.ids().tolist() == list(range(13, 900))
     assert max(map(len, chunks_of(nodes))) <= 70

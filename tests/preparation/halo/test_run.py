@@ -20,10 +20,9 @@ from hopstream.errors import FormatError, SettingsError, StateError, UnknownName
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked
 from hopstream.preparation.halo import run as halo_run
-from hopstream.preparation.halo.node_sets import Tables
 from hopstream.preparation.halo.reach import InclusionModel
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import Parts
+from hopstream.preparation.halo.sources import Parts, Tables
 from tests.dataset.graphs import same_column, tree_of, typed_graphs
 from tests.preparation.audit.forging import OPTIONS, full_graph
 
@@ -274,7 +273,7 @@ def test_a_disk_that_is_full(root, monkeypatch):
     def full(*arguments):
         raise OSError(28, os.strerror(28), str(root / "part-00001"))
 
-    monkeypatch.setattr("hopstream.preparation.halo.writing.write_blocks", full)
+    monkeypatch.setattr("hopstream.preparation.halo.run.write_blocks", full)
     with pytest.raises(OSError, match="No space left"):
         hopstream.add_halo(root, hops=1)
     assert tree_of(root) == before

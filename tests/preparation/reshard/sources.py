@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.assign import dataset_source as assign_dataset
 from hopstream.assign import owners
+from hopstream.assign import source as assign_dataset
 from hopstream.dataset.manifest import Manifest
 from hopstream.graph.graph import Graph
-from hopstream.preparation.reshard import reshard_spec
+from hopstream.preparation.reshard import reshard_folder
 from hopstream.preparation.reshard.reshard_job import reshard
 from hopstream.preparation.write import write_parts
 from tests.preparation.dispatch.sources import check_same, write_owners
@@ -19,8 +19,8 @@ from tests.preparation.dispatch.sources import check_same, write_owners
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let blocks, pieces and runs be of about ``size`` rows, so that small graphs take many tasks."""
-    limits = reshard_spec.ReshardLimits(block_rows=size, piece_bytes=8 * size, run_bytes=(64 * size, 64 * size))
-    monkeypatch.setattr(reshard_spec, "LIMITS", limits)
+    limits = reshard_folder.ReshardLimits(block_rows=size, piece_bytes=8 * size, run_bytes=(64 * size, 64 * size))
+    monkeypatch.setattr(reshard_folder, "LIMITS", limits)
     monkeypatch.setattr(owners, "BLOCK_ROWS", max(1, size // 2))
     monkeypatch.setattr(assign_dataset, "BLOCK_EDGES", size)
 

@@ -28,8 +28,8 @@ def run(
     json: JsonFlag = False,
 ) -> None:
     """Check a GraphSchema, and examples of it; the exit status is 1 where something is wrong."""
-    from hopstream.tfgnn.examine import Examination
     from hopstream.tfgnn.graph_schema import read_schema, schema_path, schema_problems, schema_remarks
+    from hopstream.tfgnn.readable import Examination
     from hopstream.tfgnn.spec import GraphSpec
 
     output, clock = Output(is_json=json), Clock()

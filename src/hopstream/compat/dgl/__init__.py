@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hopstream.compat.dgl import data, distributed
-    from hopstream.compat.dgl.foreign_graphs import from_networkx, from_scipy
+    from hopstream.compat.dgl.convert import from_networkx, from_scipy
     from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE, DGLGraph, graph, heterograph
 
 __all__ = [
@@ -33,8 +33,8 @@ _MODULE_OF = {
     "ETYPE": "hopstream.compat.dgl.graphs",
     "NID": "hopstream.compat.dgl.graphs",
     "NTYPE": "hopstream.compat.dgl.graphs",
-    "from_networkx": "hopstream.compat.dgl.foreign_graphs",
-    "from_scipy": "hopstream.compat.dgl.foreign_graphs",
+    "from_networkx": "hopstream.compat.dgl.convert",
+    "from_scipy": "hopstream.compat.dgl.convert",
     "graph": "hopstream.compat.dgl.graphs",
     "heterograph": "hopstream.compat.dgl.graphs",
 }

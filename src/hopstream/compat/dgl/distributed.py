@@ -1,13 +1,183 @@
-"""The names of ``dgl.distributed`` that are here: partitioning, and what looks at parts."""
+"""The names of ``dgl.distributed`` that are here: partitioning, parts, and sharing work among trainers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.checks import check_int, read_integer
 from hopstream.compat.dgl.book import RangePartitionBook
-from hopstream.compat.dgl.graphbolt import dgl_partition_to_graphbolt
+from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.loading import load_partition, load_partition_book, load_partition_feats
+from hopstream.compat.dgl.part_config import dgl_partition_to_graphbolt
 from hopstream.compat.dgl.partition import partition_graph
 from hopstream.compat.dgl.reading import read_partitions
-from hopstream.compat.dgl.splitting import edge_split, node_split
+from hopstream.compat.dgl.tensors import to_array, to_tensor
+from hopstream.errors import SchemaError, SettingsError
+from hopstream.schema import EdgeType
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+MAX_TRAINERS = 1 << 31
+
+
+def node_split(  # noqa: PLR0913  DGL's
+    nodes: Any, partition_book: RangePartitionBook | None = None, ntype: str = DEFAULT_NTYPE, rank: int | None = None,
+    force_even: bool = True, node_trainer_ids: Any = None, *, num_trainers: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The nodes of a mask that one trainer takes; all trainers together take each once.
+
+    Args:
+        nodes: bool[num_nodes] or numbers, which are taken where they are not 0, by number in the type.
+        partition_book: The book of the trainer's part.
+        ntype: The node type.
+        rank: The trainer; what ``torch.distributed`` says, or the first one of the part, if it is not given.
+        force_even: Give each part as many nodes as any other, first those with low numbers, which are mostly its own;
+            else each part its own. Within a part they are dealt at random, by the part's number.
+        node_trainer_ids: int[num_nodes], the trainer that each node is best taken by, as ``partition_graph`` writes it.
+        num_trainers: How many trainers there are, of which each part has as many as any other; what
+            ``torch.distributed`` says, or one for each part, if it is not given.
+
+    Returns:
+        int64[n], numbers in the type.
+
+    Raises:
+        SettingsError: No book is given, or trainers and parts do not fit each other.
+        SchemaError: The mask or the trainers are not one for each node.
+        UnknownNameError: There is no such type.
+    """
+    book = _checked(partition_book)
+    asked = _Asked(book, "nodes", rank, num_trainers)
+    mask = _mask("nodes", nodes, book._num_nodes(ntype))
+    return asked.share(mask, node_trainer_ids, None if force_even else lambda: book.partid2nids(book.partid, ntype))
+
+
+def edge_split(  # noqa: PLR0913  DGL's
+    edges: Any, partition_book: RangePartitionBook | None = None, etype: EdgeType | str = DEFAULT_ETYPE[1],
+    rank: int | None = None, force_even: bool = True, edge_trainer_ids: Any = None,
+    *, num_trainers: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The edges of a mask that one trainer takes; as ``node_split``, of edges.
+
+    Raises:
+        SettingsError: No book is given, or trainers and parts do not fit each other.
+        SchemaError: The mask or the trainers are not one for each edge.
+        UnknownNameError: There is no such type.
+    """
+    book = _checked(partition_book)
+    asked = _Asked(book, "edges", rank, num_trainers)
+    mask = _mask("edges", edges, book._num_edges(etype))
+    return asked.share(mask, edge_trainer_ids, None if force_even else lambda: book.partid2eids(book.partid, etype))
+
+
+def _checked(book: RangePartitionBook | None) -> RangePartitionBook:
+    if not isinstance(book, RangePartitionBook):
+        raise SettingsError(f"partition_book is {book!r}; load_partition_book gives one")
+    return book
+
+
+def _mask(what: str, value: Any, num_rows: int) -> NDArray[np.bool_]:
+    mask = to_array(value, what)
+    if mask.shape != (num_rows,) or mask.dtype.kind not in "biuf" or np.isnan(mask).any():
+        raise SchemaError(
+            f"{what} are {mask.dtype}{list(mask.shape)}; wanted a mask of all {what}: {num_rows} booleans or numbers, "
+            "without NaN"
+        )
+    return cast("NDArray[np.bool_]", mask != 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which trainer's share is asked for."""
+
+    book: RangePartitionBook
+    what: str
+    rank: int | None
+    num_trainers: int | None
+
+    def share(self, mask: NDArray[np.bool_], trainer_ids: Any, own: Callable[[], Tensor] | None) -> Tensor:
+        """The numbers of one trainer; ``own`` gives the part's where it takes its own."""
+        place, per_part = self._place()
+        if own is not None:
+            numbers = own().numpy()
+            chosen = numbers[mask[numbers]]
+            size = len(chosen) // per_part
+            return to_tensor(chosen[place * size : (place + 1) * size if place + 1 < per_part else None])
+        chosen = np.flatnonzero(mask)
+        offsets = _even_offsets(len(chosen), self.book.num_partitions())
+        chosen = chosen[offsets[self.book.partid] : offsets[self.book.partid + 1]]
+        if per_part == 1:
+            return to_tensor(chosen)
+        if trainer_ids is None:
+            return to_tensor(_dealt(chosen, place, per_part, self.book.partid))
+        trainers = to_array(trainer_ids, "trainer ids")
+        if trainers.shape != mask.shape or trainers.dtype.kind not in "iu":
+            raise SchemaError(
+                f"trainer ids are {trainers.dtype}{list(trainers.shape)}; wanted integers[{len(mask)}], one for each "
+                f"of {self.what}"
+            )
+        if (trainers < 0).any():
+            raise SchemaError(f"trainer ids start with {trainers.min()}; wanted none below 0")
+        return to_tensor(self._by_trainer(chosen, trainers, place, per_part))
+
+    def _place(self) -> tuple[int, int]:
+        """The trainer's place in its part, and the trainers of a part."""
+        num_parts = self.book.num_partitions()
+        group = _distributed()
+        num_trainers = self.num_trainers
+        if num_trainers is None:
+            num_trainers = group.get_world_size() if group else num_parts
+        check_int("num_trainers", num_trainers, 1, MAX_TRAINERS)
+        if num_trainers % num_parts:
+            raise SettingsError(f"{num_trainers} trainers cannot be shared evenly by {num_parts} parts; use a multiple")
+        per_part = num_trainers // num_parts
+        rank = self.rank
+        if rank is None:
+            rank = group.get_rank() if group else self.book.partid * per_part
+        rank = read_integer("rank", rank)
+        if not 0 <= rank < num_trainers:
+            raise SettingsError(f"rank is {rank} of {num_trainers} trainers; ranks are 0..{num_trainers - 1}")
+        return rank % per_part, per_part
+
+    def _by_trainer(self, chosen: IntArray, trainers: Array, place: int, per_part: int) -> IntArray:
+        """The part's own in the order of their trainers, and others', each dealt evenly."""
+        num_trainers, largest = per_part * self.book.num_partitions(), int(trainers.max(initial=-1)) + 1
+        # Ids of more trainers: each takes those of several. The last ids may have no nodes at all.
+        trainers = trainers // max(1, -(-largest // num_trainers))
+        of = trainers[chosen]
+        is_own = of // per_part == self.book.partid
+        own = chosen[is_own][np.argsort(of[is_own] % per_part, kind="stable")]
+        return np.concatenate([_slice(own, place, per_part), _slice(chosen[~is_own], place, per_part)])
+
+
+def _distributed() -> Any:
+    """``torch.distributed`` where it was set up."""
+    from torch import distributed
+
+    return distributed if distributed.is_available() and distributed.is_initialized() else None
+
+
+def _even_offsets(num_items: int, num_shares: int) -> IntArray:
+    return offsets_of(np.full(num_shares, num_items // num_shares) + (np.arange(num_shares) < num_items % num_shares))
+
+
+def _slice(items: IntArray, place: int, num_shares: int) -> IntArray:
+    offsets = _even_offsets(len(items), num_shares)
+    return items[offsets[place] : offsets[place + 1]]
+
+
+def _dealt(items: IntArray, place: int, num_shares: int, part: int) -> IntArray:
+    """A share of some items, chosen as DGL chooses: by numpy's older generator, seeded with the part's number."""
+    order = np.random.RandomState(part).permutation(len(items))
+    return items[np.sort(_slice(order, place, num_shares))]
+
 
 __all__ = [
     "RangePartitionBook",

@@ -15,9 +15,8 @@ from hopstream.checks import read_integer
 from hopstream.compat.dgl.binary import read_tensor_file
 from hopstream.compat.dgl.book import RangePartitionBook
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
-from hopstream.compat.dgl.graphbolt import refuse_graphbolt
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
-from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config
+from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config, refuse_graphbolt
 from hopstream.compat.dgl.tensors import to_tensor, to_tensors
 from hopstream.errors import FormatError
 from hopstream.schema import EdgeType

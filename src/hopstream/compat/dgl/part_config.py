@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,9 +17,42 @@ from hopstream.arrays import Array, IntArray, write_text
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
 from hopstream.dataset.settings import MAX_PARTS
-from hopstream.errors import FormatError, UnknownNameError, quoted
+from hopstream.errors import FormatError, SettingsError, UnknownNameError, quoted
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
+
+OPTIONS = ("use_graphbolt", "store_eids", "store_inner_node", "store_inner_edge")
+
+
+def refuse_graphbolt(verb: str, **given: object) -> None:
+    """Refuse options that are not left at False.
+
+    Args:
+        verb: What would be done with the files: ``written`` or ``read``.
+        **given: The options by name.
+
+    Raises:
+        SettingsError: One of them is given.
+    """
+    for name, value in given.items():
+        if value:
+            raise SettingsError(f"{name} is given; GraphBolt's files are not {verb}: leave it out")
+
+
+def dgl_partition_to_graphbolt(
+    part_config: str | Path, *, store_eids: bool = False, store_inner_node: bool = False, store_inner_edge: bool = False
+) -> NoReturn:  # fmt: skip
+    """Only tells what to use instead.
+
+    Raises:
+        SettingsError: Always.
+    """
+    del store_eids, store_inner_node, store_inner_edge
+    raise SettingsError(
+        f"dgl_partition_to_graphbolt is called for {local_path(part_config)}; GraphBolt's files are not written: "
+        "load_partition reads DGL's own, and read_partitions makes a graph of them, which write_parts writes"
+    )
+
 
 OURS = "hopstream"
 """Key of what DGL does not know: which data are splits or booleans, and which types hold links to predict."""

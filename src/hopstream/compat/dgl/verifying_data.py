@@ -14,8 +14,7 @@ from hopstream.compat.dgl.loading import read_edge_feats, read_node_feats
 from hopstream.compat.dgl.part_config import PartConfig, etype_label
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name, mask_of
 from hopstream.errors import FormatError
-from hopstream.preparation.audit.columns import block_rows, differing_rows
-from hopstream.preparation.audit.reference import Reference
+from hopstream.preparation.audit.reference import Reference, block_rows, differing_rows
 from hopstream.preparation.audit.report import Findings, Kind
 from hopstream.schema import EdgeType, FeatureSchema
 

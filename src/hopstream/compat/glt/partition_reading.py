@@ -26,7 +26,7 @@ from hopstream.compat.pyg.partition_files import PartitionMeta, ids_of, tensor_o
 from hopstream.compat.pyg.partition_reading import Owners, PartRows, keys_of
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.load.torch_files import read_torch_file
+from hopstream.load.files import read_torch_file
 from hopstream.schema import EDGE, EdgeType, type_label
 from hopstream.uris import local_path
 

@@ -1,27 +1,274 @@
-"""Writes one rank's part as an ordinary part of a dataset, and the manifest of the parts of all ranks."""
+"""Compares what ranks say of their parts, and writes one rank's part as an ordinary part of a dataset."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hopstream.arrays import Column, FileRecord, write_blocks
+from hopstream.arrays import Array, Column, FileRecord, IntArray, column_schema, offsets_of, write_blocks
 from hopstream.compat.pyg.own_part import OwnEdges, OwnPart
-from hopstream.compat.pyg.part_facts import WholeFacts
-from hopstream.dataset.book import PartitionBook
+from hopstream.dataset.book import EdgeOwner, NodeSplit, PartitionBook, split_edges, split_nodes
 from hopstream.dataset.paths import edge_folder, node_folder
 from hopstream.dataset.settings import PartitionSettings
-from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
-from hopstream.dataset.stored_columns import EdgeRun, StoredColumn, edge_columns, feature_columns, integers
-from hopstream.dataset.times import EdgeTimes, check_time_values, sort_by_time
-from hopstream.graph.checksums import GraphChecksums, hex_digest
-from hopstream.graph.graph import EdgeTable
+from hopstream.dataset.stored_columns import (
+    EdgeRun,
+    EdgeTimes,
+    StoredColumn,
+    check_time_schema,
+    check_time_values,
+    edge_columns,
+    feature_columns,
+    integers,
+    sort_by_time,
+)
+from hopstream.errors import FormatError, VersionMismatch
+from hopstream.graph.graph import EdgeTable, GraphChecksums, array_sum, hex_digest
 from hopstream.preparation.write import Written, manifest_of
-from hopstream.schema import EdgeType, FeatureSchema, type_label
+from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
+
+_MASK = (1 << 64) - 1
+_BLOCK = 1 << 16
+"""Keys whose powers are in memory at once."""
+_FIELDS = ("part", "num_parts", "owners", "schema", "rows", "time_attr", "edge_keys")
+
+
+class KeyFacts(NamedTuple):
+    """What one part says of some keys, so that all parts together can tell whether they are 0..n-1, each once.
+
+    Attributes:
+        first: The lowest key.
+        last: The highest key.
+        sum1: Sum of the keys, modulo 2^64.
+        sum2: Sum of their squares, modulo 2^64.
+        sum3: Sum of their cubes, modulo 2^64.
+    """
+
+    first: int
+    last: int
+    sum1: int
+    sum2: int
+    sum3: int
+
+    @classmethod
+    def of(cls, keys: IntArray) -> KeyFacts:
+        """Of int64[n], n above 0."""
+        sums = [0, 0, 0]
+        for start in range(0, len(keys), _BLOCK):
+            block = keys[start : start + _BLOCK].astype(np.uint64)
+            power = block
+            for place in range(3):
+                sums[place] = (sums[place] + int(power.sum(dtype=np.uint64))) & _MASK
+                power = power * block
+        return cls(int(keys.min()), int(keys.max()), *sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFacts:
+    """What the others have to know of a part before anybody can build one.
+
+    Attributes:
+        part: Number of the part.
+        num_parts: How many parts there are.
+        owners: Node type to the number of nodes and the CRC-32C of their owners.
+        schema: What the part has; columns of types without rows may be missing.
+        rows: Label of a node or edge type to how many of them the part owns.
+        time_attr: The feature that holds times, or None.
+        edge_keys: Label of an edge type to what is known of the keys of the part's edges; types without edges, and
+            without keys, are missing.
+    """
+
+    part: int
+    num_parts: int
+    owners: Mapping[str, tuple[int, int]]
+    schema: GraphSchema
+    rows: Mapping[str, int]
+    time_attr: str | None
+    edge_keys: Mapping[str, KeyFacts]
+
+    @classmethod
+    def of(cls, own: OwnPart) -> PartFacts:
+        """The facts of what a rank holds."""
+        schema = GraphSchema(
+            nodes={t: _schemas(own.node_features.get(t, {})) for t in own.owners},
+            edges={t: _schemas(edges.features) for t, edges in own.edges.items()},
+        )
+        rows = {t: int(np.count_nonzero(owners == own.part)) for t, owners in own.owners.items()}
+        rows |= {type_label(t): len(edges.src_keys) for t, edges in own.edges.items()}
+        return cls(
+            part=own.part, num_parts=own.num_parts, schema=schema, rows=rows, time_attr=own.time_attr,
+            owners={t: (len(of), array_sum(np.ascontiguousarray(of))[1]) for t, of in own.owners.items()},
+            edge_keys={
+                type_label(t): KeyFacts.of(edges.edge_keys)
+                for t, edges in own.edges.items() if edges.edge_keys is not None and len(edges.edge_keys)
+            },
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value that ``from_json`` reads back."""
+        owners = {node_type: list(of) for node_type, of in self.owners.items()}
+        values = (self.part, self.num_parts, owners, self.schema.to_json(), dict(self.rows), self.time_attr,
+                  {label: list(of) for label, of in self.edge_keys.items()})  # fmt: skip
+        return dict(zip(_FIELDS, values, strict=True))
+
+    @classmethod
+    def from_json(cls, value: Any) -> PartFacts:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            FormatError: The value is something else.
+        """
+        try:
+            given = {name: value[name] for name in _FIELDS}
+            given["schema"] = GraphSchema.from_json(given["schema"])
+            given["owners"] = {str(t): (int(n), int(crc32c)) for t, (n, crc32c) in given["owners"].items()}
+            given["edge_keys"] = {str(label): KeyFacts(*map(int, of)) for label, of in given["edge_keys"].items()}
+            return cls(**given)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FormatError(f"not the facts of a part ({error!r}): {str(value)[:200]}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WholeFacts:
+    """What all ranks agree on.
+
+    Attributes:
+        schema: Types and columns of the whole graph.
+        edge_offsets: (edge type, direction) to int64[num_parts + 1], the range of edge ids that each part owns.
+        has_edge_keys: Edges have keys.
+    """
+
+    schema: GraphSchema
+    edge_offsets: Mapping[EdgeOwner, IntArray]
+    has_edge_keys: bool
+
+
+def agree(facts: Sequence[PartFacts]) -> WholeFacts:
+    """What follows for the whole graph from what every rank said of its part, in the order of ranks.
+
+    Every rank that is given the same facts comes to the same result, or to the same error.
+
+    Raises:
+        VersionMismatch: Ranks hold parts of different graphs or cuts, or a part is held by no rank; the message says
+            which ranks differ in what.
+        UnknownNameError: No type has the feature ``time_attr``.
+        SchemaError: The feature ``time_attr`` cannot be times.
+    """
+    first = facts[0]
+    for rank, other in enumerate(facts[1:], 1):
+        _compare(first, rank, other)
+    _check_parts(facts)
+    schema = _merged_schema(facts)
+    if first.time_attr is not None:
+        check_time_schema(schema, first.time_attr)
+    by_part = {one.part: one for one in facts}
+    parts = [by_part[part] for part in range(first.num_parts)]
+    edge_offsets: dict[EdgeOwner, IntArray] = {}
+    for edge_type in schema.edges:
+        edge_offsets[edge_type, "in"] = offsets_of(np.array([one.rows.get(type_label(edge_type), 0) for one in parts]))
+    has_edge_keys = _agree_on_edge_keys(facts, schema)
+    if has_edge_keys:
+        for edge_type in schema.edges:
+            _check_coverage(parts, type_label(edge_type))
+    return WholeFacts(schema=schema, edge_offsets=edge_offsets, has_edge_keys=has_edge_keys)
+
+
+def _compare(first: PartFacts, rank: int, other: PartFacts) -> None:
+    """Refuse a rank that holds a part of another cut than rank 0."""
+    told = {
+        "the number of parts": (first.num_parts, other.num_parts),
+        "node types": (sorted(first.owners), sorted(other.owners)),
+        "time_attr": (first.time_attr, other.time_attr),
+    }
+    for what, (wanted, got) in told.items():
+        if wanted != got:
+            raise VersionMismatch(
+                f"{what}: rank 0 has {wanted!r}, rank {rank} has {got!r}; give all ranks parts of one cut"
+            )
+    for node_type, (num_nodes, crc32c) in first.owners.items():
+        others = other.owners[node_type]
+        if others != (num_nodes, crc32c):
+            got = f"{others[0]} nodes" if others[0] != num_nodes else "other owners"
+            raise VersionMismatch(
+                f"who owns the nodes of {node_type!r}: rank 0 knows of {num_nodes} nodes, rank {rank} of {got}; "
+                "give all ranks parts of one cut"
+            )
+
+
+def _check_parts(facts: Sequence[PartFacts]) -> None:
+    """Refuse parts that nobody holds."""
+    there = {one.part for one in facts}
+    missing = next((part for part in range(facts[0].num_parts) if part not in there), None)
+    if missing is not None:
+        held = {rank: one.part for rank, one in enumerate(facts)}
+        raise VersionMismatch(
+            f"no rank holds part {missing} of {facts[0].num_parts}; parts by rank are {held}; give each to a rank"
+        )
+
+
+def _agree_on_edge_keys(facts: Sequence[PartFacts], schema: GraphSchema) -> bool:
+    """Whether edges have keys; those of a type have them on all ranks that have such edges, or on none."""
+    labels = [type_label(edge_type) for edge_type in schema.edges]
+    for label in labels:
+        told = {label in one.edge_keys: rank for rank, one in enumerate(facts) if one.rows.get(label)}
+        if len(told) == 2:
+            raise VersionMismatch(
+                f"rank {told[True]} has ids of its edges {label}, and rank {told[False]} has none; give all ranks ids"
+            )
+    return all(one.edge_keys.keys() >= {t for t in labels if one.rows.get(t)} for one in facts)
+
+
+def _check_coverage(parts: Sequence[PartFacts], label: str) -> None:
+    """Refuse keys of edges that are not ``0..n-1``, each once."""
+    num_edges = sum(one.rows.get(label, 0) for one in parts)
+    told = {one.part: one.edge_keys[label] for one in parts if label in one.edge_keys}
+    n = num_edges
+    wanted = (n * (n - 1) // 2, n * (n - 1) * (2 * n - 1) // 6, (n * (n - 1) // 2) ** 2)
+    found = [sum(sums) for sums in zip(*(of[2:] for of in told.values()), strict=True)] or [0, 0, 0]
+    if any((got - want) & _MASK for got, want in zip(found, wanted, strict=True)):
+        held = {part: f"{of.first}..{of.last}" for part, of in told.items()}
+        raise VersionMismatch(
+            f"keys of the {num_edges} edges of {label} are not 0..{num_edges - 1}, each once; by part they lie in "
+            f"{held}; give all ranks parts of one cut, with the ids that it gave the edges"
+        )
+
+
+def _merged_schema(facts: Sequence[PartFacts]) -> GraphSchema:
+    """The schema of all parts together: who has no rows of a type need not have its columns."""
+    nodes: dict[str, Mapping[str, FeatureSchema]] = {}
+    edges: dict[EdgeType, Mapping[str, FeatureSchema]] = {}
+    for node_type in facts[0].owners:
+        nodes[node_type] = _merged_columns(facts, node_type)
+    for one in facts:
+        for edge_type in one.schema.edges:
+            if edge_type not in edges:
+                edges[edge_type] = _merged_columns(facts, edge_type)
+    return GraphSchema(nodes=nodes, edges=edges)
+
+
+def _merged_columns(facts: Sequence[PartFacts], owner: str | EdgeType) -> Mapping[str, FeatureSchema]:
+    found: Mapping[str, FeatureSchema] = {}
+    who: int | None = None
+    for rank, one in enumerate(facts):
+        columns = one.schema.nodes.get(owner, {}) if isinstance(owner, str) else one.schema.edges.get(owner, {})
+        if not one.rows.get(type_label(owner), 0):
+            continue
+        if who is not None and dict(columns) != dict(found):
+            shown = [{name: str(schema) for name, schema in sorted(of.items())} for of in (found, columns)]
+            raise VersionMismatch(
+                f"columns of {type_label(owner)}: rank {who} has {shown[0]}, rank {rank} has {shown[1]}"
+            )
+        if who is None:
+            found, who = columns, rank
+    return found
+
+
+def _schemas(features: Mapping[str, Array]) -> dict[str, FeatureSchema]:
+    return {name: column_schema(column) for name, column in features.items()}
 
 
 class PartWriter:

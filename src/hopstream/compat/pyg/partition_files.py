@@ -23,7 +23,7 @@ from torch import Tensor
 from hopstream.dataset.settings import MAX_PARTS
 from hopstream.errors import FormatError, IdRangeError, quoted
 from hopstream.ingest.source_paths import PYG_META
-from hopstream.load.torch_files import read_torch_file
+from hopstream.load.files import read_torch_file
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 

@@ -1,4 +1,4 @@
-"""Writes a graph as PyG's partition files.
+"""Writes a graph, or a PyG data object that it cuts, as PyG's partition files.
 
 An edge belongs to the part of its destination, and lies there by destination, and by time where there are times. The
 layout is that of ``hopstream.compat.pyg.partition_files``, with the names that PyG's code gives.
@@ -10,23 +10,24 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.assign.run import OwnersSource, assign_owners, count_parts
-from hopstream.checks import known_names
+from hopstream.checks import known_names, read_integer
 from hopstream.compat.pyg.partition_files import offsets_of_types
+from hopstream.dataset.book import split_by_owner
 from hopstream.dataset.dataset_folder import replaceable, replaced_folder
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.read_back import graph_of_dataset
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings
-from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.objects.attributes import MASKS
+from hopstream.ingest.objects.pyg_data import graph_from_data
 from hopstream.ingest.source_paths import PYG_META
 from hopstream.load.pyg import to_tensor
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
@@ -355,3 +356,47 @@ def file_name(of_type: str | EdgeType) -> str:
     if "/" in name or name in ("", ".", ".."):
         raise SchemaError(f"{of_type!r} cannot be the name of a file, which the layout has of each type; rename it")
     return name
+
+
+class Partitioner:
+    """Cuts a ``Data`` or ``HeteroData`` and writes one folder per part, as ``torch_geometric.distributed`` has them.
+
+    Nodes are assigned by METIS, or another method of Hopstream; the same settings give the same parts. Every feature
+    that is a tensor is written, labels too, and masks of nodes.
+    """
+
+    def __init__(self, data: Any, num_parts: int, root: str | Path, recursive: bool = False, **options: Any) -> None:
+        """Say what to cut, and where to.
+
+        Args:
+            data: A PyG ``Data`` or ``HeteroData``, or a ``Graph``.
+            num_parts: Number of parts.
+            root: The folder to write. PyG's partition files that are there are replaced when the new ones are complete.
+            recursive: Let METIS cut in two, and those in two again, in place of into all parts at once.
+            **options: Fields of ``PartitionSettings``, such as ``method="kaminpar"``, ``rng_seed`` or ``balance``.
+
+        Raises:
+            SettingsError: A setting is outside its range, or ``root`` holds something else.
+        """
+        if not isinstance(root, str | Path):
+            raise SettingsError(f"root is {root!r}; give the folder to write")
+        self.data, self.num_parts, self.root = data, read_integer("num_parts", num_parts), local_path(root)
+        unknown = options.keys() - PartitionOptions.__annotations__.keys()
+        if unknown:
+            raise SettingsError(
+                f"there is no option {min(unknown)!r}; {known_names(min(unknown), PartitionOptions.__annotations__)}"
+            )
+        chosen = {"method": "metis", "balance": "nodes", **options, "num_parts": self.num_parts, "recursive": recursive}
+        self.options = cast(PartitionOptions, chosen)
+        PartitionSettings(**self.options)
+        check_root(self.root, overwrite=True)
+
+    def generate_partition(self) -> None:
+        """Cut and write.
+
+        Raises:
+            SchemaError: ``data`` is no graph, or a feature is no tensor.
+            IdRangeError: An edge names a node that is not there.
+        """
+        graph = self.data if isinstance(self.data, Graph) else graph_from_data(self.data)
+        write_partitions(graph, self.root, overwrite=True, **self.options)

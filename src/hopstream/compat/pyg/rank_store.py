@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.compat.pyg.own_part import OwnPart
-from hopstream.compat.pyg.part_facts import PartFacts, agree
-from hopstream.compat.pyg.part_writing import PartWriter, records_of
+from hopstream.compat.pyg.part_writing import PartFacts, PartWriter, agree, records_of
 from hopstream.compat.pyg.rank_group import Group
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, VersionMismatch

@@ -1,4 +1,4 @@
-"""A sampler of PyG's loaders that samples a dataset.
+"""A sampler of PyG's loaders that samples a dataset, and subgraphs as PyG's samplers return them.
 
 ``DatasetSampler`` stands where PyG's ``NeighborSampler`` does: PyG's loaders hand it the seeds of a batch, and get a
 subgraph that is made as Hopstream's own loaders make it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -17,37 +17,106 @@ from torch.utils.data import get_worker_info
 from torch_geometric.sampler import (
     BaseSampler,
     EdgeSamplerInput,
+    HeteroSamplerOutput,
     NodeSamplerInput,
+    SamplerOutput,
 )
 from torch_geometric.sampler import NegativeSampling as PygNegativeSampling
 from torch_geometric.sampler import NumNeighbors as PygNumNeighbors
 
 from hopstream.checks import read_integer
-from hopstream.compat.pyg.outputs import Output, sampler_output
 from hopstream.compat.pyg.stores import SourceLike, process_store
 from hopstream.errors import SettingsError
 from hopstream.load.batch import MiniBatch, SeedBatch, SubgraphBatcher, SubgraphReader
-from hopstream.load.link_batches import LinkMaker, LinkTask
-from hopstream.load.link_inputs import read_link_inputs
-from hopstream.load.links import ExcludeLinks, check_link_times, check_num_trees, read_excluded
+from hopstream.load.link_inputs import read_link_inputs, read_seed_times
+from hopstream.load.links import ExcludeLinks, LinkMaker, LinkTask, check_link_times, check_num_trees, read_excluded
 from hopstream.load.load_settings import MAX_RNG_SEED, LoadSettings, OrderSettings
+from hopstream.load.loader import NodeInputs, NodeMaker
 from hopstream.load.loader_arguments import takes
-from hopstream.load.nodes import NodeInputs, NodeMaker
 from hopstream.load.order import OneBatch
+from hopstream.load.pyg import to_tensor
 from hopstream.load.setup import LoaderSetup, open_setup
-from hopstream.load.times import read_seed_times
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.negative_pairs import NegativeSampler
-from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
+from hopstream.sample.negative_pairs import NegativeSampler, NegativeSampling, read_negative_sampling
 from hopstream.sample.plan import SeedNodes, counts_per_edge_type
 from hopstream.sample.sampling import Sampling
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import read_seeds
-from hopstream.schema import EdgeType, GraphSchema, type_label
+from hopstream.schema import EDGE, NODE, EdgeType, GraphSchema, type_label
 from hopstream.store.contract import MAX_TREES
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
+
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
+
+
+def sampler_output(batch: MiniBatch, is_homogeneous: bool) -> Output:
+    """A sampled subgraph as PyG's samplers return it; tensors share the memory of the batch's arrays.
+
+    Args:
+        batch: The subgraph, as loaders make it with ``collate="numpy"``. Features in it are left aside.
+        is_homogeneous: Return a ``SamplerOutput``, of the only node and edge type.
+
+    Returns:
+        ``node`` are keys, seeds first; ``row`` and ``col`` positions in them; ``edge`` edge keys, or None where the
+        batch has none; ``batch`` the tree of each node in disjoint subgraphs; ``metadata`` what PyG's loaders look for:
+        ``(input_id, seed_time)`` of nodes, ``(input_id, edge_label_index, edge_label, edge_label_time)`` of links, and
+        ``(input_id, src_index, dst_pos_index, dst_neg_index, seed_time)`` of triplets, with None for what is not there.
+    """
+    node = {t: to_tensor(keys, False) for t, keys in batch.node_keys.items()}
+    row = {t: to_tensor(edge_index[0], False) for t, edge_index in batch.edge_index.items()}
+    col = {t: to_tensor(edge_index[1], False) for t, edge_index in batch.edge_index.items()}
+    edge = {t: to_tensor(batch.edge_keys[t], False) if t in batch.edge_keys else None for t in batch.edge_index}
+    trees = None if batch.trees is None else {t: to_tensor(of, False) for t, of in batch.trees.items()}
+    num_edges = batch.num_sampled_edges
+    if not is_homogeneous:
+        return HeteroSamplerOutput(
+            node=node,
+            row=row,
+            col=col,
+            edge=edge,
+            batch=trees,
+            num_sampled_nodes=dict(batch.num_sampled_nodes),
+            num_sampled_edges=None if num_edges is None else dict(num_edges),
+            metadata=_metadata(batch),
+        )
+    none = torch.empty(0, dtype=torch.int64)
+    return SamplerOutput(
+        node=node[NODE],
+        row=row.get(EDGE, none),
+        col=col.get(EDGE, none),
+        edge=edge.get(EDGE),
+        batch=None if trees is None else trees[NODE],
+        num_sampled_nodes=batch.num_sampled_nodes[NODE],
+        num_sampled_edges=None if num_edges is None else num_edges.get(EDGE, []),
+        metadata=_metadata(batch),
+    )
+
+
+def _metadata(batch: MiniBatch) -> tuple[Any, ...]:
+    """What PyG's loaders attach to a batch, in the order in which they look for it."""
+    input_ids = to_tensor(batch.input_ids, False)
+    if isinstance(batch.seed_type, str):
+        return (input_ids, _attribute(batch, batch.seed_type, "seed_time"))
+    src_type, _, dst_type = batch.seed_type
+    if "dst_pos_index" not in batch.attributes.get(dst_type, {}):
+        names = ("edge_label_index", "edge_label", "edge_label_time")
+        return (input_ids, *(_attribute(batch, batch.seed_type, name) for name in names))
+    wanted = (
+        (src_type, "src_index"),
+        (dst_type, "dst_pos_index"),
+        (dst_type, "dst_neg_index"),
+        (dst_type, "seed_time"),
+    )
+    return (input_ids, *(_attribute(batch, owner, name) for owner, name in wanted))
+
+
+def _attribute(batch: MiniBatch, owner: str | EdgeType, name: str) -> Any:
+    value = batch.attributes.get(owner, {}).get(name)
+    return None if value is None else to_tensor(value, False)
+
 
 T = TypeVar("T", str, EdgeType)
 

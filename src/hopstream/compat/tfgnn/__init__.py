@@ -22,21 +22,8 @@ from hopstream.compat.tfgnn.examples import (
     read_records,
     write_example,
 )
-from hopstream.compat.tfgnn.fields import Field, ragged_constant
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor, get_homogeneous_node_and_edge_set_name, homogeneous
-from hopstream.compat.tfgnn.names import (
-    CONTEXT,
-    DEFAULT_STATE_NAME,
-    EDGES,
-    HIDDEN_STATE,
-    NODES,
-    SOURCE,
-    TARGET,
-    get_aux_type_prefix,
-    missing_name,
-    reverse_tag,
-)
-from hopstream.compat.tfgnn.pieces import Adjacency, Context, EdgeSet, NodeSet
+from hopstream.compat.tfgnn.pieces import Adjacency, Context, EdgeSet, Field, NodeSet, ragged_constant
 from hopstream.compat.tfgnn.random_graphs import random_graph_tensor
 from hopstream.compat.tfgnn.readouts import (
     add_readout_from_first_node,
@@ -61,12 +48,22 @@ from hopstream.compat.tfgnn.schemas import (
     write_schema,
 )
 from hopstream.compat.tfgnn.specs import (
+    CONTEXT,
+    DEFAULT_STATE_NAME,
+    EDGES,
+    HIDDEN_STATE,
+    NODES,
+    SOURCE,
+    TARGET,
     AdjacencySpec,
     ContextSpec,
     EdgeSetSpec,
     GraphTensorSpec,
     NodeSetSpec,
     TensorSpec,
+    get_aux_type_prefix,
+    missing_name,
+    reverse_tag,
 )
 from hopstream.errors import SchemaError as ValidationError
 from hopstream.tfgnn.graph_schema import read_schema

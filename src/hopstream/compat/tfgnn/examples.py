@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
-from hopstream.compat.tfgnn.names import CONTEXT, EDGES, NODES
-from hopstream.compat.tfgnn.specs import GraphTensorSpec, Shape, TensorSpec
+from hopstream.compat.tfgnn.specs import CONTEXT, EDGES, NODES, GraphTensorSpec, Shape, TensorSpec
 from hopstream.errors import SchemaError
 from hopstream.schema import STRING
 from hopstream.tfgnn import tfrecord

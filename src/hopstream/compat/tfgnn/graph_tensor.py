@@ -10,9 +10,8 @@ import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of
 from hopstream.checks import known_words
-from hopstream.compat.tfgnn.names import EDGES, HIDDEN_STATE, NODES, get_aux_type_prefix
 from hopstream.compat.tfgnn.pieces import Adjacency, Context, EdgeSet, NodeSet
-from hopstream.compat.tfgnn.specs import GraphTensorSpec, TensorSpec
+from hopstream.compat.tfgnn.specs import EDGES, HIDDEN_STATE, NODES, GraphTensorSpec, TensorSpec, get_aux_type_prefix
 from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 from hopstream.tfgnn.values import FeatureValues

@@ -9,13 +9,11 @@ import numpy as np
 
 from hopstream.compat.tfgnn.examples import check_scalar
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
-from hopstream.compat.tfgnn.names import CONTEXT, EDGES, NODES
 from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
 from hopstream.compat.tfgnn.schemas import create_schema_pb_from_graph_spec
-from hopstream.compat.tfgnn.specs import GraphTensorSpec, TensorSpec
+from hopstream.compat.tfgnn.specs import CONTEXT, EDGES, NODES, GraphTensorSpec, TensorSpec
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
-from hopstream.tfgnn.random_graphs import random_graphs
-from hopstream.tfgnn.random_settings import RandomSettings
+from hopstream.tfgnn.random_graphs import RandomSettings, random_graphs
 from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import FieldSpec
 from hopstream.tfgnn.values import FeatureValues

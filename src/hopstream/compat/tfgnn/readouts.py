@@ -9,9 +9,8 @@ import numpy as np
 from hopstream.arrays import offsets_of
 from hopstream.checks import known_words
 from hopstream.compat.tfgnn.examples import check_scalar
-from hopstream.compat.tfgnn.fields import Field, shown
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
-from hopstream.compat.tfgnn.pieces import NodeSet
+from hopstream.compat.tfgnn.pieces import Field, NodeSet, shown
 from hopstream.compat.tfgnn.schemas import create_schema_pb_from_graph_spec
 from hopstream.compat.tfgnn.specs import GraphTensorSpec
 from hopstream.errors import SchemaError, UnknownNameError

@@ -11,8 +11,7 @@ import numpy as np
 from hopstream.arrays import write_text
 from hopstream.compat.tfgnn.examples import check_scalar
 from hopstream.compat.tfgnn.graph_tensor import GraphTensor
-from hopstream.compat.tfgnn.names import CONTEXT, EDGES, NODES
-from hopstream.compat.tfgnn.specs import GraphTensorSpec
+from hopstream.compat.tfgnn.specs import CONTEXT, EDGES, NODES, GraphTensorSpec
 from hopstream.errors import FormatError, SchemaError
 from hopstream.tfgnn import graph_schema
 from hopstream.tfgnn.messages import GRAPH_SCHEMA, message_class

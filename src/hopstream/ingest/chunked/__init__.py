@@ -8,7 +8,6 @@ from __future__ import annotations
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.memory import chunked_of_graph
 from hopstream.ingest.chunked.opening import is_chunked, open_chunked
-from hopstream.ingest.chunked.ragged import RaggedSource
 from hopstream.ingest.chunked.sources import (
     ChunkedEdges,
     ChunkedGraph,
@@ -17,6 +16,7 @@ from hopstream.ingest.chunked.sources import (
     EdgeSource,
     FeatureSource,
     Piece,
+    RaggedSource,
     Span,
     fixed_features,
     ragged_features,

@@ -10,7 +10,6 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph
-from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows, slice_rows
 from hopstream.ingest.chunked.sources import (
     BLOCK_ROWS,
     ChunkedEdges,
@@ -21,7 +20,10 @@ from hopstream.ingest.chunked.sources import (
     Ends,
     FeatureSource,
     Piece,
+    RaggedSource,
     Span,
+    cut_rows,
+    slice_rows,
 )
 
 

@@ -1,19 +1,229 @@
-"""Opens a chunked graph, and checks its metadata against its files."""
+"""Opens a chunked graph: checks its metadata against its files, and reads their features and edges."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hopstream.errors import FormatError, SettingsError
-from hopstream.ingest.chunked.files import FileEdges, open_feature
+import numpy as np
+
+from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError
+from hopstream.ingest.chunked.edge_files import EdgeFile, NpyFile, open_edge_file, open_npy
 from hopstream.ingest.chunked.metadata import FileSpec, TypeSpec, describes_chunks, read_chunked_metadata
-from hopstream.ingest.chunked.sources import ChunkedEdges, ChunkedGraph, ChunkedNodes, FeatureSource, checked_mask
+from hopstream.ingest.chunked.sources import (
+    ChunkedEdges,
+    ChunkedGraph,
+    ChunkedNodes,
+    ColumnSource,
+    EdgeSource,
+    Ends,
+    FeatureSource,
+    Piece,
+    Span,
+    checked_mask,
+)
 from hopstream.ingest.json_files import read_json
 from hopstream.ingest.objects.attributes import MASKS
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
+
+if TYPE_CHECKING:
+    from hopstream.ingest.chunked.parquet import ParquetColumn
+
+
+SHOWN_FILES = 8
+"""How many files of a table a message names."""
+
+
+def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
+    """Read the headers or footers of a feature's files, and of lists as much as tells whether they are ragged.
+
+    Args:
+        spec: The files.
+        num_rows: How many rows they must have in all.
+        what: What a row is, ``node`` or ``edge``.
+
+    Raises:
+        FormatError: A file is damaged or truncated.
+        SchemaError: A file is of another dtype or shape than those before, or they have another number of rows.
+    """
+    files = [_open_column(spec, file) for file in range(len(spec.names))]
+    if not files:
+        raise SchemaError(f"{spec.label} lists no file, so its dtype is unknown; list an empty file")
+    offsets = offsets_of(np.array([file.num_rows for file in files], np.int64))
+    if offsets[-1] != num_rows:
+        shown = shown_counts(spec, [file.num_rows for file in files])
+        raise SchemaError(f"{spec.label} has {offsets[-1]} rows {shown}; {num_rows} {what}s are declared")
+    if _are_ragged(files):
+        from hopstream.ingest.chunked.parquet_ragged import ParquetRagged  # Arrow costs a worker 40 MB
+
+        columns = [file for file in files if not isinstance(file, NpyFile)]
+        return ParquetRagged(spec.names, columns, offsets)
+    return FileColumn(spec.names, files, offsets)
+
+
+def _are_ragged(files: Sequence[NpyFile | ParquetColumn]) -> bool:
+    """Whether rows hold any number of elements: a file tells, or lists that may be of any length are not of one."""
+    columns = [file for file in files if not isinstance(file, NpyFile)]
+    if any(file.is_ragged for file in columns):
+        return True
+    open_columns = [file for file in columns if file.element_shape is not None]
+    if not open_columns:
+        return False
+    if len(open_columns) == len(columns) and len({file.shape for file in columns} - {None}) > 1:
+        return True
+    from hopstream.ingest.chunked.parquet_ragged import are_of_one_length  # Arrow costs a worker 40 MB
+
+    return not are_of_one_length(open_columns)
+
+
+class FileColumn(ColumnSource):
+    """A feature in ``.npy`` or Parquet files."""
+
+    def __init__(self, names: Sequence[str], files: Sequence[NpyFile | ParquetColumn], offsets: IntArray) -> None:
+        """Compare the files.
+
+        Args:
+            names: What the metadata calls the files.
+            files: At least one.
+            offsets: int64[num_files + 1], the first row of each.
+
+        Raises:
+            SchemaError: One is of another dtype or shape than those before.
+        """
+        self._files, self._offsets, self.num_rows = files, offsets, int(offsets[-1])
+        self.dtype = self._files[0].dtype.newbyteorder("=")
+        self.shape = next((file.shape for file in self._files if file.shape is not None), (0,))
+        for file in self._files:
+            if file.dtype.newbyteorder("=") != self.dtype or file.shape not in (self.shape, None):
+                got = f"{file.dtype.name} with rows of shape {file.shape}"
+                wanted = f"{self.dtype.name} with rows of shape {self.shape}"
+                raise SchemaError(f"{file.shown} is {got}; {names[0]} is {wanted}: write all files of a feature alike")
+
+    def read(self, start: int, stop: int) -> Array:
+        """As ``ColumnSource.read``."""
+        if not 0 <= start <= stop <= self.num_rows:
+            raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
+        out = np.empty((stop - start, *self.shape), self.dtype)
+        file = int(np.searchsorted(self._offsets, start, side="right")) - 1
+        row = start
+        while row < stop:
+            last = min(stop, int(self._offsets[file + 1]))
+            if row < last:
+                self._files[file].read_into(row - int(self._offsets[file]), out[row - start : last - start])
+            row, file = last, file + 1
+        return out
+
+
+class FileEdges(EdgeSource):
+    """The ends of the edges of one type in CSV, Parquet or ``.npy`` files."""
+
+    def __init__(self, edge_type: EdgeType, spec: TypeSpec, num_nodes: tuple[int, int]) -> None:
+        """Look at the files' sizes, headers or footers.
+
+        Args:
+            edge_type: The edge type.
+            spec: What the metadata says of it.
+            num_nodes: How many nodes the source type and the destination type have.
+
+        Raises:
+            FormatError: A file is damaged or truncated.
+            SchemaError: A file does not hold pairs of integers, or another number of edges than the metadata says.
+        """
+        self.num_edges = spec.num_rows
+        self._ends = ((edge_type[0], "source", num_nodes[0]), (edge_type[2], "destination", num_nodes[1]))
+        self._spec = spec.ends or FileSpec(label=":".join(edge_type), root=Path())
+        self._files = [open_edge_file(self._spec, file) for file in range(len(self._spec.names))]
+        self._declared: Sequence[int | None] = spec.chunk_rows or [None] * len(self._files)
+        self._cuts: dict[int, list[Piece]] = {}
+        known = [file.count(declared) for file, declared in zip(self._files, self._declared, strict=False)]
+        counts = [count for count in known if count is not None]
+        if len(counts) == len(known):
+            self._check_total(counts)
+
+    def pieces(self, max_rows: int) -> list[Piece]:
+        """As ``EdgeSource.pieces``."""
+        if max_rows not in self._cuts:
+            spans: list[list[Span]] = []
+            for number, (file, declared) in enumerate(zip(self._files, self._declared, strict=False)):
+                spans.append(file.spans(number, declared, max_rows))
+                count = sum(span.num_rows for span in spans[-1])
+                if declared is not None and count != declared:
+                    raise SchemaError(f"{file.shown} has {count} edges; the metadata says {declared}")
+            self._check_total([sum(span.num_rows for span in of_file) for of_file in spans])
+            self._cuts[max_rows] = _packed([span for of_file in spans for span in of_file], max_rows)
+        return self._cuts[max_rows]
+
+    def read(self, piece: Piece) -> Iterator[Ends]:
+        """As ``EdgeSource.read``."""
+        key = piece.first
+        for span in piece.spans:
+            if not 0 <= span.file < len(self._files):
+                raise FormatError(f"{self._spec.label} has {len(self._files)} files; the piece is another graph's")
+            file = self._files[span.file]
+            row, end = span.first_row, span.first_row + span.num_rows
+            for first_row, src_keys, dst_keys in file.read(span):
+                row = first_row + len(src_keys)
+                if row > end:
+                    break
+                _check_range(file, first_row, src_keys, self._ends[0])
+                _check_range(file, first_row, dst_keys, self._ends[1])
+                yield key, src_keys, dst_keys
+                key += len(src_keys)
+            if row != end:
+                got = f"more than {span.num_rows}" if row > end else row - span.first_row
+                where = f"{file.place(span.first_row)} and on holds {got} edges"
+                raise SchemaError(f"{where}; the metadata or an earlier count says {span.num_rows}")
+
+    def _check_total(self, counts: Sequence[int]) -> None:
+        if sum(counts) != self.num_edges:
+            shown = shown_counts(self._spec, counts)
+            raise SchemaError(
+                f"{self._spec.label} has {sum(counts)} edges {shown}; {self.num_edges} edges are declared"
+            )
+
+
+def _open_column(spec: FileSpec, file: int) -> NpyFile | ParquetColumn:
+    if spec.format == "numpy":
+        return open_npy(spec.path(file), spec.shown(file))
+    from hopstream.ingest.chunked.parquet import open_parquet_column  # Arrow costs a worker 40 MB
+
+    return open_parquet_column(spec.path(file), spec.shown(file))
+
+
+def _check_range(file: EdgeFile, first_row: int, keys: IntArray, end: tuple[str, str, int]) -> None:
+    node_type, what, num_nodes = end
+    if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
+        row = int(np.argmax((keys < 0) | (keys >= num_nodes)))
+        wanted = f"keys of {node_type} are 0..{num_nodes - 1}" if num_nodes else f"{node_type} has no nodes"
+        raise IdRangeError(f"{file.place(first_row + row)} has {what} {int(keys[row])}; {wanted}")
+
+
+def _packed(spans: Sequence[Span], max_rows: int) -> list[Piece]:
+    """Pieces of consecutive spans, so that a thousand small files make no thousand pieces."""
+    pieces: list[Piece] = []
+    first, num_rows = 0, 0
+    held: list[Span] = []
+    for span in (*spans, None):
+        if held and (span is None or num_rows + span.num_rows > max_rows):
+            pieces.append(Piece(first=first, stop=first + num_rows, spans=tuple(held)))
+            first, held, num_rows = first + num_rows, [], 0
+        if span is not None:
+            held.append(span)
+            num_rows += span.num_rows
+    return pieces
+
+
+def shown_counts(spec: FileSpec, counts: Sequence[int]) -> str:
+    """Rows of the first few files."""
+    pairs = zip(spec.names[:SHOWN_FILES], counts, strict=False)
+    shown = ", ".join(f"{name} {count}" for name, count in pairs)
+    more = ", …" if len(counts) > SHOWN_FILES else ""
+    return f"in {len(counts)} file{'' if len(counts) == 1 else 's'} ({shown}{more})"
+
 
 METADATA = "metadata.json"
 

@@ -24,7 +24,7 @@ from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.errors import SchemaError
 from hopstream.ingest.arrow_checks import is_list_type
 from hopstream.ingest.chunked.parquet import BATCH_BYTES, NO_NULLS, ParquetColumn
-from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
+from hopstream.ingest.chunked.sources import RaggedSource, cut_rows
 
 MAX_BATCH_ROWS = 1 << 12
 CHECK_BYTES = 512 << 20

@@ -14,11 +14,10 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.engine import task
-from hopstream.ingest.chunked.chunk_files import write_ends, write_ragged, write_rows
-from hopstream.ingest.chunked.ragged import RaggedSource, cut_rows
-from hopstream.ingest.chunked.writing import ChunkFile
+from hopstream.ingest.chunked.sources import RaggedSource, cut_rows
+from hopstream.ingest.chunked.writing import ChunkFile, write_ends, write_ragged, write_rows
+from hopstream.ingest.chunking.buckets import read_values
 from hopstream.ingest.chunking.join import kept_path, read_sorted, settled_folder
-from hopstream.ingest.chunking.raw_files import read_values
 from hopstream.ingest.chunking.read import ENDS, RAW, SPLITS
 from hopstream.ingest.chunking.workplace import ChunkFolder, Layout, Table
 from hopstream.ingest.raw_tables.raw_ids import strings_column
@@ -56,7 +55,7 @@ def write_chunk(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class StoredRows:
-    """Some kept rows of a table; see ``hopstream.ingest.chunked.chunk_files.Rows``."""
+    """Some kept rows of a table; see ``hopstream.ingest.chunked.writing.Rows``."""
 
     def __init__(
         self, offsets: IntArray, file: ChunkFile, dtype: np.dtype[Any], row_shape: tuple[int, ...],

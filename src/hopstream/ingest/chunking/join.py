@@ -18,8 +18,15 @@ import pyarrow.compute as pc
 
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.engine import task
-from hopstream.ingest.chunking.buckets import Grouped, strings_of, text_of
-from hopstream.ingest.chunking.raw_files import append_values, new_folder, read_values, write_values
+from hopstream.ingest.chunking.buckets import (
+    Grouped,
+    append_values,
+    new_folder,
+    read_values,
+    strings_of,
+    text_of,
+    write_values,
+)
 from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Layout, Table
 from hopstream.ingest.raw_tables.raw_ids import INTEGER
 

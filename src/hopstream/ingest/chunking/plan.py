@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hopstream.engine.allotment import Allotment, Needs
+from hopstream.engine.settings import Allotment, Needs
 from hopstream.errors import FormatError
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.raw_tables.files import CSV_BLOCK_BYTES, FilePart, is_compressed, shown_path

@@ -14,23 +14,22 @@ from typing import Any, TypeVar
 
 from hopstream.checks import known_names
 from hopstream.engine import Progress
-from hopstream.engine.allotment import Allotment, Choice, allot
 from hopstream.engine.atomic_folder import choice_before, open_work
 from hopstream.engine.folder_job import FolderJob, write_spec
-from hopstream.engine.job import Job, digest_of, file_states
-from hopstream.engine.settings import WorkSettings, bytes_text, no_progress
+from hopstream.engine.settings import Allotment, Choice, WorkSettings, allot, bytes_text, no_progress
+from hopstream.engine.tasks import Job, digest_of, file_states
 from hopstream.errors import FormatError, SettingsError
-from hopstream.ingest.batch_names import check_tables
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA
 from hopstream.ingest.chunked.writing import check_names, check_out_folder
-from hopstream.ingest.chunking.checks import check_declared, optional_names
 from hopstream.ingest.chunking.plan import NEEDS, ChunkEstimate, ChunkSpec, Part, budget_of, cut_table, estimate
+from hopstream.ingest.chunking.read import check_declared, optional_names
 from hopstream.ingest.chunking.steps import ChunkCounts, Steps
 from hopstream.ingest.chunking.workplace import ChunkFolder, Table, tables_of
 from hopstream.ingest.raw_tables.metadata import TablesMetadata
 from hopstream.ingest.source_paths import check_apart, description_of, is_unigraph, read_metadata
 from hopstream.ingest.tables import TableSettings
+from hopstream.ingest.user_columns import check_tables
 from hopstream.schema import EdgeType
 
 FORMAT = 2

@@ -11,8 +11,7 @@ from hopstream.arrays import Column, RaggedArray
 from hopstream.checks import known_names
 from hopstream.errors import MissingDependencyError, SchemaError, UnknownNameError, quoted
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
-from hopstream.ingest.batch_names import check_graph
-from hopstream.ingest.user_columns import as_column
+from hopstream.ingest.user_columns import as_column, check_graph
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 RELATION = EDGE[1]

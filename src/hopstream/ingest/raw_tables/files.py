@@ -1,23 +1,252 @@
-"""Reads the rows of CSV, Parquet and TFRecord files, batch by batch, and finds the line that a row stands on."""
+"""Reads the rows of CSV, Parquet and TFRecord files, batch by batch, and finds the line that a row stands on.
+
+A message has a flat list for each column, of 64-bit integers, of float32 or of bytes. The schema says
+how many values make a row, and their dtype; the file does not.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hopstream.errors import FormatError, SchemaError
+from hopstream.arrays import Array, IntArray, RaggedArray
+from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.arrow_checks import ValueCounts, check_codes
-from hopstream.ingest.raw_tables.csv_rows import MAX_ROW_BYTES, csv_rows, whole_rows
 from hopstream.ingest.raw_tables.metadata import TableFiles
-from hopstream.ingest.raw_tables.tfrecords import read_rows
+from hopstream.kernels.examples import BYTES_LIST, FLOAT_LIST, INT64_LIST, MISSING
+from hopstream.schema import FeatureSchema
+from hopstream.tfgnn.example import LocatedLists, Messages, NamedLists, locate
+from hopstream.tfgnn.tfrecord import read_record_blocks
+
+MAX_ROW_BYTES = 1 << 30
+"""A longer row is no row: a quotation mark was never closed, or somebody wants memory."""
+
+
+def whole_rows(
+    read: Callable[[int], bytes], delimiter: str, piece_bytes: int, max_row_bytes: int = MAX_ROW_BYTES
+) -> Iterator[bytes]:
+    """The text of a file in pieces that end where rows end, as Arrow reads rows.
+
+    Args:
+        read: Gives up to so many next bytes, and none at the end.
+        delimiter: One ASCII character.
+        piece_bytes: How much is read at once. A longer row has a piece that grows until the row ends.
+        max_row_bytes: What no row is longer than.
+
+    Raises:
+        FormatError: A row is longer.
+    """
+    rows = _rows_pattern(delimiter)
+    rest, wanted = b"", piece_bytes
+    while block := read(wanted):
+        text = rest + block
+        end = _end_of_rows(rows, text)
+        if end:
+            piece, rest, wanted = text[:end], text[end:], piece_bytes
+            del text, block
+            yield piece
+            continue
+        rest, wanted = text, min(max(piece_bytes, len(text)), max_row_bytes + 1 - len(text))
+        if wanted <= 0:
+            raise FormatError(f"a row is longer than {max_row_bytes} bytes")
+    if rest:
+        yield rest
+
+
+def _rows_pattern(delimiter: str) -> re.Pattern[bytes]:
+    """Whole rows. No quantifier gives anything back, so the search takes time in proportion to the text."""
+    mark = re.escape(delimiter).encode()
+    rest = rb"[^" + mark + rb"\r\n]*+"
+    cell = rb'(?:"[^"]*+(?:""[^"]*+)*+"' + rest + rb'|[^"' + mark + rb"\r\n]" + rest + rb")?+"
+    return re.compile(rb"(?:" + cell + rb"(?:" + mark + cell + rb")*+(?:\r\n?|\n))*+")
+
+
+def _end_of_rows(rows: re.Pattern[bytes], text: bytes) -> int:
+    """Where the last row ends that ends in a text, which begins with a row; 0 where none does."""
+    if b'"' not in text:
+        return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+    begin = 3 if text.startswith(b"\xef\xbb\xbf") else 0  # the mark of UTF-8 before the first cell
+    match = rows.match(text, begin)
+    end = begin if match is None else match.end()
+    return 0 if end == begin else end
+
+
+def csv_rows(file: IO[str] | Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The line, from 1, and the cells of each row; empty lines are no rows, and a quoted cell may hold several lines.
+
+    Raises:
+        csv.Error: A row is none.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # 131,072 is what the module begins with
+    reader = csv.reader(file, delimiter=delimiter)
+    line = 1
+    for cells in reader:
+        if cells:
+            yield line, cells
+        line = reader.line_num + 1
+
+
+KIND_NAMES = {BYTES_LIST: "strings", FLOAT_LIST: "reals", INT64_LIST: "integers"}
+
+
+def read_rows(
+    path: Path, shown: str, columns: Mapping[str, FeatureSchema], other_names: Mapping[str, tuple[str, ...]],
+    block_bytes: int | None,
+) -> Iterator[dict[str, pa.Array]]:  # fmt: skip
+    """Read some columns, block by block.
+
+    Args:
+        path: The file.
+        shown: What messages call it.
+        columns: What each column is to hold. One of strings may also be of integers, which become their digits.
+        other_names: By column, other features to take where a message has none of its name.
+        block_bytes: About what a block takes; None for as much as is fast.
+
+    Yields:
+        Column name to an Arrow array of numbers, of strings, of lists, or of lists of fixed size. Without columns, one
+        of nulls under an empty name tells the number of rows.
+
+    Raises:
+        FormatError: The file is damaged, or a record is no ``tf.Example``.
+        ChecksumError: A record is not what was written.
+        SchemaError: A record has no value for a column, or values of another kind, number or range.
+    """
+    names = sorted({name for column in columns for name in (column, *other_names.get(column, ()))})
+    for block in read_record_blocks(path, block_bytes):
+        where = _Where(shown, block.first)
+        located = where.located(Messages(block.data, block.bounds), names)
+        arrays = {"": pa.nulls(len(block.bounds))}
+        for column, schema in columns.items():
+            places = [names.index(name) for name in (column, *other_names.get(column, ()))]
+            arrays[column] = _Column(where, column, schema).array(located.first_there(places))
+        yield arrays
+
+
+class _Where:
+    """Names the records of a block in errors."""
+
+    def __init__(self, shown: str, first: int) -> None:
+        self._shown, self._first = shown, first
+
+    def record(self, row: int) -> str:
+        return f"{self._shown} record {self._first + row}"
+
+    def located(self, messages: Messages, names: Sequence[str]) -> LocatedLists:
+        try:
+            return locate(messages, names)
+        except FormatError as error:
+            raise self.renamed(error, "is ") from error
+
+    def renamed(self, error: FormatError, verb: str) -> FormatError:
+        """An error that names a message, about its record."""
+        message, _, what = str(error).removeprefix("message ").partition(": ")
+        return FormatError(f"{self.record(int(message))} {verb}{what}")
+
+
+class _Column:
+    """A column that is read out of the messages of a block."""
+
+    def __init__(self, where: _Where, name: str, schema: FeatureSchema) -> None:
+        self._where, self._name, self._schema = where, name, schema
+        is_real = schema.dtype.startswith("float")
+        self._kind = BYTES_LIST if schema.is_string else FLOAT_LIST if is_real else INT64_LIST
+
+    def array(self, located: LocatedLists) -> pa.Array:
+        """The values of one list of each message."""
+        try:
+            (lists,) = located.read([self._kind_of(located)])
+        except FormatError as error:
+            raise self._where.renamed(error, f"has a damaged feature {self._name!r}: ") from error
+        per_row = math.prod(self._schema.shape)
+        lengths = lists.counts
+        wrong = lengths % max(1, per_row) != 0 if self._schema.is_ragged else lengths != per_row
+        if wrong.any():
+            self._refuse_number(int(np.argmax(wrong)), lists)
+        if isinstance(lists.values, RaggedArray):
+            return self._strings(lists.values)
+        if self._schema.is_string:
+            return pa.array(lists.values).cast(pa.large_string())
+        values = pa.array(self._converted(lists.values, lists.offsets))
+        for width in reversed(self._schema.shape):
+            values = pa.FixedSizeListArray.from_arrays(values, width)
+        if self._schema.is_ragged:
+            return pa.LargeListArray.from_arrays(pa.array(lists.offsets // max(1, per_row)), values)
+        return values
+
+    def _kind_of(self, located: LocatedLists) -> int:
+        """The kind of all lists that are not empty."""
+        kinds = np.where(located.counts[0] == 0, MISSING, located.found[0, :, 0])
+        present = np.unique(kinds[kinds != MISSING]).tolist()
+        if self._schema.is_string and present == [INT64_LIST]:
+            return INT64_LIST
+        if present and present != [self._kind]:
+            other = next(kind for kind in present if kind != self._kind)
+            raise SchemaError(
+                f"{self._where.record(int(np.argmax(kinds == other)))}: feature {self._name!r} holds "
+                f"{KIND_NAMES[other]}; the schema says {self._schema}"
+            )
+        return self._kind
+
+    def _refuse_number(self, row: int, lists: NamedLists) -> None:
+        place = self._where.record(row)
+        if not lists.is_there[row]:
+            raise SchemaError(f"{place} has no feature {self._name!r}; every row of the table has one")
+        per_row = math.prod(self._schema.shape)
+        wanted = f"a multiple of {per_row}" if self._schema.is_ragged else str(per_row)
+        raise SchemaError(f"{place}: feature {self._name!r} has {lists.counts[row]} values; the schema says {wanted}")
+
+    def _strings(self, strings: RaggedArray) -> pa.Array:
+        buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.values)]
+        array = pa.Array.from_buffers(pa.large_string(), len(strings), buffers)
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            for row in range(len(strings)):
+                raw = strings.values[strings.offsets[row] : strings.offsets[row + 1]].tobytes()
+                try:
+                    raw.decode()
+                except UnicodeDecodeError:
+                    raise SchemaError(
+                        f"{self._where.record(row)}: feature {self._name!r} is {quoted(raw)}, which is not UTF-8; "
+                        "Hopstream holds text only"
+                    ) from error
+            raise
+        return array
+
+    def _converted(self, values: Array, offsets: IntArray) -> Array:
+        """The values as the dtype of the schema.
+
+        Raises:
+            SchemaError: The dtype cannot hold a value.
+        """
+        dtype: np.dtype[Any] = self._schema.numpy_dtype
+        if dtype == np.bool_:
+            return np.not_equal(values, 0)
+        if dtype == np.uint64:  # kept bit by bit
+            return values.view(np.uint64)
+        with np.errstate(over="ignore"):
+            converted = values.astype(dtype, copy=False)
+        is_lost = np.isinf(converted) & ~np.isinf(values) if dtype.kind == "f" else converted != values
+        if is_lost.any():
+            place = int(np.argmax(is_lost))
+            row = int(np.searchsorted(offsets, place, side="right")) - 1
+            raise SchemaError(
+                f"{self._where.record(row)}: feature {self._name!r} has {values[place].item()!r}, which {dtype} cannot "
+                "hold; give it a wider dtype in the schema"
+            )
+        return converted
+
 
 PARQUET_BATCH_ROWS = 1 << 16
 PARQUET_BUFFER_BYTES = 1 << 20

@@ -11,9 +11,8 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of, open_array, write_blocks
 from hopstream.checks import known_names
-from hopstream.dataset.edge_weights import check_weight_total, check_weight_values
 from hopstream.dataset.manifest import Manifest
-from hopstream.dataset.times import check_time_values
+from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import ChunkedEdges, ChunkedGraph, FeatureSource, RaggedSource

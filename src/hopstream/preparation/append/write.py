@@ -1,28 +1,180 @@
-"""Writes the files of an append: the new part, and the new rows of nodes that were there."""
+"""Writes the files of an append: the new part, and the new rows of nodes and edges that were there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import FileRecord, IntArray, offsets_of, with_blocks, write_blocks
+from hopstream.arrays import (
+    Array,
+    Column,
+    FileRecord,
+    IntArray,
+    join_columns,
+    offsets_of,
+    take_column,
+    with_blocks,
+    write_blocks,
+)
 from hopstream.dataset.book import Delta, EdgeOwner, Overlay, ends_of, neighbor_dtype
 from hopstream.dataset.chunks import row_chunks
-from hopstream.dataset.edge_weights import MAX_SUM, large_sum, row_sums
-from hopstream.dataset.layout import Dataset
+from hopstream.dataset.key_book import KeyBook
+from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.dataset.overlays import RowReader
 from hopstream.dataset.paths import edge_folder, link_folder, node_folder, overlay_folder, split_path
 from hopstream.dataset.regions import RegionWriter, file_record, make_file
 from hopstream.dataset.settings import PartitionSettings
-from hopstream.dataset.stored_columns import INT64, EdgeRun, StoredColumn, edge_columns, feature_columns, integers
+from hopstream.dataset.stored_columns import (
+    INT64,
+    MAX_SUM,
+    EdgeRun,
+    EdgeTimes,
+    KeysOfIds,
+    StoredColumn,
+    edge_columns,
+    feature_columns,
+    integers,
+    large_sum,
+    row_sums,
+    sort_edges,
+)
 from hopstream.graph.graph import EdgeTable, Graph
-from hopstream.preparation.append.node_ids import KeyTable, KnownNodes
-from hopstream.preparation.append.rows import AddedEdges, merged_rows
 from hopstream.schema import Direction, EdgeType, type_label
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownNodes:
+    """Old nodes, whose parts are mapped when they are first needed, and new ones, whose ids are their keys.
+
+    Attributes:
+        dataset: The dataset as it was.
+        added: What is added to it.
+    """
+
+    dataset: Dataset
+    added: Graph
+    _parts: dict[int, PartArrays] = field(default_factory=dict)
+    _books: list[KeyBook] = field(default_factory=list)
+
+    def part(self, number: int) -> PartArrays:
+        """One of the old parts."""
+        if number not in self._parts:
+            self._parts[number] = self.dataset.open_part(number)
+        return self._parts[number]
+
+    def num_old(self, node_type: str) -> int:
+        """How many nodes there were."""
+        return self.dataset.manifest.book.num_ids(node_type)
+
+    def ids_of(self, node_type: str, keys: IntArray) -> IntArray:
+        """int64[n], the ids of keys, which have been checked."""
+        return self._old_or_same(node_type, keys, "ids_of")
+
+    def keys_of(self, node_type: str, ids: Array) -> IntArray:
+        """int64[n], the keys of ids, which have been checked."""
+        return self._old_or_same(node_type, ids.astype(np.int64, copy=False), "keys_of")
+
+    def _old_or_same(self, node_type: str, numbers: IntArray, method: str) -> IntArray:
+        if not self._books:
+            self._books.append(KeyBook(self.dataset))
+        found = np.array(numbers, np.int64)
+        old = np.flatnonzero(found < self.num_old(node_type))
+        if len(old) and not self.dataset.manifest.book.ids_are_keys:
+            found[old] = getattr(self._books[0], method)(node_type, found[old])
+        return found
+
+    def times_of(self, node_type: str, ids: IntArray) -> IntArray | None:
+        """int64[n], the times of nodes, or None where their type has none."""
+        name = self.dataset.manifest.time_attr
+        if name is None or name not in self.dataset.manifest.schema.nodes[node_type]:
+            return None
+        times, offsets = np.empty(len(ids), np.int64), self.dataset.manifest.book.node_offsets[node_type]
+        is_new = ids >= self.num_old(node_type)
+        times[is_new] = np.asarray(self.added.nodes[node_type].features[name])[ids[is_new] - self.num_old(node_type)]
+        parts = np.where(is_new, -1, np.searchsorted(offsets, ids, side="right") - 1)
+        for number in np.unique(parts[~is_new]).tolist():
+            here = parts == number
+            times[here] = np.asarray(self.part(number).node_features[node_type][name])[ids[here] - offsets[number]]
+        return times
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """The keys of one node type's ids, looked up as if they were an array; see ``stored.KeysOfIds``."""
+
+    nodes: KnownNodes
+    node_type: str
+
+    def __getitem__(self, ids: Array, /) -> Array:
+        """int64[n], the key of each id."""
+        return self.nodes.keys_of(self.node_type, ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AddedEdges:
+    """The new edges of one type and direction.
+
+    Attributes:
+        own_ids: int64[n], ids of the ends that own them.
+        other_ids: int64[n], ids of the other ends.
+        first_key: Key of the first; the others follow.
+        times: int64[n], or None where edges have none in this direction.
+        features: Feature name to column of n rows.
+        order: int64[n], the edges sorted by ``own_ids``; those of one id in the order of their keys.
+        dtype: In which ids of the other ends are stored.
+        keys_of_others: The key of each id of the other end.
+    """
+
+    own_ids: IntArray
+    other_ids: IntArray
+    first_key: int
+    times: IntArray | None
+    features: Mapping[str, Column]
+    order: IntArray
+    dtype: np.dtype[np.generic]
+    keys_of_others: KeysOfIds
+
+
+def merged_rows(
+    old: EdgeArrays | None, added: AddedEdges, places: IntArray, num_added: IntArray, weight_attr: str | None
+) -> EdgeRun:
+    """Rows with their old edges and new ones, in stored order.
+
+    Args:
+        old: The old edges of the rows, or None where the rows are new.
+        added: New edges.
+        places: int64[m], which of them are these rows', row after row, in the order of their keys.
+        num_added: int64[num_rows], how many of them each row has.
+        weight_attr: The feature that says weights, if any.
+    """
+    num_old = np.zeros_like(num_added) if old is None else np.diff(old.indptr)
+    indptr, old_indptr, added_indptr = offsets_of(num_old + num_added), offsets_of(num_old), offsets_of(num_added)
+    total_old, total = int(old_indptr[-1]), int(indptr[-1])
+    of_old = np.arange(total_old, dtype=np.int64) + np.repeat(indptr[:-1] - old_indptr[:-1], num_old)
+    of_added = np.arange(len(places), dtype=np.int64) + np.repeat(indptr[:-1] + num_old - added_indptr[:-1], num_added)
+    indices, keys, at = np.empty(total, added.dtype), np.zeros(total, np.int64), np.empty(total, np.int64)
+    indices[of_added], keys[of_added] = added.other_ids[places], added.first_key + places
+    at[of_old], at[of_added] = np.arange(total_old), np.arange(total_old, total)
+    features = {name: take_column(column, places) for name, column in added.features.items()}
+    times = None if added.times is None else added.times[places]
+    if old is not None:
+        indices[of_old] = old.indices
+        if old.keys is not None:
+            keys[of_old] = old.keys
+        features = {name: join_columns([old.features[name], column]) for name, column in features.items()}
+        times = times if times is None or old.times is None else np.concatenate([old.times, times])
+    edge_times = None if times is None else EdgeTimes(own=times, neighbor=None, neighbor_keys=None)
+    if edge_times is not None:
+        sort_edges(indptr, at, indices, edge_times, keys)
+    weights = features.get(weight_attr) if weight_attr is not None else None
+    return EdgeRun(
+        indptr=indptr, indices=indices, keys=keys, places=at, neighbor_keys=added.keys_of_others, times=edge_times,
+        weights=weights if isinstance(weights, np.ndarray) else None, features=features,
+    )  # fmt: skip
 
 
 class BlockFiles:

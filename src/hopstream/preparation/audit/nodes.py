@@ -10,10 +10,8 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, extend_checksum
 from hopstream.dataset.paths import link_folder, node_folder, split_path
-from hopstream.preparation.audit.columns import ColumnSum, block_rows, differing_rows, take_ids
-from hopstream.preparation.audit.files import Files
-from hopstream.preparation.audit.reference import Reference
-from hopstream.preparation.audit.report import Findings
+from hopstream.preparation.audit.reference import ColumnSum, Reference, block_rows, differing_rows, take_ids
+from hopstream.preparation.audit.report import Files, Findings
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 NOT_HERE = -2

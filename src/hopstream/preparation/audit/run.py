@@ -7,26 +7,74 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from hopstream.arrays import IntArray
+from hopstream.assign.owners import META, owner_blocks, owners_path, read_meta
 from hopstream.dataset.manifest import Manifest, graph_id_of, graph_schema, read_manifest
-from hopstream.dataset.paths import MANIFEST
-from hopstream.dataset.roots import ROOTS, is_here, read_roots
+from hopstream.dataset.paths import MANIFEST, ROOTS, is_here, read_roots
 from hopstream.dataset.settings import Progress
-from hopstream.engine.allotment import Needs, allot
 from hopstream.engine.atomic_folder import locked
-from hopstream.engine.settings import WorkerSettings, memory_bytes
+from hopstream.engine.settings import Needs, WorkerSettings, allot, memory_bytes
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
-from hopstream.graph.checksums import fingerprint_of
-from hopstream.preparation.audit.edges import EDGE_BYTES, Links, check_by_key
-from hopstream.preparation.audit.files import Files
+from hopstream.graph.graph import fingerprint_of
+from hopstream.preparation.audit.edges import (
+    EDGE_BYTES,
+    Links,
+    check_by_key,
+    derive_keys,
+    told_by_links,
+    told_by_source,
+)
 from hopstream.preparation.audit.halo import check_halo
 from hopstream.preparation.audit.nodes import KnownNodes, check_keys, check_splits
-from hopstream.preparation.audit.owners import check_owner_files, check_owners_meta
 from hopstream.preparation.audit.reference import Against, Reference, open_reference
-from hopstream.preparation.audit.report import KINDS, Findings, Kind, VerifyReport
+from hopstream.preparation.audit.report import KINDS, Files, Findings, Kind, VerifyReport
 from hopstream.preparation.audit.stored_edges import OF_EDGES, StoredEdges, check_stored
-from hopstream.preparation.audit.unkeyed import derive_keys, told_by_links, told_by_source
 from hopstream.schema import EdgeType, GraphSchema, timed_edge_types, type_label
 from hopstream.uris import local_path
+
+
+def check_owner_files(files: Files, node_type: str, ids: IntArray, folder: Path) -> None:
+    """Tell of nodes of one type that are in other parts than a folder says, in the parts that are looked at.
+
+    Args:
+        files: The dataset.
+        node_type: The type.
+        ids: int64[num_nodes], the id of each key, -1 where no part that is looked at has the key.
+        folder: Holds ``<node type>.npy`` or ``<node type>.txt``; where it holds both, both are compared.
+
+    Raises:
+        FormatError: A file is missing or cannot be read.
+        SchemaError: A file does not have one integer for each node.
+        IdRangeError: A file names a part that is not there.
+    """
+    book, findings = files.manifest.book, files.findings
+    offsets = book.node_offsets[node_type]
+    path = owners_path(folder, node_type)
+    told = {node_type: path}
+    if path.suffix == ".npy" and (text := path.with_suffix(".txt")).is_file():
+        told[text.name] = text
+    for where, file in told.items():
+        for first, block in owner_blocks(file, len(ids), book.num_parts):
+            some = ids[first : first + len(block)]
+            parts = np.searchsorted(offsets, some, side="right") - 1
+            wrong = np.flatnonzero((some >= 0) & (parts != block))
+            places = (f"key {first + row} (part {parts[row]}, not {block[row]})" for row in wrong)
+            findings.checked("nodes", int(np.count_nonzero(some >= 0)) if file == path else 0)
+            findings.add("nodes", where, "is in another part than the folder of owners says", len(wrong), places)
+
+
+def check_owners_meta(files: Files, folder: Path) -> None:
+    """Tell where ``partition_meta.json`` of a folder of owners, if it has one, names another number of parts.
+
+    Raises:
+        FormatError: The file cannot be read.
+    """
+    meta, book, findings = read_meta(folder), files.manifest.book, files.findings
+    if meta is not None and meta.num_parts != book.num_parts:
+        findings.add("nodes", META, f"says that there are {meta.num_parts} parts; the dataset has {book.num_parts}")
+
 
 MIN_WINDOW_EDGES = 1 << 16
 PROCESS_BYTES = 256 << 20

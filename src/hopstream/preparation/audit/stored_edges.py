@@ -12,12 +12,10 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray
 from hopstream.dataset.book import ends_of, owner_label
 from hopstream.dataset.chunks import row_chunks
-from hopstream.dataset.edge_weights import row_aliases, row_sums
 from hopstream.dataset.paths import piece_folders
-from hopstream.dataset.times import EdgeTimes, row_order
-from hopstream.preparation.audit.files import Files
+from hopstream.dataset.stored_columns import EdgeTimes, row_aliases, row_order, row_sums
 from hopstream.preparation.audit.nodes import NOT_HERE, KnownNodes, check_range
-from hopstream.preparation.audit.report import Kind
+from hopstream.preparation.audit.report import Files, Kind
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
 OF_EDGES: tuple[Kind, ...] = ("ranges", "order", "edges", "ownership", "neighbors", "times", "weights", "links")

@@ -16,25 +16,24 @@ from hopstream.arrays import IntArray, offsets_of, write_array
 from hopstream.assign.owners import find_num_parts, owners_path
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.dataset_folder import place_to_write, remove_halos
-from hopstream.dataset.edge_weights import MAX_SUM, check_weight_schema, check_weight_total
 from hopstream.dataset.manifest import Manifest, graph_id_of
 from hopstream.dataset.paths import edge_folder, expected_edges, expected_links
 from hopstream.dataset.regions import join_checksums
 from hopstream.dataset.settings import PartitionSettings, Progress
-from hopstream.dataset.times import check_time_schema
+from hopstream.dataset.stored_columns import MAX_SUM, check_time_schema, check_weight_schema, check_weight_total
 from hopstream.engine import Task, kind_of, task
-from hopstream.engine.allotment import Choice, allot
 from hopstream.engine.atomic_folder import choice_before, errors_named
-from hopstream.engine.job import digest_of, file_states
-from hopstream.graph.checksums import ColumnSums, GraphChecksums
+from hopstream.engine.settings import Choice, allot
+from hopstream.engine.tasks import digest_of, file_states
+from hopstream.graph.graph import ColumnSums, GraphChecksums
 from hopstream.ingest.chunked import ChunkedGraph, ragged_features
 from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.dataset_job import NODE_WORK, DatasetEstimate, DatasetJob, DatasetTarget, OnEstimate
-from hopstream.preparation.dataset_job_folder import budget_of
+from hopstream.preparation.dataset_job_folder import budget_of, count_of_type, number_type
 from hopstream.preparation.dispatch import dispatch_folder
 from hopstream.preparation.dispatch.columns import ColumnStages, column_sums, row_bytes
-from hopstream.preparation.dispatch.dispatch_folder import DispatchFolder
-from hopstream.preparation.dispatch.dispatch_spec import (
+from hopstream.preparation.dispatch.dispatch_folder import (
+    DispatchFolder,
     DispatchSpec,
     dispatch_needs,
     estimate,
@@ -42,11 +41,9 @@ from hopstream.preparation.dispatch.dispatch_spec import (
     memory_for_halos,
     reads_ragged,
 )
-from hopstream.preparation.dispatch.finish import finish_run
 from hopstream.preparation.dispatch.settings import DispatchOptions, DispatchSettings
-from hopstream.preparation.dispatch.spill import open_spill, spill_piece
+from hopstream.preparation.dispatch.spill import finish_run, open_spill, spill_piece
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.number_nodes import count_of_type, number_type
 from hopstream.preparation.write import schema_with_links, with_halo
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from hopstream.arrays import IntArray
 from hopstream.dataset.book import ends_of
 from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
-from hopstream.preparation.halo.node_sets import CHUNK_ROWS, Chances, NodeSet, Tables, chunks_of
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import Parts
+from hopstream.preparation.halo.sources import CHUNK_ROWS, Chances, NodeSet, Parts, Tables, chunks_of
 
 MAX_BUDGET = 1 << 62
 

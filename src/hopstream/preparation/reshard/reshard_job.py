@@ -1,4 +1,7 @@
-"""Writes a dataset with other parts in bounded memory, and goes on where it was ended."""
+"""Writes a dataset with other parts in bounded memory, and goes on where it was ended.
+
+They are kept by edge key, in even slices, so the slices of new parts are copied from those of old ones.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,24 @@ from typing import Any, Unpack
 import numpy as np
 
 from hopstream.arrays import IntArray, offsets_of, write_array
-from hopstream.assign.dataset_source import source_of_rows
-from hopstream.assign.folder import OwnerArray, OwnerBlocks, write_owners
-from hopstream.assign.owners import find_num_parts, owners_path
+from hopstream.assign.owners import OwnerArray, OwnerBlocks, find_num_parts, owners_path, write_owners
 from hopstream.assign.run import assign_nodes
-from hopstream.dataset.book import Owner
-from hopstream.dataset.chunks import row_chunks
+from hopstream.assign.source import source_of_rows
+from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.chunks import overlaps, row_chunks, stretches_of
 from hopstream.dataset.dataset_folder import place_to_write
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import Expected, expected_edges, expected_links, expected_nodes, link_folder, split_path
-from hopstream.dataset.regions import Stretches
+from hopstream.dataset.regions import RegionWriter, Stretches
 from hopstream.dataset.rows import DatasetRows, open_rows, own_type, owner_folder, owners_of
 from hopstream.dataset.settings import PartitionSettings, Progress
+from hopstream.dataset.stored_columns import integers
 from hopstream.engine import Task, kind_of, task
-from hopstream.engine.allotment import Choice, allot
 from hopstream.engine.atomic_folder import choice_before, hold
-from hopstream.engine.job import digest_of, file_states
+from hopstream.engine.settings import Choice, allot
+from hopstream.engine.tasks import digest_of, file_states
 from hopstream.errors import SettingsError
-from hopstream.graph.checksums import GraphChecksums
+from hopstream.graph.graph import GraphChecksums
 from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.dataset_job import (
     NODE_WORK,
@@ -39,12 +42,17 @@ from hopstream.preparation.dataset_job import (
     OnEstimate,
     add_stretches,
 )
-from hopstream.preparation.dataset_job_folder import budget_of
-from hopstream.preparation.number_nodes import count_of_type, number_type
-from hopstream.preparation.reshard.links import count_links, write_links, write_splits
+from hopstream.preparation.dataset_job_folder import (
+    budget_of,
+    count_of_type,
+    edge_type_of,
+    ids_of,
+    number_type,
+    parts_of,
+)
 from hopstream.preparation.reshard.move import first_places, measure_blocks, move_blocks
-from hopstream.preparation.reshard.reshard_folder import ReshardFolder
-from hopstream.preparation.reshard.reshard_spec import (
+from hopstream.preparation.reshard.reshard_folder import (
+    ReshardFolder,
     ReshardSpec,
     estimate,
     mapped_bytes,
@@ -53,6 +61,78 @@ from hopstream.preparation.reshard.reshard_spec import (
 )
 from hopstream.preparation.reshard.settings import ReshardOptions, ReshardSettings
 from hopstream.schema import EdgeType, GraphSchema
+
+
+@task
+def count_links(args: dict[str, Any]) -> dict[str, Any]:
+    """Count the keys of each split that each new part keeps account of, and the edges of it that each holds."""
+    folder, edge_type = ReshardFolder.of(args), edge_type_of(args)
+    num_parts, slices = folder.num_parts, link_slices(folder, edge_type)
+    splits, seeds = {}, {}
+    for name in folder.rows.contents.schema.edge_splits[edge_type]:
+        sizes, held = np.zeros(num_parts, np.int64), np.zeros(num_parts, np.int64)
+        for keys in folder.rows.splits(edge_type, name, folder.spec.block_rows):
+            held += np.bincount(_parts_of_edges(folder, edge_type, keys), minlength=num_parts)
+            for part, begin, end in stretches_of(keys, slices):
+                sizes[part] += end - begin
+        splits[name], seeds[name] = sizes.tolist(), held.tolist()
+    return {"splits": splits, "seeds": seeds}
+
+
+@task
+def write_links(args: dict[str, Any]) -> dict[str, Any]:
+    """Write what is kept of links in a stretch of edge keys."""
+    folder, edge_type = ReshardFolder.of(args), edge_type_of(args)
+    writer, slices = RegionWriter(folder.dataset), link_slices(folder, edge_type)
+    contents, step = folder.rows.contents, folder.spec.block_rows
+    times = ["time"] * (contents.time_attr in contents.schema.edges[edge_type])
+    for first in range(int(args["first"]), int(args["stop"]), step):
+        stop = min(first + step, int(args["stop"]))
+        for name in ("src_key", "dst_key", *times):
+            values = folder.rows.links(edge_type, name, first, stop)
+            for part, begin, end in overlaps(first, stop, slices):
+                path = link_folder(part, edge_type) / f"{name}.npy"
+                writer.write(integers(path, values[begin - first : end - first]), begin - int(slices[part]))
+    return {"stretches": writer.stretches}
+
+
+@task
+def write_splits(args: dict[str, Any]) -> dict[str, Any]:
+    """Write the splits of an edge type."""
+    folder, edge_type = ReshardFolder.of(args), edge_type_of(args)
+    writer, slices = RegionWriter(folder.dataset), link_slices(folder, edge_type)
+    for name in folder.rows.contents.schema.edge_splits[edge_type]:
+        written = np.zeros(len(slices) - 1, np.int64)
+        for keys in folder.rows.splits(edge_type, name, folder.spec.block_rows):
+            for part, begin, end in stretches_of(keys, slices):
+                path = split_path(link_folder(part, edge_type), name)
+                writer.write(integers(path, keys[begin:end]), int(written[part]))
+                written[part] += end - begin
+    return {"stretches": writer.stretches}
+
+
+def link_slices(folder: ReshardFolder, edge_type: EdgeType) -> IntArray:
+    """int64[num_parts + 1], the edge keys of which each new part keeps account."""
+    return folder.slice_offsets(folder.rows.book.num_edges(edge_type))
+
+
+def _parts_of_edges(folder: ReshardFolder, edge_type: EdgeType, keys: IntArray) -> IntArray:
+    """int64[n], the new part that holds each edge in the first direction; keys ascend."""
+    direction = folder.rows.contents.directions[0]
+    own_type, _ = ends_of(edge_type, direction)
+    name, step = "dst_key" if direction == "in" else "src_key", folder.spec.block_rows
+    own_keys = np.empty(len(keys), np.int64)
+    done = 0
+    while done < len(keys):
+        first = int(keys[done])
+        end = int(np.searchsorted(keys, first + step))
+        ends = folder.rows.links(edge_type, name, first, int(keys[end - 1]) + 1)
+        own_keys[done:end] = ends[keys[done:end] - first]
+        done = end
+    distinct, places = np.unique(own_keys, return_inverse=True)
+    ids = ids_of(folder, own_type, distinct)
+    return parts_of(ids, folder.node_offsets(own_type))[places]
+
 
 FORMAT = 2
 """Of the hidden folder; a folder of another one is not gone on with."""

@@ -13,13 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.checks import known_words
-from hopstream.compat.dgl.graphbolt import OPTIONS
+from hopstream.compat.dgl.part_config import OPTIONS
 from hopstream.compat.dgl.part_files import check_schema
 from hopstream.compat.dgl.partition import FORMATS
-from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, Flags, run_tool, say
-from hopstream.compat.dgl.tools.dgl_files import JSON_STEM, remove_unfinished, write_dgl_parts, write_orig_ids
-from hopstream.dataset.paths import MANIFEST
-from hopstream.dataset.roots import CLUSTER
+from hopstream.compat.dgl.tools.command import (
+    DONE,
+    JSON_STEM,
+    LOG_LEVELS,
+    Flags,
+    remove_unfinished,
+    run_tool,
+    say,
+    write_dgl_parts,
+    write_orig_ids,
+)
+from hopstream.dataset.paths import CLUSTER, MANIFEST
 from hopstream.engine.settings import MEMORY_HELP, WorkerSettings
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hopstream.assign.folder import META
+from hopstream.assign.owners import META
 from hopstream.assign.run import assign_folder
 from hopstream.compat.dgl.tools.command import DONE, Flags, run_tool, say
 from hopstream.ingest.chunked import open_chunked

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hopstream.compat.dgl.tools.command import DONE, LOG_LEVELS, OUR_FAULT, Flags, run_tool, say
-from hopstream.compat.dgl.tools.dgl_files import JSON_STEM
+from hopstream.compat.dgl.tools.command import DONE, JSON_STEM, LOG_LEVELS, OUR_FAULT, Flags, run_tool, say
 from hopstream.compat.dgl.verifying import verify_part_files
 from hopstream.dataset.paths import MANIFEST
 from hopstream.ingest.chunked import open_chunked

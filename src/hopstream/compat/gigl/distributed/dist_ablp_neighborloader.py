@@ -9,10 +9,9 @@ from typing import Any, cast
 import torch
 from torch.nn.functional import pad
 
-from hopstream.compat.gigl.distributed.ablp_batches import make_ablp_loader
 from hopstream.compat.gigl.distributed.base_dist_loader import BaseDistLoader, NumNeighbors, check_servers
 from hopstream.compat.gigl.distributed.graph_store.remote_dist_dataset import RemoteDistDataset
-from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
+from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput, make_ablp_loader
 from hopstream.compat.gigl.distributed.sampler_options import SamplerOptions
 from hopstream.compat.gigl.env.distributed import DistributedContext
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType

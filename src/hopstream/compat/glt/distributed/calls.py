@@ -24,7 +24,7 @@ from hopstream.errors import FormatError, HopstreamError, RemoteError, SettingsE
 from hopstream.store.connection import Connection
 from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import Bytes, Frame, encode_frame
-from hopstream.stream.recipes import decode_options, encode_options
+from hopstream.stream.messages import decode_options, encode_options
 
 OPERATION = "call_method"
 """The operation of a store server that a door adds."""

@@ -31,8 +31,8 @@ from hopstream.compat.glt.sampler import (
 )
 from hopstream.compat.glt.typing import InputEdges, InputNodes, Split
 from hopstream.errors import SettingsError
+from hopstream.load.files import read_torch_file
 from hopstream.load.setup import SubgraphLoader
-from hopstream.load.torch_files import read_torch_file
 from hopstream.schema import EdgeType
 from hopstream.store.contract import Store
 from hopstream.stream.client import RemoteGraph

@@ -1,12 +1,23 @@
-"""Makes a Hopstream loader of what GraphLearn-for-PyTorch and GiGL say about sampling."""
+"""Makes a Hopstream loader of what GLT and GiGL say about sampling, and names attributes of its batches as they do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hopstream.compat.glt.distributed.batches import BatchForm, LinkForm, SubgraphForm, features_wanted
-from hopstream.compat.glt.distributed.graph_facts import GLTFacts, GraphFacts
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from hopstream.compat.glt.distributed.graph_facts import (
+    LABEL,
+    GLTFacts,
+    GraphFacts,
+    join_columns,
+    reversed_type,
+    tensor_info,
+    torch_dtype,
+)
 from hopstream.compat.glt.sampler import EdgeSamplerInput, NodeSamplerInput, SamplingConfig, SamplingType
 from hopstream.errors import SettingsError
 from hopstream.load.ablp import ABLPLoader
@@ -15,9 +26,192 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.load.ppr import PPRLoader
 from hopstream.load.service import BatchService
 from hopstream.load.setup import SubgraphLoader
-from hopstream.sample.ppr_settings import PPRSettings
+from hopstream.sample.ppr_settings import PPR, PPRSettings
 from hopstream.schema import EdgeType, type_label
 from hopstream.store.contract import Store
+
+KEPT = frozenset({"ppr_edge_index", "ppr_edge_attr", "y_positive", "y_negative", "edge_label_index", "edge_label",
+                  "src_index", "dst_pos_index", "dst_neg_index"})  # fmt: skip
+"""Attributes of Hopstream's batches that keep their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchForm:
+    """Renames the attributes of one loader's batches; called with each, as a loader's ``transform``.
+
+    ``n_id`` becomes ``node``, ``e_id`` ``edge``; ``batch`` are the ids of the seeds; columns become ``x``,
+    ``edge_attr`` and ``y``. Edges lead from neighbours to seeds: with ``edge_dir="out"`` they are turned round, and
+    their types named so. Edge types that hold labels are left out. Edges have ids where they have features, or where
+    ``facts`` have ids of all. A batch with types has all ``num_sampled_nodes`` and ``num_sampled_edges`` in
+    dictionaries by type, too.
+
+    Attributes:
+        facts: The graph.
+        config: How it was sampled, and what batches have of nodes and edges.
+        is_ppr: Edges are those from seeds to their neighbourhoods.
+    """
+
+    facts: GraphFacts
+    config: SamplingConfig
+    is_ppr: bool = False
+
+    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
+        """A batch with the other names; it shares the tensors."""
+        if isinstance(data, Data):
+            made = Data()
+            (node_type,), edge_types = self.facts.schema.nodes, list(self.facts.schema.edges)
+            self._set_nodes(made, data, node_type)
+            has_own_edges = bool(edge_types) and not self.is_ppr
+            self._set_edges(made, data, edge_types[0] if has_own_edges else None, is_ppr=self.is_ppr)
+            self._set_seeds(made, data, data)
+            return made
+        typed = HeteroData()
+        for node_type in data.node_types:
+            self._set_nodes(typed[node_type], data[node_type], node_type)
+            self._set_seeds(typed[node_type], data[node_type], data[node_type])
+        for edge_type in data.edge_types:
+            if edge_type in self.facts.label_types or "edge_index" not in data[edge_type]:
+                continue
+            is_ppr = edge_type[1] == PPR
+            if self.is_ppr and not is_ppr and not data[edge_type].edge_index.size(1):
+                continue
+            self._set_edges(
+                typed[self._shown(edge_type)], data[edge_type], None if is_ppr else edge_type, is_ppr=is_ppr
+            )
+        for name, value in data._global_store.items():
+            typed[name] = value
+        if self.facts.kind == "labeled":
+            return self._untyped(typed)
+        for name, types in (("num_sampled_nodes", typed.node_types), ("num_sampled_edges", typed.edge_types)):
+            if found := {t: typed[t][name] for t in types if name in typed[t]}:
+                setattr(typed, name, found)
+        return typed
+
+    def _shown(self, edge_type: EdgeType) -> EdgeType:
+        return edge_type if self.config.edge_dir == "in" or edge_type[1] == PPR else reversed_type(edge_type)
+
+    def _set_nodes(self, made: Any, given: Any, node_type: str) -> None:
+        made["node"] = given["n_id"]
+        schema = self.facts.schema.nodes[node_type]
+        names = self.facts.node_columns(node_type) if self.config.collect_features else ()
+        self._set_tensor(made, "x", given, schema, names, len(given["n_id"]))
+        if LABEL in schema and LABEL in given and "batch_size" in given:
+            made[LABEL] = given[LABEL]
+        made["num_sampled_nodes"] = torch.tensor(given["num_sampled_nodes"])
+
+    def _set_edges(self, made: Any, given: Any, edge_type: EdgeType | None, *, is_ppr: bool = False) -> None:
+        edge_index = given["edge_index"]
+        made["edge_index"] = edge_index if self.config.edge_dir == "in" or is_ppr else edge_index.flip(0)
+        if edge_type is None:
+            if "edge_attr" in given:
+                made["edge_attr"] = given["edge_attr"]
+        else:
+            schema, columns = self.facts.schema.edges[edge_type], self.facts.edge_columns(edge_type)
+            names = columns if self.config.collect_features and self.config.with_edge else ()
+            self._set_tensor(made, "edge_attr", given, schema, names, edge_index.size(1))
+            if self.config.with_edge and "e_id" in given and (columns or self.facts.has_all_edge_ids):
+                made["edge"] = given["e_id"]
+        if "num_sampled_edges" in given:
+            made["num_sampled_edges"] = torch.tensor(given["num_sampled_edges"])
+        for name in KEPT & set(given.keys()):
+            made[name] = given[name]
+
+    def _set_seeds(self, made: Any, given: Any, nodes: Any) -> None:
+        if "batch_size" in given:
+            made["batch_size"] = int(given["batch_size"])
+            if "n_id" in nodes:
+                made["batch"] = nodes["n_id"][: int(given["batch_size"])]
+        for name in KEPT & set(given.keys()):
+            made[name] = given[name]
+
+    @staticmethod
+    def _set_tensor(made: Any, name: str, given: Any, schema: Any, names: Sequence[str], num_rows: int) -> None:
+        columns = [given[one] for one in names if one in given]
+        if columns:
+            made[name] = join_columns(columns)
+        elif num_rows == 0 and (info := tensor_info(schema, names)) is not None:
+            made[name] = torch.empty((num_rows, info[0]), dtype=torch_dtype(info[1]))
+
+    def _untyped(self, typed: HeteroData) -> Data:
+        """The only types of a labeled graph, as a graph without types."""
+        data = Data(**typed._global_store)
+        for store in typed.stores[1:]:
+            for name, value in store.items():
+                data[name] = value
+        return data
+
+
+class SubgraphForm(BatchForm):
+    """Renames the attributes of induced subgraphs; ``mapping`` are the places of the seeds among ``node``."""
+
+    __slots__ = ()
+
+    def _set_seeds(self, made: Any, given: Any, nodes: Any) -> None:
+        super()._set_seeds(made, given, nodes)
+        if "batch_size" in given:
+            made["mapping"] = torch.arange(int(given["batch_size"]))
+
+
+class LinkForm(BatchForm):
+    """Renames the attributes of batches around links.
+
+    ``edge_label_index`` has the ends of links in the order of ``edge_index``: destinations come first where edges were
+    followed forwards, and in graphs without types always. There are no labels of nodes.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
+        """A batch with the other names; it shares the tensors."""
+        made = super().__call__(data)
+        for store in made.stores:
+            for name in ("batch", LABEL):
+                store.pop(name, None)
+            if "edge_label_index" in store and (isinstance(made, Data) or self.config.edge_dir == "out"):
+                store["edge_label_index"] = store["edge_label_index"].flip(0)
+        if isinstance(made, Data):
+            made["batch_size"] = 0
+        return made
+
+
+def message_of(data: Data | HeteroData) -> dict[str, torch.Tensor]:
+    """A batch as a flat dict of tensors, which a channel carries: names of attributes, with types in front.
+
+    ``"#IS_HETERO"`` says whether there are types; an attribute of a type is ``paper.node`` or
+    ``author__writes__paper.edge_index``, and what the batch has of several edge types ``y_positive.user__buys__item``.
+    """
+    message = {"#IS_HETERO": torch.tensor(isinstance(data, HeteroData))}
+    stores: list[tuple[str, Any]] = [("", data.stores[0])]
+    if isinstance(data, HeteroData):
+        stores += [(f"{t}.", data[t]) for t in data.node_types]
+        stores += [(f"{_text(t)}.", data[t]) for t in data.edge_types]
+    for prefix, store in stores:
+        for name, value in store.items():
+            is_by_type = isinstance(value, dict)
+            named = {f"{name}.{_text(t)}": one for t, one in value.items()} if is_by_type else {name: value}
+            for key, one in named.items():
+                if isinstance(one, torch.Tensor | int):
+                    message[prefix + key] = torch.as_tensor(one)
+    return message
+
+
+def _text(given: str | EdgeType) -> str:
+    return given if isinstance(given, str) else "__".join(given)
+
+
+def features_wanted(
+    facts: GraphFacts, config: SamplingConfig
+) -> tuple[dict[str, list[str]], dict[EdgeType, list[str]]]:
+    """The columns that batches need, by node type and by edge type; labels of nodes always."""
+    nodes: dict[str, list[str]] = {node_type: [] for node_type in facts.schema.nodes}
+    edges: dict[EdgeType, list[str]] = {edge_type: [] for edge_type in facts.schema.edges}
+    for node_type, names in nodes.items():
+        names += facts.node_columns(node_type) if config.collect_features else ()
+        names += [LABEL] if facts.has_labels(node_type) else []
+    for edge_type, names in edges.items():
+        names += facts.edge_columns(edge_type) if config.collect_features and config.with_edge else ()
+    return nodes, edges
+
 
 Fanout = Sequence[int] | Mapping[EdgeType, Sequence[int]] | None
 FORMS = {SamplingType.LINK: LinkForm, SamplingType.SUBGRAPH: SubgraphForm}

@@ -28,7 +28,7 @@ from hopstream.compat.glt.sampler import (
     SamplingConfig,
     SamplingType,
 )
-from hopstream.stream.recipes import RECORDS
+from hopstream.stream.messages import RECORDS
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 
-from hopstream.compat.gigl.distributed.ablp_batches import label_form, make_ablp_loader
-from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput
+from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput, label_form, make_ablp_loader
 from hopstream.compat.gigl.distributed.sampler_options import SamplerOptions, ppr_settings_of
-from hopstream.compat.glt.distributed.batches import message_of
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
-from hopstream.compat.glt.distributed.loading import form_of, make_loader
+from hopstream.compat.glt.distributed.loading import form_of, make_loader, message_of
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.names import find_name
 from hopstream.compat.glt.sampler import SamplerInput, SamplingConfig
