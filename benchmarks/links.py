@@ -25,7 +25,7 @@ from hopstream.arrays import IntArray
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
-from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
 

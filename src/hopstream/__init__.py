@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hopstream.preparation.prepare import prepare
     from hopstream.preparation.reshard.reshard_job import reshard
     from hopstream.preparation.write import write_parts
-    from hopstream.sample.negative_pairs import NegativeSampling
+    from hopstream.sample.negatives import NegativeSampling
     from hopstream.sample.ppr_settings import PPRSettings
     from hopstream.sample.walks import random_walks, walk_batches
     from hopstream.store import open_store

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import hopstream
-from hopstream.cli.top import Answer, ServerState
+from hopstream.cli.survey import Answer, ServerState
 from hopstream.cli.units import printable_text
 from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cluster
 from hopstream.store.settings import StoreSettings

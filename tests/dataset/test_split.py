@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopstream.dataset.book import ends_of, split_by_owner, split_edges, split_nodes
+from hopstream.dataset.book import ends_of
+from hopstream.dataset.split import split_by_owner, split_edges, split_nodes
 from hopstream.errors import IdRangeError
 from hopstream.graph.graph import Graph
 from tests import naive

@@ -15,7 +15,8 @@ from hopstream import arrays
 from hopstream.arrays import BLOCK_BYTES, MAX_BLOCKS, FileRecord, block_starts, with_blocks, write_array
 from hopstream.assign.run import assign_folder
 from hopstream.dataset import layout
-from hopstream.dataset.layout import check_some_blocks, open_dataset, read_manifest
+from hopstream.dataset.layout import open_dataset, read_manifest
+from hopstream.dataset.spot_check import check_some_blocks
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.ingest.chunked import write_chunked
 from hopstream.store import open_store

@@ -20,7 +20,7 @@ from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
 from hopstream.load.setup import SubgraphLoader
-from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.stream.client import RemoteGraph
 from tests.load.graphs import CITES, KNOWS, RATED_BY, RATES, flat

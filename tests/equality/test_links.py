@@ -14,7 +14,7 @@ import pytest
 
 from hopstream.graph.graph import Graph
 from hopstream.load.links import LinkNeighborLoader
-from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.schema import EDGE, EdgeType
 from tests.equality.batches import Batches, assert_all_differ, compared_batches, in_places
 from tests.load.graphs import make_plain_graph

@@ -16,7 +16,7 @@ from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
 from hopstream.load.ppr import PPRLoader
 from hopstream.preparation.write import write_parts
-from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.sample.walks import random_walks
 from tests.load.link_graphs import FOLLOWS, RATED, RATES, make_rating_graph

@@ -17,7 +17,7 @@ from hopstream.errors import IdRangeError, SettingsError, StateError, UnknownNam
 from hopstream.load.link_inputs import LinkInputs
 from hopstream.load.links import LinkNeighborLoader, raise_labels
 from hopstream.load.rank_splits import rank_links
-from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.schema import EDGE
 from tests.load.contract import LoaderContract
 from tests.load.graphs import flat, local_store, make_plain_graph

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SettingsError
-from hopstream.sample.negative_pairs import MAX_CANDIDATES, MAX_ROUNDS, NegativeSampler, NegativeSampling, Positives
+from hopstream.sample.negative_pairs import MAX_CANDIDATES, MAX_ROUNDS, NegativeSampler, Positives
+from hopstream.sample.negatives import NegativeSampling
 from tests import naive_negatives as naive
 
 RATES = ("user", "rates", "item")

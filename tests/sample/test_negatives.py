@@ -8,7 +8,7 @@ import torch
 from torch_geometric.sampler import NegativeSampling as PygNegativeSampling
 
 from hopstream.errors import SettingsError
-from hopstream.sample.negative_pairs import NegativeSampling, read_negative_sampling
+from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
 
 
 @pytest.mark.parametrize(

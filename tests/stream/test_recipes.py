@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.service import Recipe
-from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.contract import Links

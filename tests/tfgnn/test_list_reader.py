@@ -9,7 +9,8 @@ from hopstream.tfgnn import list_reader
 from hopstream.tfgnn.graph_schema import parse_schema, read_schema
 from hopstream.tfgnn.graph_tensor import concatenate_graphs, decode_graph, decode_graphs, encode_graphs
 from hopstream.tfgnn.messages import EXAMPLE, message_class
-from hopstream.tfgnn.random_graphs import RandomSettings, random_graphs
+from hopstream.tfgnn.random_graphs import random_graphs
+from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.tfrecord import read_records
 from tests.tfgnn.goldens import each_golden, golden_path

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hopstream.errors import ChecksumError, FormatError, IdRangeError
-from hopstream.tfgnn.tfrecord import MAX_STREAMS, RecordFiles, RecordWriter, RowCache
+from hopstream.tfgnn.record_files import MAX_STREAMS, RecordFiles, RowCache
+from hopstream.tfgnn.tfrecord import RecordWriter
 
 SIZES = [5, 0, 17, 1, 30]
 

@@ -12,7 +12,8 @@ from hopstream.tfgnn.example import ValueLists, decode_examples, encode_examples
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.messages import EXAMPLE, message_class
-from hopstream.tfgnn.random_graphs import RandomSettings, random_graphs
+from hopstream.tfgnn.random_graphs import random_graphs
+from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.statistics import MAX_BINS, ExampleStatistics, Numbers, RangeBins, SizeStatistics
 from tests.tfgnn.schemas import EVERYTHING

@@ -17,8 +17,8 @@ from hopstream.preparation.halo.settings import HaloSettings
 
 if TYPE_CHECKING:
     from hopstream.dataset.halo_record import Halo
+    from hopstream.preparation.halo.costs import HaloCosts
     from hopstream.preparation.halo.run import HaloReport
-    from hopstream.preparation.halo.settings import HaloCosts
 
 FEATURES_HELP = "features to copy: none, all, or type:feature and type:* joined by commas; with a budget, all"
 BUDGET_HELP = (

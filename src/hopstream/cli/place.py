@@ -99,9 +99,9 @@ class RootSettings:
         """
         from hopstream.ingest.source_paths import check_apart
         from hopstream.store.ip_config import read_ip_config
-        from hopstream.transfer.place import check_apart as check_roots_apart
-        from hopstream.transfer.place import check_foreign
         from hopstream.transfer.places import Place
+        from hopstream.transfer.targets import check_apart as check_roots_apart
+        from hopstream.transfer.targets import check_foreign
 
         if self.has_roots:
             uris = list(map(str, self.root_list(num_parts)))

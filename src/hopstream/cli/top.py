@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,166 +17,12 @@ from hopstream.cli.progress import Facts, Output, table_of
 from hopstream.cli.serve import parts_text
 from hopstream.cli.server_flags import ClientAccess
 from hopstream.cli.units import bytes_text, count_text, percent_text, plural_text, printable_text
-from hopstream.errors import FormatError, HopstreamError, SettingsError, StoreUnavailable
-from hopstream.store.cluster import Cluster, ServerEntry
-from hopstream.store.connection import Connection
-from hopstream.store.facts import StoreFacts
-from hopstream.store.security import Location
-from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Frame, encode_frame
+from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.uris import local_path
 
 if TYPE_CHECKING:
+    from hopstream.cli.survey import Numbers, ServerState
     from hopstream.store.cluster import Cluster
-
-
-MAX_ASKING = 64
-"""Servers that are asked at once."""
-Numbers = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a server said.
-
-    Attributes:
-        at: When, by a clock that never goes back.
-        parts: The parts it serves.
-        num_parts: Parts of the dataset.
-        stats: What it has done since it started.
-        totals: Numbers of its scheduler; None where it does not sample.
-        channels: Its channels by number.
-    """
-
-    at: float
-    parts: tuple[int, ...]
-    num_parts: int
-    stats: Numbers
-    totals: Numbers | None = None
-    channels: Mapping[int, Numbers] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerState:
-    """One server at one time.
-
-    Attributes:
-        entry: What the cluster says of it.
-        answer: What it said; None where it said nothing.
-        before: What it said the time before, if it has run since then.
-        reason: Why it said nothing.
-    """
-
-    entry: ServerEntry
-    answer: Answer | None = None
-    before: Answer | None = None
-    reason: str = ""
-
-    def per_s(self, name: str) -> float:
-        """How much a number of ``stats`` grew per second, since the time before or else since the server started."""
-        if self.answer is None:
-            return 0.0
-        now = float(self.answer.stats[name])
-        if self.before is None:
-            return _ratio(now, float(self.answer.stats["uptime_s"]))
-        return _ratio(now - float(self.before.stats[name]), self.answer.at - self.before.at)
-
-    def channel_growth(self, channel: Numbers, name: str) -> float:
-        """How much a number of a channel grew since the time before, or else since it was registered."""
-        known = {} if self.before is None else self.before.channels
-        earlier = known.get(channel["channel_id"])
-        return float(channel[name]) - (0.0 if earlier is None else float(earlier[name]))
-
-    def batches_per_s(self, channel: Numbers) -> float:
-        """Batches of a channel that were fetched per second."""
-        answer, before = self.answer, self.before
-        is_known = answer is not None and before is not None and channel["channel_id"] in before.channels
-        seconds = answer.at - before.at if is_known and answer and before else float(channel["age_s"])
-        return _ratio(self.channel_growth(channel, "num_fetched"), seconds)
-
-    def sampling_share(self, channel: Numbers) -> float:
-        """The channel's share of the time that the server's threads sampled."""
-        others = () if self.answer is None else self.answer.channels.values()
-        all_s = sum(self.channel_growth(one, "sampling_s") for one in others)
-        return _ratio(self.channel_growth(channel, "sampling_s"), all_s)
-
-
-class Survey:
-    """Asks all servers of a cluster, as often as wanted."""
-
-    def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
-        """Ask nobody yet.
-
-        Raises:
-            AccessDenied: A token would be sent in the clear.
-        """
-        self._watched = [_Watched(entry, settings) for entry in cluster.servers]
-        self._pool = ThreadPoolExecutor(min(MAX_ASKING, len(self._watched)), "hopstream-top")
-
-    def ask(self) -> list[ServerState]:
-        """The state of every server, in the order of the cluster."""
-        return list(self._pool.map(_Watched.ask, self._watched))
-
-    def __enter__(self) -> Survey:
-        """Ask nobody yet."""
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Disconnect; what was asked is waited for no longer than its deadline."""
-        for watched in self._watched:
-            watched.connection.close()
-        self._pool.shutdown(cancel_futures=True)
-
-
-class _Watched:
-    """One server, and what it said last."""
-
-    def __init__(self, entry: ServerEntry, settings: StoreSettings) -> None:
-        self._entry = entry
-        self._timeout_s = settings.timeout_s
-        self.connection = Connection(Location.parse(entry.location), settings)
-        self._facts: StoreFacts | None = None
-        self._samples = True
-        self._last: Answer | None = None
-
-    def ask(self) -> ServerState:
-        """Ask the server within one deadline."""
-        try:
-            answer = self._answer(time.monotonic() + self._timeout_s)
-        except HopstreamError as error:
-            self._facts, self._samples, self._last = None, True, None
-            return ServerState(entry=self._entry, reason=str(error).splitlines()[0])
-        before, self._last = self._last, answer
-        if before is not None and before.stats["uptime_s"] > answer.stats["uptime_s"]:
-            before = None  # it was started again
-        return ServerState(entry=self._entry, answer=answer, before=before)
-
-    def _answer(self, ends: float) -> Answer:
-        if self._facts is None:
-            self._facts = StoreFacts.from_frame(self._call("hello", "", ends))
-        dataset_id, parts, num_parts = self._facts.dataset_id, self._facts.parts, self._facts.book.num_parts
-        stats = self._call("stats", dataset_id, ends).header
-        totals: Numbers | None = None
-        channels: Sequence[Numbers] = ()
-        if self._samples:
-            try:
-                said = self._call("describe_channels", dataset_id, ends).header
-                totals, channels = said["totals"], said["channels"]
-            except FormatError:  # it knows no such operation; asking again would only add to its failures
-                self._samples = False
-        return Answer(
-            at=time.monotonic(), parts=parts, num_parts=num_parts, stats=stats, totals=totals,
-            channels={int(one["channel_id"]): one for one in channels},
-        )  # fmt: skip
-
-    def _call(self, op: str, dataset_id: str, ends: float) -> Frame:
-        request = encode_frame({"op": op, "dataset": dataset_id})
-        return self.connection.ask(request, max(1e-3, ends - time.monotonic()), op)
-
-
-def _ratio(amount: float, whole: float) -> float:
-    return amount / whole if whole > 0 else 0.0
-
 
 SERVER_HEADERS = (
     "server", "parts", ">requests/s", ">bytes/s", ">channels", ">runnable", ">in flight", ">waiting", ">buffered",
@@ -225,6 +70,7 @@ def run(
 
     Rates are since the round before; in the first round, since the server started or the channel was registered.
     """
+    from hopstream.cli.survey import Survey
     from hopstream.store.settings import StoreSettings
 
     found = _read(cluster)

@@ -33,8 +33,8 @@ from hopstream.cli.sampling import limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.server_flags import LogSettings, WatchSettings
 from hopstream.cli.units import bytes_text, plural_text
-from hopstream.dataset.layout import Verify
 from hopstream.dataset.paths import CLUSTER, ROOTS
+from hopstream.dataset.spot_check import Verify
 from hopstream.engine.machine import watched
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.stream.settings import SamplingLimits

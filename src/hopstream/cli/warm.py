@@ -119,7 +119,7 @@ def _load(folder: Path) -> None:
 
 def _load_links(folder: Path) -> None:
     from hopstream.load.links import LinkNeighborLoader
-    from hopstream.sample.negative_pairs import NegativeSampling
+    from hopstream.sample.negatives import NegativeSampling
 
     weighted = NegativeSampling("binary", 1, dst_weight=[1.0] * NUM_NODES)
     ways: list[dict[str, Any]] = [{}, {"weight_attr": "weight"}]

@@ -1,41 +1,21 @@
-"""Opens a dataset and the arrays of its parts, and compares some blocks of files with their checksums.
+"""Opens a dataset, and the arrays of its parts.
 
 Opening reads the manifest; opening a part maps its files after checking that each is there and has the dtype, shape and
 size that the manifest says. What is inside the files is checked by ``verify``, and some of it by ``sample``.
-
-The first and the last block of every file are read and then, up to a number of bytes, others: a random choice of the
-blocks that have checksums, at most 65 per file.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import time
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path, PurePosixPath
-from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.arrays import (
-    BLOCK_BYTES,
-    Array,
-    Column,
-    FileRecord,
-    IntArray,
-    RaggedArray,
-    block_starts,
-    check_blocks,
-    check_file,
-    open_array,
-)
-from hopstream.checks import check_choice
+from hopstream.arrays import Array, Column, FileRecord, IntArray, RaggedArray, check_file, open_array
 from hopstream.dataset.book import ends_of
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.paths import (
@@ -51,83 +31,11 @@ from hopstream.dataset.paths import (
     split_path,
 )
 from hopstream.dataset.settings import Progress
+from hopstream.dataset.spot_check import Verify, check_some_blocks, read_verify
 from hopstream.dataset.verify import check_across, check_ascending, check_part, needs_others
 from hopstream.errors import FormatError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types
 from hopstream.uris import local_path
-
-Verify = Literal["none", "sample", "full"]
-"""How much of a dataset's files is read and checked when it is opened: nothing, some blocks of each, or everything."""
-
-
-def read_verify(verify: object) -> Verify:
-    """The value of an option ``verify``, where False and None are ``none`` and True is ``full``.
-
-    Raises:
-        SettingsError: It is something else.
-    """
-    if verify is None or isinstance(verify, bool):
-        return "full" if verify else "none"
-    check_choice("verify", verify, get_args(Verify))
-    return cast(Verify, verify)
-
-
-SAMPLE_BYTES = 128 << 20
-"""What is read of all files together, unless their first and last blocks are more."""
-NUM_READERS = 4
-"""Threads, for disks that take a while to begin to answer."""
-
-
-def check_some_blocks(
-    root: Path, files: Mapping[str, FileRecord], *, num_bytes: int = SAMPLE_BYTES, rng_seed: int | None = None
-) -> list[str]:
-    """Read and check some blocks of every file.
-
-    Args:
-        root: The dataset's folder.
-        files: Path relative to it to the record of the file.
-        num_bytes: About how much is read. Where all files have no more, everything is checked.
-        rng_seed: Seed of the random choice among the blocks that have checksums; None chooses anew each time.
-
-    Returns:
-        The files that were not looked at: an earlier revision wrote no checksums of their blocks, and they are too
-        large to be read whole within ``num_bytes``.
-
-    Raises:
-        FormatError: A file is missing.
-        ChecksumError: A file's bytes are not those that were written.
-    """
-    has_sums = {name: bool(record.blocks) or record.num_bytes <= BLOCK_BYTES for name, record in files.items()}
-    names = [name for name in files if has_sums[name]]
-    chosen = _drawn([len(block_starts(files[name].num_bytes)) for name in names], num_bytes, rng_seed)
-    left = num_bytes - BLOCK_BYTES * sum(map(len, chosen))
-    unsummed = sorted((name for name in files if not has_sums[name]), key=lambda name: files[name].num_bytes)
-    sizes = accumulate(files[name].num_bytes for name in unsummed)
-    num_whole = sum(size <= left for size in sizes)
-
-    def check(name: str, numbers: Sequence[int] | None = None) -> None:
-        if numbers is None:
-            check_file(root / name, files[name])
-        else:
-            check_blocks(root / name, files[name], numbers)
-
-    with ThreadPoolExecutor(NUM_READERS) as pool:
-        for _ in pool.map(check, [*names, *unsummed[:num_whole]], [*chosen, *[None] * num_whole]):
-            pass
-    return unsummed[num_whole:]
-
-
-def _drawn(counts: Sequence[int], num_bytes: int, rng_seed: int | None) -> list[list[int]]:
-    """Numbers of the blocks to read of files that have so many: the first, the last, and some of the others."""
-    chosen = [sorted({0, count - 1}) for count in counts]
-    ends = list(accumulate(max(0, count - 2) for count in counts))
-    total = ends[-1] if ends else 0
-    num_drawn = min(total, max(0, num_bytes // BLOCK_BYTES - sum(map(len, chosen))))
-    for number in random.Random(rng_seed).sample(range(total), num_drawn):
-        file = bisect_right(ends, number)
-        chosen[file].append(counts[file] - 1 - (ends[file] - number))
-    return [sorted(numbers) for numbers in chosen]
-
 
 __all__ = [
     "Dataset",

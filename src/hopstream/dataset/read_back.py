@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import NodeSplit, Owner, ends_of, owner_label, split_edges
+from hopstream.dataset.book import Owner, ends_of, owner_label
 from hopstream.dataset.chunks import positions_of, row_chunks
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.rows import EDGE_KEYS, INDICES, ColumnFile, DatasetRows, KeyMarks, RaggedFiles, RowBlock
+from hopstream.dataset.split import NodeSplit, split_edges
 from hopstream.dataset.stored_columns import edge_times, sort_by_time
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import CHUNK_BYTES, Array, Column, IntArray, RaggedArray, column_schema, offsets_of
 from hopstream.checks import did_you_mean
-from hopstream.dataset.book import EdgeSplit, NodeSplit, ends_of
+from hopstream.dataset.book import ends_of
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import feature_paths
 from hopstream.dataset.settings import PartitionSettings
+from hopstream.dataset.split import EdgeSplit, NodeSplit
 from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph
 from hopstream.kernels.adjacency import sort_rows, sum_rows

@@ -15,7 +15,7 @@ from hopstream.errors import FormatError, IdRangeError
 from hopstream.ingest.arrow_checks import ValueCounts, check_codes
 from hopstream.ingest.chunked.parquet import PARQUET_ERRORS
 from hopstream.tfgnn.example import ValueLists, Values
-from hopstream.tfgnn.tfrecord import RowCache
+from hopstream.tfgnn.record_files import RowCache
 
 _MAGIC = b"PAR1"
 

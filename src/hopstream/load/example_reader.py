@@ -19,8 +19,9 @@ from hopstream.kernels.hashing import derive_seed
 from hopstream.tfgnn.graph_schema import check_schema, read_schema
 from hopstream.tfgnn.graph_tensor import GraphPieces, decode_graphs, graphs_of_lists, list_names
 from hopstream.tfgnn.readout import check_readout, is_readout
+from hopstream.tfgnn.record_files import RecordFiles
 from hopstream.tfgnn.spec import EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec
-from hopstream.tfgnn.tfrecord import RecordFiles, files_of
+from hopstream.tfgnn.tfrecord import files_of
 from hopstream.uris import local_path
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -29,7 +29,8 @@ from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.negative_pairs import NegativeSampler, NegativeSampling, Positives, read_negative_sampling
+from hopstream.sample.negative_pairs import NegativeSampler, Positives
+from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
 from hopstream.sample.plan import SamplePlan, SeedNodes
 from hopstream.sample.sampling import Sampling
 from hopstream.sample.sampling_settings import SamplingSettings

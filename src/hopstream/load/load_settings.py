@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hopstream.checks import Settings, check_choice, check_seconds, read_flag, read_integer
-from hopstream.dataset.layout import Verify, read_verify
+from hopstream.dataset.spot_check import Verify, read_verify
 from hopstream.errors import SettingsError
 from hopstream.load.batch import BufferPool, EdgeFeatures, NodeFeatures
 

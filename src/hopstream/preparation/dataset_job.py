@@ -32,7 +32,7 @@ from hopstream.engine.settings import Allotment, bytes_text, no_progress
 from hopstream.engine.tasks import Job, TaskFunction
 from hopstream.graph.graph import GraphChecksums
 from hopstream.preparation.dataset_job_folder import DatasetJobFolder, DatasetJobSpec, empty_matrix
-from hopstream.preparation.halo.settings import HaloCosts
+from hopstream.preparation.halo.costs import HaloCosts
 from hopstream.preparation.write import Written, manifest_of
 from hopstream.schema import Direction, EdgeType, GraphSchema
 

@@ -13,7 +13,8 @@ from hopstream.ingest.chunked import ChunkedGraph
 from hopstream.ingest.chunking.plan import NEEDS
 from hopstream.preparation.dataset_job_folder import REST_BYTES, budget_of
 from hopstream.preparation.dispatch import dispatch_folder as dispatching
-from hopstream.preparation.halo.settings import HaloCosts, HaloSettings
+from hopstream.preparation.halo.costs import HaloCosts
+from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.write import schema_with_links
 
 GROUPED_BYTES, SORTED_BYTES, END_BYTES = 24, 24, 16

@@ -22,11 +22,12 @@ from hopstream.arrays import FileRecord, IntArray, write_blocks
 from hopstream.assign.run import OwnersSource, assign_owners, count_parts, owners_by_type
 from hopstream.checks import known_names
 from hopstream.dataset.balance import EdgeCut, Owners, PartitionReport, StageCost, count_seeds, measure_cut
-from hopstream.dataset.book import NodeSplit, PartitionBook, ends_of, split_edges, split_nodes
+from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.dataset.dataset_folder import replaced_folder
 from hopstream.dataset.manifest import Manifest, graph_id_of
 from hopstream.dataset.paths import edge_folder, link_folder, node_folder, part_folder, split_path
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Progress
+from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
 from hopstream.dataset.stored_columns import (
     EdgeRun,
     StoredColumn,

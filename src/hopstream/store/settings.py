@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from hopstream.checks import Settings, check_choice, check_int, check_seconds
-from hopstream.dataset.layout import Verify
+from hopstream.dataset.spot_check import Verify
 from hopstream.errors import SettingsError
 from hopstream.store.security import ClientSecurity
 

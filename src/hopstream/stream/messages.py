@@ -22,7 +22,7 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.batch import Buffers, MiniBatch
 from hopstream.load.service import Recipe
-from hopstream.sample.negative_pairs import NegativeSampling
+from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES, EdgeType
 from hopstream.store.contract import Links

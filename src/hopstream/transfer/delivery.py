@@ -20,8 +20,8 @@ from hopstream.engine.machine import watched
 from hopstream.engine.settings import Needs, WorkerSettings, allot, bytes_text
 from hopstream.engine.tasks import DONE_FOLDER, digest_of, job_digest
 from hopstream.errors import ChecksumError, FormatError, SettingsError
-from hopstream.transfer.place import Target, check_servers, ids_of
 from hopstream.transfer.places import Place
+from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.uris import stored_uri
 
 GROUP_BYTES, GROUP_FILES = 256 << 20, 256

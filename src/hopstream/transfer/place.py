@@ -2,245 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from hopstream.dataset.chunks import parse_parts, read_listing
 from hopstream.dataset.dataset_folder import dataset_to_change, folder_to_write
-from hopstream.dataset.manifest import MAX_MANIFEST_BYTES, Manifest, read_manifest
-from hopstream.dataset.paths import (
-    BESIDE_MANIFEST,
-    CLUSTER,
-    MANIFEST,
-    PART_FOLDER,
-    ROOTS,
-    Root,
-    Roots,
-    check_is_here,
-    part_folder,
-    read_roots,
-)
+from hopstream.dataset.manifest import Manifest, read_manifest
+from hopstream.dataset.paths import CLUSTER, MANIFEST, ROOTS, Root, Roots, check_is_here, part_folder, read_roots
 from hopstream.engine.atomic_folder import work_path
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError
 from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.places import PARTIAL, Place
+from hopstream.transfer.places import Place
+from hopstream.transfer.targets import Target, check_apart, files_by_folder, target_of
 from hopstream.uris import local_path, shown_uri, stored_uri
-
-
-@dataclass(slots=True)
-class Target:
-    """A place, and what it is to hold.
-
-    Attributes:
-        place: The place.
-        manifest: The dataset's.
-        parts: The parts whose folders go there.
-        files: Every file that belongs there but the manifest, by the folder that it is in; see ``files_by_folder``.
-        dataset_id: Of the dataset that is there; None where none is.
-        halo_id: Of its halo; None where it has none.
-        sizes: Bytes of every file that was found there.
-        others: Folders of further parts that are there, of which only the halo is brought, because it is another now.
-    """
-
-    place: Place
-    manifest: Manifest
-    parts: tuple[int, ...]
-    files: Mapping[str, Sequence[str]]
-    dataset_id: str | None = None
-    halo_id: str | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
-
-    def look(self, *, overwrite: bool) -> None:
-        """See what is there.
-
-        Raises:
-            SettingsError: The place holds what is of no dataset, or another dataset that is not to be replaced.
-            OSError: It cannot be read.
-        """
-        names = [name for name in self.place.names() if not name.endswith(PARTIAL)]
-        check_servers(self.place, names)
-        check_foreign(self.place)
-        self.dataset_id, self.halo_id = ids_of(self.place) if MANIFEST in names else (None, None)
-        if self.dataset_id not in (None, self.manifest.dataset_id) and not overwrite:
-            raise SettingsError(f"{self.place.shown} holds another dataset; give overwrite=True or another place")
-        self.sizes = self.place.sizes()
-        if self.is_finished and not self._has_halo:  # the manifest will name the new halo of every part that is here
-            others = {name.partition("/")[0] for name in self.sizes if PART_FOLDER.match(name)} - set(self.files)
-            self.others = tuple(sorted(others))
-            self.files = {**self.files, **{folder: self._halo_files(folder) for folder in self.others}}
-
-    def _halo_files(self, folder: str) -> list[str]:
-        halo = self.manifest.halo
-        return [] if halo is None else [name for name in halo.files if name.startswith(f"{folder}/")]
-
-    @property
-    def _has_halo(self) -> bool:
-        """The halo that is there is the dataset's."""
-        return self.halo_id == (None if self.manifest.halo is None else self.manifest.halo.halo_id)
-
-    @property
-    def is_finished(self) -> bool:
-        """The dataset itself is there, so that files of the right size are its files."""
-        return self.dataset_id == self.manifest.dataset_id
-
-    @property
-    def names(self) -> Iterator[str]:
-        """Every file that belongs there but the manifest."""
-        return itertools.chain.from_iterable(self.files.values())
-
-    def has(self, name: str) -> bool:
-        """A file of the right size is there, whatever its content; of a halo, that of the same halo."""
-        if self.is_finished and not self._has_halo and name not in self.manifest.files:
-            return False
-        return self.sizes.get(name) == self.manifest.all_files[name].num_bytes
-
-    def clear(self) -> None:
-        """Remove another dataset, its manifest first."""
-        if self.dataset_id is None or self.is_finished:
-            return
-        for name in (MANIFEST, *BESIDE_MANIFEST):
-            self.place.remove(name)
-        for name in self.place.names():
-            if PART_FOLDER.fullmatch(name):
-                self.place.remove_folder(name)
-        self.sizes = {}
-
-    def finish(self, manifest: bytes, beside: Mapping[str, bytes]) -> None:
-        """Make a dataset of the place: remove what was left of earlier work, then write what stands beside parts.
-
-        Raises:
-            FormatError: A file is not there after all.
-            OSError: The system failed.
-        """
-        sizes = self.place.sizes()
-        belong = set(self.names)
-        for name in sizes:
-            is_left = name not in belong and PART_FOLDER.match(name) is not None and not self.is_finished
-            if is_left or name.endswith(PARTIAL):
-                self.place.remove(name)
-        for name in sorted(belong):
-            if sizes.get(name) != self.manifest.all_files[name].num_bytes:
-                raise FormatError(
-                    f"{self.place.shown}/{name} has {sizes.get(name, 'no')} bytes after copying; the manifest says "
-                    f"{self.manifest.all_files[name].num_bytes}; give the command again while nobody else writes there"
-                )
-        for name in BESIDE_MANIFEST:
-            if name in beside:
-                self.place.write_text(name, beside[name])
-            elif name in sizes and not self.is_finished:
-                self.place.remove(name)
-        self.place.write_text(MANIFEST, manifest)
-        if self.is_finished:
-            self._remove_halo(belong, sizes)
-
-    def _remove_halo(self, belong: Set[str], names: Iterable[str]) -> None:
-        """Remove what the manifest named that was there before; folders of parts that another command put here stay."""
-        for name in names:
-            if name not in belong and name.partition("/")[0] in self.files and name.split("/")[1:2] == ["halo"]:
-                self.place.remove(name)
-
-
-def files_by_folder(manifest: Manifest) -> dict[str, list[str]]:
-    """Every file of a dataset but the manifest, by the first name of its path."""
-    folders: dict[str, list[str]] = {}
-    for name in manifest.all_files:
-        folders.setdefault(name.partition("/")[0], []).append(name)
-    return folders
-
-
-def target_of(place: Place, manifest: Manifest, parts: tuple[int, ...], folders: Mapping[str, list[str]]) -> Target:
-    """A place that is to hold some parts, and whatever is of no part."""
-    wanted = {str(part_folder(part)) for part in parts}
-    files = {name: paths for name, paths in folders.items() if name in wanted or not PART_FOLDER.fullmatch(name)}
-    return Target(place, manifest, parts, files)
-
-
-def check_foreign(place: Place) -> None:
-    """Refuse a place that holds what is of no dataset.
-
-    Raises:
-        SettingsError: It does.
-        OSError: It cannot be read.
-    """
-    names = [name for name in place.names() if not name.endswith(PARTIAL)]
-    known = {MANIFEST, *BESIDE_MANIFEST}
-    foreign = [name for name in names if name not in known and not PART_FOLDER.fullmatch(name)]
-    if foreign:
-        raise SettingsError(
-            f"{place.shown} holds {foreign[0]!r}, which is of no dataset; move it away, or give another place"
-        )
-
-
-def check_servers(place: Place, names: Sequence[str]) -> None:
-    """Refuse a place whose ``cluster.json`` is that of servers which run there; ours stands beside a ``roots.json``.
-
-    Raises:
-        SettingsError: As said.
-    """
-    if CLUSTER in names and ROOTS not in names:
-        raise SettingsError(
-            f"{place.shown} holds {CLUSTER} of servers that run there, or ran; stop them, or remove the file"
-        )
-
-
-def ids_of(place: Place) -> tuple[str, str | None]:
-    """What the manifest in a place says of dataset and halo; what no dataset has where it cannot be read."""
-    try:
-        value = json.loads(place.read(MANIFEST, MAX_MANIFEST_BYTES))
-        halo = value.get("halo")
-        return str(value["dataset_id"]), None if halo is None else str(halo["halo_id"])
-    except (FormatError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return "", None
-
-
-def check_apart(source: Place, targets: Sequence[Place]) -> None:
-    """Refuse places that are the same or lie in each other, and those that lie in any dataset.
-
-    Args:
-        source: The dataset.
-        targets: Where its parts go; one may be the source itself.
-
-    Raises:
-        SettingsError: As said.
-    """
-    for target in targets:
-        if _is_in(target, source) or _is_in(source, target):
-            raise SettingsError(
-                f"{target.shown} and the dataset {source.shown} lie in each other; give a folder beside it"
-            )
-    for first, second in itertools.permutations(targets, 2):
-        if _where(first) == _where(second):
-            raise SettingsError(f"{first.shown} and {second.shown} are one folder; name a root once, with its parts")
-        if _is_in(second, first):
-            raise SettingsError(f"{second.shown} lies in {first.shown}, another root; give folders beside each other")
-    for target in targets:
-        _refuse_dataset_above(target)
-
-
-def _refuse_dataset_above(place: Place) -> None:
-    if place.local is None:
-        return
-    for folder in Path(os.path.realpath(place.local)).parents:
-        if (folder / MANIFEST).is_file() and ids_of(Place(str(folder)))[0]:
-            raise SettingsError(f"{place.shown} lies in the dataset {folder}; give a folder outside of it")
-
-
-def _is_in(inner: Place, outer: Place) -> bool:
-    return _where(inner).startswith(f"{_where(outer)}/")
-
-
-def _where(place: Place) -> str:
-    return place.shown if place.local is None else os.path.realpath(place.local)
-
 
 RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
 """Places for parts: in turn, or each with its own."""

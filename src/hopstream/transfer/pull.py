@@ -17,8 +17,8 @@ from hopstream.engine.atomic_folder import hold
 from hopstream.engine.settings import Progress, WorkerOptions, WorkerSettings
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.transfer.delivery import Delivery
-from hopstream.transfer.place import check_apart, files_by_folder, target_of
 from hopstream.transfer.places import Place
+from hopstream.transfer.targets import check_apart, files_by_folder, target_of
 from hopstream.uris import local_path
 
 

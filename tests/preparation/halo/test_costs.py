@@ -16,8 +16,9 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.preparation.dispatch.dispatch_folder import estimate
 from hopstream.preparation.halo import settings, sources
+from hopstream.preparation.halo.costs import halo_allotment, least_memory_bytes
 from hopstream.preparation.halo.reach import nodes_within
-from hopstream.preparation.halo.settings import HaloSettings, halo_allotment, least_memory_bytes
+from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.halo.sources import NodeSet, Parts
 from tests.memory import peak_private_bytes
 from tests.preparation.audit.forging import OPTIONS, full_graph

@@ -12,7 +12,7 @@ from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.tfgnn.files import PrefixOption, read_spec
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.errors import SettingsError
-from hopstream.tfgnn.random_graphs import RandomSettings
+from hopstream.tfgnn.random_settings import RandomSettings
 
 
 @with_settings("settings", RandomSettings)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.compat.dgl.binary import Rows
 from hopstream.compat.dgl.part_files import LocalEdges, LocalNodes, PartSource, mask_name, mask_of
-from hopstream.dataset.book import split_by_owner
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
+from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType
 

@@ -18,10 +18,10 @@ from hopstream.compat.glt.distributed.graph_facts import EDGE_FEATURE, LABEL, NO
 from hopstream.compat.glt.partition_files import META, write_tensor, write_value
 from hopstream.compat.glt.partition_reading import LABELS, SPLITS
 from hopstream.compat.pyg.partition_writing import CutGraph, check_layout, cut_of, file_name
-from hopstream.dataset.book import split_by_owner
 from hopstream.dataset.dataset_folder import replaced_folder
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.settings import PartitionOptions
+from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.pyg import to_tensor

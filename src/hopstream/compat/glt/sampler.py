@@ -13,8 +13,8 @@ from hopstream.checks import check_choice, read_flag, read_integer
 from hopstream.compat.glt.typing import Split
 from hopstream.compat.pyg.id_values import id_list_given
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.sample.negative_pairs import NegativeSampling as NegativeSampling
-from hopstream.sample.negative_pairs import read_negative_sampling
+from hopstream.sample.negatives import NegativeSampling as NegativeSampling
+from hopstream.sample.negatives import read_negative_sampling
 from hopstream.schema import Direction
 
 MAX_BATCH_SIZE = (1 << 31) - 1

@@ -12,9 +12,10 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, FileRecord, IntArray, column_schema, offsets_of, write_blocks
 from hopstream.compat.pyg.own_part import OwnEdges, OwnPart
-from hopstream.dataset.book import EdgeOwner, NodeSplit, PartitionBook, split_edges, split_nodes
+from hopstream.dataset.book import EdgeOwner, PartitionBook
 from hopstream.dataset.paths import edge_folder, node_folder
 from hopstream.dataset.settings import PartitionSettings
+from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
 from hopstream.dataset.stored_columns import (
     EdgeRun,
     EdgeTimes,

@@ -19,11 +19,11 @@ from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.assign.run import OwnersSource, assign_owners, count_parts
 from hopstream.checks import known_names, read_integer
 from hopstream.compat.pyg.partition_files import offsets_of_types
-from hopstream.dataset.book import split_by_owner
 from hopstream.dataset.dataset_folder import replaceable, replaced_folder
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.read_back import graph_of_dataset
 from hopstream.dataset.settings import PartitionOptions, PartitionSettings
+from hopstream.dataset.split import split_by_owner
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.objects.attributes import MASKS

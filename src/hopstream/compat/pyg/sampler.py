@@ -37,7 +37,8 @@ from hopstream.load.order import OneBatch
 from hopstream.load.pyg import to_tensor
 from hopstream.load.setup import LoaderSetup, open_setup
 from hopstream.sample.hops import PlanRunner
-from hopstream.sample.negative_pairs import NegativeSampler, NegativeSampling, read_negative_sampling
+from hopstream.sample.negative_pairs import NegativeSampler
+from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
 from hopstream.sample.plan import SeedNodes, counts_per_edge_type
 from hopstream.sample.sampling import Sampling
 from hopstream.sample.sampling_settings import SamplingSettings

@@ -33,7 +33,8 @@ from hopstream.preparation.dataset_job_folder import (
     Places,
     work_needs,
 )
-from hopstream.preparation.halo.settings import HaloCosts, HaloSettings, halo_costs, halos_text, least_memory_bytes
+from hopstream.preparation.halo.costs import HaloCosts, halo_costs, halos_text, least_memory_bytes
+from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.write import schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types
 

@@ -36,16 +36,9 @@ from hopstream.engine.atomic_folder import errors_named
 from hopstream.engine.machine import watched
 from hopstream.engine.settings import Allotment, no_progress
 from hopstream.errors import SettingsError
+from hopstream.preparation.halo.costs import HaloCosts, feature_bytes_of, halo_allotment, halo_costs, least_memory_bytes
 from hopstream.preparation.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
-from hopstream.preparation.halo.settings import (
-    HaloCosts,
-    HaloOptions,
-    HaloSettings,
-    feature_bytes_of,
-    halo_allotment,
-    halo_costs,
-    least_memory_bytes,
-)
+from hopstream.preparation.halo.settings import HaloOptions, HaloSettings
 from hopstream.preparation.halo.sources import NodeSet, Parts, RowRanges, Tables, Values, chunks_of
 from hopstream.schema import Direction, EdgeType
 from hopstream.uris import local_path

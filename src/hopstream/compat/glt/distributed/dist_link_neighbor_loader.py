@@ -12,7 +12,7 @@ from hopstream.compat.glt.distributed.options import AllDistSamplingWorkerOption
 from hopstream.compat.glt.sampler import EdgeSamplerInput, NegativeSampling, SamplingConfig, SamplingType
 from hopstream.compat.glt.typing import InputEdges, NumNeighbors
 from hopstream.errors import SettingsError
-from hopstream.sample.negative_pairs import read_negative_sampling
+from hopstream.sample.negatives import read_negative_sampling
 
 
 class DistLinkNeighborLoader(DistLoader):

@@ -1,0 +1,90 @@
+"""Chooses the folder, the parts and the address of a server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hopstream.cli.progress import Clock, Facts, Output, progress_bars
+from hopstream.dataset.chunks import parse_parts
+from hopstream.dataset.paths import CLUSTER, is_here
+from hopstream.dataset.settings import MAX_PARTS
+from hopstream.errors import SettingsError
+from hopstream.uris import is_uri, local_path, shown_uri
+
+if TYPE_CHECKING:
+    from hopstream.cli.serve import ServeSettings
+    from hopstream.store.local import LocalStore
+
+LISTED = ("parts", "location")
+"""Settings that ``--server`` stands for."""
+
+
+def brought_here(dataset: str, settings: ServeSettings, output: Output) -> Path:
+    """The folder to serve from; where parts come from elsewhere they are pulled, if they are not there already.
+
+    Raises:
+        SettingsError: The dataset is elsewhere, and no folder was given to copy parts to.
+        FormatError: A part is not where it is to come from, or a file of it is damaged.
+        OSError: The system failed.
+    """
+    if settings.cache_dir is None:
+        if is_uri(dataset):
+            raise SettingsError(
+                f"{shown_uri(dataset)} is not a folder of this machine; give --cache-dir, a folder to copy parts to"
+            )
+        return local_path(dataset)
+    from hopstream.transfer.pull import pull
+
+    clock = Clock()
+    is_named = settings.server is None and settings.parts not in ("all", "here")
+    parts = parse_parts(settings.parts, MAX_PARTS) if is_named else None
+    with progress_bars() as progress:
+        manifest = pull(dataset, settings.cache_dir, parts=parts, progress=progress)
+    facts: Facts = {"out": str(settings.cache_dir), "dataset_id": manifest.dataset_id}
+    output.stage("pull", shown_uri(dataset), f" in {settings.cache_dir}", facts, clock.cost())
+    return settings.cache_dir
+
+
+def as_listed(dataset: Path, settings: ServeSettings) -> ServeSettings:
+    """The settings with parts and address from the dataset's own ``cluster.json``, where they are taken from it.
+
+    Raises:
+        SettingsError: It lists no such server, or parts or address are given in two ways.
+        FormatError: It is missing, or cannot be read.
+    """
+    if settings.server is None:
+        return settings
+    from hopstream.store.cluster import read_cluster
+
+    defaults = type(settings)()
+    if any(getattr(settings, name) != getattr(defaults, name) for name in LISTED):
+        raise SettingsError("--server takes parts and address from cluster.json; leave out --parts and --location")
+    path = dataset / CLUSTER
+    servers = read_cluster(path).servers
+    if not 0 <= settings.server < len(servers):
+        raise SettingsError(f"--server is {settings.server}; {path} lists servers 0..{len(servers) - 1}")
+    entry = servers[settings.server]
+    return replace(settings, parts=",".join(map(str, entry.parts)), location=entry.location)
+
+
+def open_parts(dataset: Path, settings: ServeSettings) -> LocalStore:
+    """The parts, mapped.
+
+    Raises:
+        SettingsError: The text of the parts names none.
+        FormatError: A part is not here, or a file of it is not what the manifest says.
+        ChecksumError: With ``settings.verify``, the same.
+    """
+    from hopstream.dataset.layout import open_dataset
+    from hopstream.store.local import LocalStore
+
+    opened = open_dataset(dataset)
+    num_parts = opened.manifest.book.num_parts
+    is_named = settings.parts != "here"
+    here = (part for part in range(num_parts) if is_here(dataset, part))
+    parts = parse_parts(settings.parts, num_parts) if is_named else tuple(here)
+    if not parts:
+        raise SettingsError(f"--parts is 'here', and {dataset} has the folder of no part; give another folder")
+    return LocalStore(opened.check(settings.verify, parts), parts)

@@ -1,0 +1,183 @@
+"""Reads any record of many TFRecord files, without reading what lies before it.
+
+Plain files are mapped, and the place of each record is found once, from the sizes that records begin with. Files that
+are compressed with gzip can only be read from their beginning: stretches of records are kept while they are in use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.errors import ChecksumError, FormatError, IdRangeError
+from hopstream.kernels.records import MORE_NEEDED, WHOLE, find_starts
+from hopstream.tfgnn.tfrecord import (
+    HEAD_BYTES,
+    MAX_RECORD_BYTES,
+    TAIL_BYTES,
+    broken_record,
+    is_gzip,
+    masked_checksum,
+    read_record_blocks,
+    read_records,
+)
+
+T = TypeVar("T")
+MAX_STREAMS = 8
+"""Compressed files that are open at once."""
+STARTS_ROOM = 1 << 16
+
+
+class RowCache(Generic[T]):
+    """Keeps what was loaded last, up to a number of rows. Safe to use from many threads, of which one loads."""
+
+    def __init__(self, max_rows: int) -> None:
+        """Keep up to ``max_rows``, and always what was loaded last."""
+        self._max_rows, self._num_rows = max_rows, 0
+        self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
+        """What a key stands for; ``load`` brings it, and its number of rows, where it is not kept."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                found = self._kept[key] = load()
+                self._num_rows += found[1]
+            self._kept.move_to_end(key)
+            while self._num_rows > self._max_rows and len(self._kept) > 1:
+                self._num_rows -= self._kept.popitem(last=False)[1][1]
+            return found[0]
+
+    def __reduce__(self) -> tuple[type[RowCache[T]], tuple[int]]:
+        """A copy in another process begins with nothing."""
+        return RowCache, (self._max_rows,)
+
+
+class RecordFiles:
+    """Any record of some files, by its number: those of the first file, then those of the second, and so on.
+
+    Safe to use from many threads. Copies in other processes bring along where records begin, and look no more.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, stretch: int = 1024) -> None:
+        """Find the records of all files.
+
+        Args:
+            paths: TFRecord files, plain or compressed with gzip, which are read through once to count their records.
+            stretch: Records of a compressed file that are kept together; some four stretches are in memory at a time.
+
+        Raises:
+            FormatError: A file is cut off, or no TFRecord file.
+            ChecksumError: The size of a record is not what was written.
+            OSError: A file cannot be read.
+        """
+        self.paths = tuple(paths)
+        self._stretch = stretch
+        self._maps: list[Array | None] = [None if is_gzip(path) else _mapped(path) for path in self.paths]
+        self._starts: list[IntArray | None] = [
+            None if data is None else _starts(path, data) for path, data in zip(self.paths, self._maps, strict=True)
+        ]
+        self.sizes = tuple(
+            _num_records(path) if starts is None else len(starts) - 1
+            for path, starts in zip(self.paths, self._starts, strict=True)
+        )
+        """Records of each file."""
+        self._offsets = offsets_of(np.array(self.sizes, np.int64))
+        self._cache: RowCache[list[bytes]] = RowCache(4 * stretch)
+        self._streams: OrderedDict[int, tuple[int, Iterator[bytes]]] = OrderedDict()
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without open files."""
+        return {**self.__dict__, "_maps": [None for _ in self.paths], "_streams": OrderedDict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the files again."""
+        self.__dict__.update(state)
+        self._maps = [
+            None if starts is None else _mapped(path) for path, starts in zip(self.paths, self._starts, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        """Records of all files."""
+        return int(self._offsets[-1])
+
+    def place(self, number: int) -> tuple[Path, int]:
+        """The file of a record, and its number in the file."""
+        file = int(np.searchsorted(self._offsets, number, side="right")) - 1
+        return self.paths[file], number - int(self._offsets[file])
+
+    def read(self, numbers: IntArray) -> list[bytes]:
+        """The records of some numbers, in the order of the numbers.
+
+        Raises:
+            IdRangeError: There is no such record.
+            ChecksumError: A record is not what was written.
+        """
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
+            raise IdRangeError(f"records {int(numbers.min())}..{int(numbers.max())} of files that have {len(self)}")
+        files = np.searchsorted(self._offsets, numbers, side="right") - 1
+        rows = numbers - self._offsets[files]
+        return [self._record(file, row) for file, row in zip(files.tolist(), rows.tolist(), strict=True)]
+
+    def _record(self, file: int, row: int) -> bytes:
+        data, starts = self._maps[file], self._starts[file]
+        if data is None or starts is None:
+            number, place = divmod(row, self._stretch)
+            return self._cache.get((file, number), lambda: self._load(file, number))[place]
+        start, end = int(starts[row]) + HEAD_BYTES, int(starts[row + 1]) - TAIL_BYTES
+        record = data[start:end].tobytes()
+        if masked_checksum(record) != int.from_bytes(data[end : end + TAIL_BYTES].tobytes(), "little"):
+            raise ChecksumError(f"{self.paths[file]}: record {row} does not match its checksum")
+        return record
+
+    def _load(self, file: int, number: int) -> tuple[list[bytes], int]:
+        """A stretch of a compressed file; where it follows the last one, what lies before is not read again."""
+        if self._process != os.getpid():  # a fork shares its parent's places in files, which both would move
+            self._streams.clear()
+            self._process = os.getpid()
+        first = number * self._stretch
+        at, stream = self._streams.pop(file, (0, read_records(self.paths[file])))
+        if at > first:
+            at, stream = 0, read_records(self.paths[file])
+        for _ in islice(stream, first - at):
+            pass
+        records = list(islice(stream, self._stretch))
+        self._streams[file] = (first + len(records), stream)
+        if len(self._streams) > MAX_STREAMS:
+            self._streams.popitem(last=False)
+        return records, len(records)
+
+
+def _mapped(path: Path) -> Array:
+    """The bytes of a plain file."""
+    return np.memmap(path, np.uint8, "r").view(np.ndarray) if path.stat().st_size else np.empty(0, np.uint8)
+
+
+def _starts(path: Path, data: Array) -> IntArray:
+    """Where the records of a plain file begin, and where the last one ends: int64[num_records + 1]."""
+    pieces, at, num_records, state = [np.empty(0, np.int64)], 0, 0, WHOLE
+    while at < len(data) and state == WHOLE:
+        starts = np.empty(STARTS_ROOM, np.int64)
+        count, at, state = find_starts(data, at, MAX_RECORD_BYTES, starts)
+        pieces.append(starts[:count])
+        num_records += count
+    if state == MORE_NEEDED:
+        raise FormatError(f"{path} ends in the middle of record {num_records}")
+    if state != WHOLE:
+        raise broken_record(path, num_records, state, data[at:])
+    return np.concatenate([*pieces, np.array([len(data)], np.int64)])
+
+
+def _num_records(path: Path) -> int:
+    """How many records a compressed file has, all of which are read."""
+    return sum(len(block.bounds) for block in read_record_blocks(path))
