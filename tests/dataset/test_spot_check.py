@@ -14,7 +14,7 @@ import hopstream
 from hopstream import arrays
 from hopstream.arrays import BLOCK_BYTES, MAX_BLOCKS, FileRecord, block_starts, with_blocks, write_array
 from hopstream.assign.run import assign_folder
-from hopstream.dataset import layout
+from hopstream.dataset import spot_check
 from hopstream.dataset.layout import open_dataset, read_manifest
 from hopstream.dataset.spot_check import check_some_blocks
 from hopstream.errors import ChecksumError, FormatError, SettingsError
@@ -115,8 +115,8 @@ def test_files_without_checksums_of_blocks_are_read_whole_or_named(large, root, 
     assert check_some_blocks(folder, files, num_bytes=record.num_bytes - 1) == ["large.npy"]
     with pytest.raises(ChecksumError, match=r"large\.npy has crc32c"):
         check_some_blocks(folder, {"large.npy": replace(files["large.npy"], crc32c=1)}, num_bytes=record.num_bytes)
-    monkeypatch.setattr(layout, "BLOCK_BYTES", 256)
-    monkeypatch.setattr(layout.check_some_blocks, "__kwdefaults__", {"num_bytes": 0, "rng_seed": None})
+    monkeypatch.setattr(spot_check, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(spot_check.check_some_blocks, "__kwdefaults__", {"num_bytes": 0, "rng_seed": None})
     left_out = open_dataset(root).sample([1])
     assert left_out and all(name.startswith("part-00001/") for name in left_out)
     assert f"{len(left_out)} files have no checksums of blocks and were not sampled, {left_out[0]}" in caplog.text

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from hopstream.engine import EngineSettings, Task
-from hopstream.engine.tasks import Job
+from hopstream.engine.job import Job
 from hopstream.errors import EngineError, FormatError, IdRangeError, SettingsError, UnknownNameError
 
 PROBE = "hopstream.engine.probe"

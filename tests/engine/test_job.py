@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from hopstream.engine import Task
+from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.local import local_engine
-from hopstream.engine.tasks import Job, digest_of, job_digest
 from hopstream.errors import SettingsError, StateError
 from tests.engine.contract import PROBE, echoes
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import get_args
 
 from hopstream.checks import check_choice
+from hopstream.engine.contract import Engine, OnDone
 from hopstream.engine.settings import EngineName, EngineSettings, Progress
-from hopstream.engine.tasks import Engine, OnDone, Task, kind_of, task
+from hopstream.engine.tasks import Task, kind_of, task
 from hopstream.errors import SettingsError
 
 __all__ = ["Engine", "EngineName", "EngineSettings", "OnDone", "Progress", "Task", "kind_of", "open_engine", "task"]

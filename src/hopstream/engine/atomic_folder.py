@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopstream.arrays import write_text
+from hopstream.engine.contract import Engine
+from hopstream.engine.job import DONE_FOLDER, JOB_FILE, Job, job_digest
 from hopstream.engine.settings import Choice, Progress
-from hopstream.engine.tasks import DONE_FOLDER, JOB_FILE, Engine, Job, job_digest
 from hopstream.errors import FormatError, HopstreamError, SettingsError, StateError
 from hopstream.uris import local_path
 

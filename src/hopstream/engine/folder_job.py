@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from hopstream.arrays import write_text
 from hopstream.engine import open_engine
 from hopstream.engine.atomic_folder import WorkFolder, errors_named
+from hopstream.engine.job import Job
 from hopstream.engine.machine import watched
 from hopstream.engine.settings import Allotment, Progress, bytes_text
-from hopstream.engine.tasks import Job
 from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
 
 SPEC = "spec.json"

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hopstream.checks import check_int
+from hopstream.engine.contract import Engine, Losses, OnDone
 from hopstream.engine.machine import num_processors
 from hopstream.engine.settings import MAX_WORKERS, EngineSettings
-from hopstream.engine.tasks import Engine, Losses, OnDone, Task, check_names, outcome, run_task
+from hopstream.engine.tasks import Task, check_names, outcome, run_task
 from hopstream.engine.worker_process import WorkerProcess
 from hopstream.errors import TaskTimeout
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from hopstream.arrays import write_text
 from hopstream.checks import check_int
+from hopstream.engine.contract import Engine, OnDone
 from hopstream.engine.settings import MAX_WORKERS, EngineSettings
-from hopstream.engine.tasks import Engine, OnDone, Task, check_names, outcome, run_line
+from hopstream.engine.tasks import Task, check_names, outcome, run_line
 from hopstream.errors import EngineError, MissingDependencyError, SettingsError, TaskTimeout
 
 LOOK_S = 0.05

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.checks import check_int
+from hopstream.engine.contract import Engine, Losses, OnDone
 from hopstream.engine.settings import MAX_WORKERS, EngineSettings
-from hopstream.engine.tasks import Engine, Losses, OnDone, Task, check_names, outcome, run_line
+from hopstream.engine.tasks import Task, check_names, outcome, run_line
 from hopstream.errors import EngineError, MissingDependencyError, TaskTimeout
 
 LOOK_S = 1.0

@@ -20,9 +20,9 @@ from hopstream.arrays import IntArray, write_text
 from hopstream.engine import Task, kind_of, open_engine
 from hopstream.engine.atomic_folder import WorkFolder, errors_named, open_work
 from hopstream.engine.folder_job import INPUT_ERRORS, close_folder, write_spec
+from hopstream.engine.job import Job, digest_of, job_digest
 from hopstream.engine.machine import watched
 from hopstream.engine.settings import Allotment, Needs, Progress, allot, no_progress
-from hopstream.engine.tasks import Job, digest_of, job_digest
 from hopstream.errors import NoRoomError, SettingsError
 from hopstream.export.export_folder import PARTIAL, REPEATS, SEEDS, STAGES, VALUES, ExportPlan, write_shard
 from hopstream.export.plan import starts_from_links

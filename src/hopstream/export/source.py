@@ -14,8 +14,8 @@ from pathlib import Path
 
 from hopstream.dataset.paths import MANIFEST
 from hopstream.engine.atomic_folder import WorkFolder
+from hopstream.engine.job import digest_of
 from hopstream.engine.settings import Progress, WorkSettings
-from hopstream.engine.tasks import digest_of
 from hopstream.errors import FormatError, SettingsError
 from hopstream.export.plan import op_name_of
 from hopstream.export.settings import ExportSettings

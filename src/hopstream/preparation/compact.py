@@ -25,8 +25,8 @@ from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.rows import DatasetRows, owners_of
 from hopstream.dataset.settings import Progress
 from hopstream.engine.atomic_folder import choice_before, errors_named
+from hopstream.engine.job import digest_of
 from hopstream.engine.settings import WorkOptions, WorkSettings
-from hopstream.engine.tasks import digest_of
 from hopstream.errors import SettingsError
 from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.dataset_job import DatasetTarget, OnEstimate

@@ -27,9 +27,10 @@ from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.engine import Task, kind_of
 from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.engine.folder_job import FolderJob, write_spec
+from hopstream.engine.job import Job
 from hopstream.engine.machine import peak_bytes
 from hopstream.engine.settings import Allotment, bytes_text, no_progress
-from hopstream.engine.tasks import Job, TaskFunction
+from hopstream.engine.tasks import TaskFunction
 from hopstream.graph.graph import GraphChecksums
 from hopstream.preparation.dataset_job_folder import DatasetJobFolder, DatasetJobSpec, empty_matrix
 from hopstream.preparation.halo.costs import HaloCosts

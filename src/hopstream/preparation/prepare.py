@@ -25,9 +25,9 @@ from hopstream.dataset.settings import PartitionOptions, PartitionSettings, Prog
 from hopstream.engine import Task, kind_of, open_engine, task
 from hopstream.engine.atomic_folder import WorkFolder, choice_before, errors_named
 from hopstream.engine.folder_job import INPUT_ERRORS
+from hopstream.engine.job import digest_of
 from hopstream.engine.machine import Machine, this_machine, watched
 from hopstream.engine.settings import Allotment, Choice, WorkSettings, allot, no_progress, settled
-from hopstream.engine.tasks import digest_of
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import ChunkEstimate, ChunkSpec

@@ -16,9 +16,9 @@ from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import ROOTS, part_folder
 from hopstream.engine import Progress, Task, kind_of, open_engine, task
 from hopstream.engine.atomic_folder import WorkFolder
+from hopstream.engine.job import DONE_FOLDER, digest_of, job_digest
 from hopstream.engine.machine import watched
 from hopstream.engine.settings import Needs, WorkerSettings, allot, bytes_text
-from hopstream.engine.tasks import DONE_FOLDER, digest_of, job_digest
 from hopstream.errors import ChecksumError, FormatError, SettingsError
 from hopstream.transfer.places import Place
 from hopstream.transfer.targets import Target, check_servers, ids_of

@@ -16,8 +16,8 @@ from hopstream.checks import known_names
 from hopstream.engine import Progress
 from hopstream.engine.atomic_folder import choice_before, open_work
 from hopstream.engine.folder_job import FolderJob, write_spec
+from hopstream.engine.job import Job, digest_of, file_states
 from hopstream.engine.settings import Allotment, Choice, WorkSettings, allot, bytes_text, no_progress
-from hopstream.engine.tasks import Job, digest_of, file_states
 from hopstream.errors import FormatError, SettingsError
 from hopstream.ingest.chunk_settings import ChunkSettings
 from hopstream.ingest.chunked.opening import METADATA

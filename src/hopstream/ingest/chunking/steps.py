@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from hopstream.arrays import Array, column_schema, write_text
 from hopstream.engine import Progress, Task, kind_of, task
-from hopstream.engine.tasks import Job
+from hopstream.engine.job import Job
 from hopstream.errors import SchemaError
 from hopstream.ingest.chunked.writing import (
     ChunkFile,

@@ -23,8 +23,8 @@ from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.dataset.stored_columns import MAX_SUM, check_time_schema, check_weight_schema, check_weight_total
 from hopstream.engine import Task, kind_of, task
 from hopstream.engine.atomic_folder import choice_before, errors_named
+from hopstream.engine.job import digest_of, file_states
 from hopstream.engine.settings import Choice, allot
-from hopstream.engine.tasks import digest_of, file_states
 from hopstream.graph.graph import ColumnSums, GraphChecksums
 from hopstream.ingest.chunked import ChunkedGraph, ragged_features
 from hopstream.ingest.source_paths import check_apart

@@ -29,8 +29,8 @@ from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.dataset.stored_columns import integers
 from hopstream.engine import Task, kind_of, task
 from hopstream.engine.atomic_folder import choice_before, hold
+from hopstream.engine.job import digest_of, file_states
 from hopstream.engine.settings import Choice, allot
-from hopstream.engine.tasks import digest_of, file_states
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import GraphChecksums
 from hopstream.ingest.source_paths import check_apart

@@ -1,0 +1,134 @@
+"""Remembers which tasks of a job are done, so that a job that was ended goes on.
+
+A job keeps a marker per task, ``done/<name>.json``, in its folder. A marker is written when its task has ended and says
+what came of it; a job that is started again skips the tasks that have one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hopstream.arrays import write_text
+from hopstream.engine.contract import Engine
+from hopstream.engine.settings import Progress, no_progress
+from hopstream.engine.tasks import Task, check_names
+from hopstream.errors import StateError
+
+JOB_FILE, DONE_FOLDER, OUTCOMES_FOLDER = "job.json", "done", "outcomes"
+FORMAT = 1
+
+
+def job_digest(folder: Path) -> str | None:
+    """The digest of the job whose folder this is, or None where it is no job's."""
+    try:
+        record = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return None
+    return str(record.get("digest"))
+
+
+def digest_of(value: Any) -> str:
+    """64 hexadecimal digits, the SHA-256 hash of a JSON value, such as all that decides over what a job makes."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """What tells that a file is another one than before, for ``digest_of``; files that are not there are left out."""
+    return [(str(path), s.st_size, s.st_mtime_ns) for path in paths if path.exists() for s in (path.stat(),)]
+
+
+class Job:
+    """Tasks in stages, each of which is done once.
+
+    One process at a time makes one in a folder; see ``engine.atomic_folder``.
+    """
+
+    def __init__(self, folder: Path, digest: str, engine: Engine, progress: Progress | None = None) -> None:
+        """Begin a job, or go on with the one that the folder holds.
+
+        Args:
+            folder: Where markers are kept; made where it is missing. All workers see it.
+            digest: Digest of all that decides over what the tasks make: source, settings, version of the format.
+            engine: What runs the tasks; it stays open.
+            progress: Called as ``progress(stage, done, total)`` in units of ``Task.size``, first with what was done
+                before.
+
+        Raises:
+            StateError: The folder holds a job of another digest (``job_digest`` tells; who knows that it can go removes
+                it).
+        """
+        self._folder, self._digest, self._engine = folder, digest, engine
+        self._progress = progress or no_progress
+        (folder / DONE_FOLDER).mkdir(parents=True, exist_ok=True)
+        self._check_digest()
+
+    def run(self, stage: str, tasks: Sequence[Task]) -> dict[str, Any]:
+        """Run those tasks of a stage that have not been done, each with the same arguments, before.
+
+        Returns:
+            The result of every task by its name, in the order of the tasks.
+
+        Raises:
+            HopstreamError: See ``Engine.map``.
+            OSError: Likewise; or a marker cannot be written.
+        """
+        check_names(tasks)
+        found = {task.name: self._done_before(task) for task in tasks}
+        results = {name: marker["result"] for name, marker in found.items() if marker is not None}
+        total = sum(task.size for task in tasks)
+        done = sum(task.size for task in tasks if task.name in results)
+        self._progress(stage, done, total)
+
+        def on_done(task: Task, result: Any) -> None:
+            nonlocal done
+            marker = {"digest": self._digest_of(task), "result": result}
+            write_text(self._marker(task), json.dumps(marker, allow_nan=False))
+            results[task.name] = result
+            done += task.size
+            self._progress(stage, done, total)
+
+        waiting = [task for task in tasks if task.name not in results]
+        if waiting:
+            self._engine.map(waiting, on_done, folder=self._folder / OUTCOMES_FOLDER)
+        return {task.name: results[task.name] for task in tasks}
+
+    def result_of(self, task: Task) -> Any:
+        """The result of a task that was done before, or None."""
+        marker = self._done_before(task)
+        return None if marker is None else marker["result"]
+
+    def forget(self, task: Task) -> None:
+        """Have a task run again, because what it made is not there any more."""
+        self._marker(task).unlink(missing_ok=True)
+
+    def _check_digest(self) -> None:
+        found = job_digest(self._folder)
+        if found is None and not any((self._folder / DONE_FOLDER).iterdir()):
+            write_text(self._folder / JOB_FILE, json.dumps({"format": FORMAT, "digest": self._digest}))
+        elif found != self._digest:
+            raise StateError(
+                f"{self._folder} holds the work of another job (digest {found}; this one has {self._digest}): its "
+                "source or settings were others; remove it, or choose another folder"
+            )
+
+    def _digest_of(self, task: Task) -> str:
+        return digest_of([self._digest, task.kind, task.args])
+
+    def _marker(self, task: Task) -> Path:
+        return self._folder / DONE_FOLDER / f"{task.name}.json"
+
+    def _done_before(self, task: Task) -> dict[str, Any] | None:
+        """The marker of a task, or None where it is missing, of other arguments, or was cut short by the machine."""
+        try:
+            marker = json.loads(self._marker(task).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        if not isinstance(marker, dict) or marker.get("digest") != self._digest_of(task) or "result" not in marker:
+            return None
+        return marker
