@@ -136,6 +136,9 @@ def test_delimiters_and_files_without_header(tables):
     graph = tables.read()
     assert column(graph, "film", "name") == ["A", "B"]
     assert pairs(graph) == [(2, 1)]
+    tables.write("USERS.TSV", USERS.replace(",", "\t"))
+    tables.nodes["user"]["files"] = "USERS.TSV"
+    assert tables.read().fingerprint() == graph.fingerprint()
 
 
 def test_several_files_are_read_in_their_order(tables):

@@ -20,7 +20,7 @@ from hopstream.ingest.tables import TableSettings, read_tables
 from tests.ingest.chunking.worlds import SMALL, make_world, tree_of
 
 KINDS = st.sampled_from(["int", "string", "mixed"])
-FORMATS = st.sampled_from(["csv", "gz", "parquet"])
+FORMATS = st.sampled_from(["csv", "gz", "parquet", "tsv"])
 
 
 def check_equal(source: Path, out: Path, **options: object) -> tuple[Graph, ChunkReport]:
@@ -110,3 +110,15 @@ def test_limits_of_any_size_give_the_same(tmp_path, monkeypatch):
     for number, limits in enumerate((plan.LIMITS, SMALL, replace(SMALL, block_rows=1, bucket_bytes=30))):
         monkeypatch.setattr(plan, "LIMITS", limits)
         check_equal(source, tmp_path / str(number), **options)
+
+
+@pytest.mark.parametrize("file_format", ["tsv"])
+def test_other_formats_give_what_csv_gives(tmp_path, monkeypatch, file_format):
+    monkeypatch.setattr(plan, "LIMITS", SMALL)
+    graphs = []
+    for number, name in enumerate(("csv", file_format)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        source = make_world(folder, 7, ("mixed", "int"), (name, name), (20, 9, 30), (False, False)).write()
+        graphs.append(check_equal(source, folder)[0].fingerprint())
+    assert graphs[0] == graphs[1]

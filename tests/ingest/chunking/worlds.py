@@ -46,7 +46,7 @@ class World:
         cuts = np.sort(self.rng.integers(0, num_rows + 1, num_files - 1)).tolist()
         names = []
         for number, (start, stop) in enumerate(zip([0, *cuts], [*cuts, num_rows], strict=True)):
-            suffix = {"csv": "csv", "gz": "csv.gz", "parquet": "parquet"}[file_format]
+            suffix = {"csv": "csv", "tsv": "tsv", "gz": "csv.gz", "parquet": "parquet"}[file_format]
             names.append(f"{name}-{number}.{suffix}")
             rows = {column: values[start:stop] for column, values in columns.items()}
             write_file(self.root / names[-1], rows, columns)
@@ -71,7 +71,7 @@ def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any
         pq.write_table(pa.table(arrays), path, row_group_size=4)
         return
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",")
     writer.writerow(rows)
     writer.writerows(
         ["" if cell is None else str(cell).lower() if isinstance(cell, bool) else cell for cell in row]

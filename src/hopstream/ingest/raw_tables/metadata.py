@@ -220,7 +220,7 @@ def _table_files(root: Path, fields: _Fields) -> TableFiles:
     if repeated:
         raise SchemaError(f"{fields.where}.files name {repeated[0]} twice")
     table_format = _table_format(fields, paths)
-    is_tab_separated = paths[0].name.endswith((".tsv", ".tsv.gz"))
+    is_tab_separated = paths[0].name.lower().endswith((".tsv", ".tsv.gz"))
     names = fields.texts("columns", None)
     delimiter = cast(str, fields.text("delimiter", "\t" if is_tab_separated else ","))
     if len(delimiter) != 1 or delimiter in '"\r\n':
