@@ -67,7 +67,7 @@ class Weights(NamedTuple):
         aliases: Alias tables of rows, uint64.
         orders: Positions by weight, uint32.
         weights: Weights, in the dtype of ``kind``.
-        kind: See ``stored_weights.weight_kind``.
+        kind: See ``weighted.weight_kind``.
     """
 
     sums: np.ndarray
