@@ -1,8 +1,7 @@
 """Reads the label nodes of anchors, from edges of the store or from a list of the user's.
 
-``LabelReader`` is what a loader asks; ``StoredLabels`` is one, and ``given_labels.GivenLabelReader`` is the other.
-
-Whatever form they are given in becomes one ragged row of keys per anchor, checked once; they travel to servers as that.
+``LabelReader`` is the interface that a loader calls; ``StoredLabels`` and ``GivenLabelReader`` have it. Labels that a
+user lists become one ragged row of keys per anchor, are checked once, and travel to servers in that form.
 """
 
 from __future__ import annotations
