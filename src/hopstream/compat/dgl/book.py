@@ -26,36 +26,51 @@ class PartMetadata(TypedDict):
     num_edges: int
 
 
-class _Ranges:
-    """The numbers of nodes, or of edges: of all types, or within a type."""
+class Ranges:
+    """The numbers of nodes, or of edges: over all types, or within a type.
+
+    Attributes:
+        what: ``node`` or ``edge``.
+        ids: Type to its id, ascending.
+        ranges: Type to int64[num_parts, 2], the numbers over all types that each part has of it.
+        typed: Type to int64[num_parts + 1], where each part's numbers within the type start.
+        all_types: int64[num_parts + 1], where each part's numbers over all types start.
+    """
 
     def __init__(self, what: str, ranges: Mapping[Any, Any], ids: Mapping[Any, int], num_parts: int) -> None:
+        """Read and check the ranges; raises ``SchemaError``."""
         self.what = what
-        by_id = sorted(ids, key=ids.__getitem__)
         if sorted(ids.values()) != list(range(len(ids))) or set(ranges) != set(ids):
             raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; got those of {list(ranges)}")
+        self.ids = {of: ids[of] for of in sorted(ids, key=ids.__getitem__)}
         self.ranges: dict[Any, IntArray] = {}
-        for of in by_id:
+        for of in self.ids:
             array = to_array(ranges[of], f"ranges of {of!r}")
             if array.shape != (num_parts, 2) or array.dtype.kind not in "iu":
                 raise SchemaError(
                     f"ranges of {of!r} are {array.dtype}{list(array.shape)}; wanted integers[{num_parts}, 2]"
                 )
             self.ranges[of] = array.astype(np.int64)
-        stacked = np.stack(list(self.ranges.values()), axis=1) if by_id else np.zeros((num_parts, 0, 2), np.int64)
+        stacked = np.stack(list(self.ranges.values()), axis=1) if ids else np.zeros((num_parts, 0, 2), np.int64)
         flat = stacked.reshape(-1, 2)
-        if (flat[:1, 0] != 0).any() or (flat[1:, 0] != flat[:-1, 1]).any() or (flat[:, 1] < flat[:, 0]).any():
-            raise SchemaError(f"ranges of {what}s do not go on from 0, by part, then by type: {flat[:20].tolist()}")
         self.starts, self.stops = flat[:, 0], flat[:, 1]
+        wanted = np.concatenate([[0], self.stops[:-1]])[: len(flat)]
+        wrong = np.flatnonzero((self.starts != wanted) | (self.stops < self.starts))
+        if len(wrong):
+            part, row = divmod(int(wrong[0]), len(ids))
+            raise SchemaError(
+                f"ranges of {what}s do not go on from 0, by part, then by type: part {part} has "
+                f"{flat[wrong[0]].tolist()} of {list(self.ids)[row]!r}, and {wanted[wrong[0]]} comes next"
+            )
         self.typed = {of: offsets_of(array[:, 1] - array[:, 0]) for of, array in self.ranges.items()}
-        ends = stacked[:, :, 1].max(axis=1) if by_id else np.zeros(num_parts, np.int64)
+        ends = stacked[:, :, 1].max(axis=1) if ids else np.zeros(num_parts, np.int64)
         self.all_types = np.concatenate([np.zeros(1, np.int64), ends])
 
     def offsets(self, of: Any) -> IntArray:
         """int64[num_parts + 1], where each part's numbers start: in a type, or over all where ``of`` is None."""
         return self.all_types if of is None else self.typed[of]
 
-    def check(self, ids: IntArray, of: Any) -> IntArray:
+    def _check(self, ids: IntArray, of: Any) -> IntArray:
         total = int(self.offsets(of)[-1])
         wrong = np.flatnonzero((ids < 0) | (ids >= total))
         if len(wrong):
@@ -66,12 +81,13 @@ class _Ranges:
         return ids
 
     def parts_of(self, ids: IntArray, of: Any) -> IntArray:
-        parts: IntArray = np.searchsorted(self.offsets(of)[1:], self.check(ids, of), side="right")
+        """The part of each number: in a type, or over all where ``of`` is None."""
+        parts: IntArray = np.searchsorted(self.offsets(of)[1:], self._check(ids, of), side="right")
         return parts
 
     def per_type(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
         """The type's id and the number in the type of numbers over all types."""
-        places = np.searchsorted(self.stops, self.check(numbers, None), side="right")
+        places = np.searchsorted(self.stops, self._check(numbers, None), side="right")
         parts, types = np.divmod(places, max(1, len(self.ranges)))
         offsets = np.stack(list(self.typed.values()), axis=1) if self.typed else np.zeros((1, 1), np.int64)
         return types, numbers - self.starts[places] + offsets[parts, types]
@@ -113,8 +129,8 @@ class RangePartitionBook:
             raise SettingsError(f"part_id is {part_id} of {num_parts} parts; parts are numbered 0..{num_parts - 1}")
         self._part_id = part_id
         self._num_parts = num_parts
-        self._nodes = _Ranges("node", node_map, ntypes, num_parts)
-        self._edges = _Ranges("edge", edge_map, etypes, num_parts)
+        self._nodes = Ranges("node", node_map, ntypes, num_parts)
+        self._edges = Ranges("edge", edge_map, etypes, num_parts)
 
     @property
     def partid(self) -> int:
@@ -151,7 +167,7 @@ class RangePartitionBook:
         """Where each edge type starts among the numbers of the part's own edges, and where the last one ends."""
         return self._local_offsets(self._edges)
 
-    def _local_offsets(self, of: _Ranges) -> list[int]:
+    def _local_offsets(self, of: Ranges) -> list[int]:
         sizes = [int(stop - start) for start, stop in (ranges[self._part_id] for ranges in of.ranges.values())]
         offsets: list[int] = offsets_of(np.array(sizes, np.int64)).tolist()
         return offsets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,10 +12,10 @@ import numpy as np
 from hopstream.arrays import Array, IntArray
 from hopstream.checks import read_integer
 from hopstream.compat.dgl.binary import read_tensor_file
-from hopstream.compat.dgl.book import RangePartitionBook
+from hopstream.compat.dgl.book import RangePartitionBook, Ranges
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, EID, NID, DGLGraph
-from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config, refuse_graphbolt
+from hopstream.compat.dgl.part_config import PartConfig, check_integers, label_of, read_config, refuse_graphbolt
 from hopstream.compat.dgl.tensors import to_tensor, to_tensors
 from hopstream.errors import FormatError
 from hopstream.schema import EdgeType
@@ -57,12 +56,10 @@ def load_partition(
     config, part_id = read_config(part_config), read_integer("part_id", part_id)
     graph = read_part_graph(config, part_id)
     check_own_edges(config, part_id, graph, may_lack=True)
-    node_feats, edge_feats = _feats(config, part_id) if load_feats else ({}, {})
+    given = ("node_feats", "edge_feats")
+    nodes, edges = (to_tensors(read_feats(config, part_id, what)) if load_feats else {} for what in given)
     book = _book(config, part_id)
-    return (
-        _as_dgl(graph), to_tensors(node_feats), to_tensors(edge_feats), book, config.graph_name, list(config.ntypes),
-        list(config.etypes),
-    )  # fmt: skip
+    return _as_dgl(graph), nodes, edges, book, config.graph_name, list(config.nodes.ids), list(config.edges.ids)
 
 
 def load_partition_feats(
@@ -85,8 +82,8 @@ def load_partition_feats(
         MissingDependencyError: torch is not installed.
     """
     config, part_id = read_config(part_config), read_integer("part_id", part_id)
-    nodes = to_tensors(read_node_feats(config, part_id)) if load_nodes else None
-    return nodes, to_tensors(read_edge_feats(config, part_id)) if load_edges else None
+    nodes = to_tensors(read_feats(config, part_id, "node_feats")) if load_nodes else None
+    return nodes, to_tensors(read_feats(config, part_id, "edge_feats")) if load_edges else None
 
 
 def load_partition_book(
@@ -99,11 +96,12 @@ def load_partition_book(
         UnknownNameError: There is no such part.
     """
     config = read_config(part_config)
-    return _book(config, part_id), config.graph_name, dict(config.ntypes), dict(config.etypes)
+    return _book(config, part_id), config.graph_name, dict(config.nodes.ids), dict(config.edges.ids)
 
 
 def _book(config: PartConfig, part: int) -> RangePartitionBook:
-    return RangePartitionBook(part, config.num_parts, config.node_map, config.edge_map, config.ntypes, config.etypes)
+    nodes, edges = config.nodes, config.edges
+    return RangePartitionBook(part, config.num_parts, nodes.ranges, edges.ranges, nodes.ids, edges.ids)
 
 
 def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
@@ -125,7 +123,7 @@ def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
             if name in data:
                 check_integers(path, name, data[name])
     own = graph.ndata[NID][graph.ndata["inner_node"].astype(bool)]
-    _check_own(path, config, part, ("nodes", own, config.node_map))
+    _check_own(path, config, part, config.nodes, own)
     return graph
 
 
@@ -144,7 +142,7 @@ def check_own_edges(config: PartConfig, part: int, graph: PlainGraph, *, may_lac
     path = config.file(part, "part_graph")
     own = graph.edata[EID][graph.edata["inner_edge"].astype(bool)]
     if config.halo_hops == 0:
-        number = sum(int(ranges[part, 1] - ranges[part, 0]) for ranges in config.edge_map.values())
+        number = int(np.diff(config.edges.all_types)[part])
         if may_lack and len(own) <= number:
             return
         if len(own) < number:
@@ -153,42 +151,61 @@ def check_own_edges(config: PartConfig, part: int, graph: PlainGraph, *, may_lac
                 "in no file, and the graph cannot be made again of them; call partition_graph with num_hops=1, or give "
                 "the graph itself to hopstream.write_parts"
             )
-    _check_own(path, config, part, ("edges", own, config.edge_map))
+    _check_own(path, config, part, config.edges, own)
 
 
-def _check_own(path: Path, config: PartConfig, part: int, said: tuple[str, Array, Mapping[Any, IntArray]]) -> None:
-    what, numbers, maps = said
-    ranges = np.array([ranges[part] for ranges in maps.values()], np.int64).reshape(-1, 2)
-    first, stop = (int(ranges[0, 0]), int(ranges[-1, 1])) if len(ranges) else (0, 0)  # a part's types follow each other
+def _check_own(path: Path, config: PartConfig, part: int, ranges: Ranges, numbers: Array) -> None:
+    first, stop = ranges.all_types[part : part + 2].tolist()
     own = np.sort(numbers)
-    if len(own) != stop - first or (len(own) and (own[0] != first or np.any(own[1:] != own[:-1] + 1))):
-        found = f"{len(own)} {what}, numbers {own[0]}..{own[-1]}," if len(own) else f"no {what}"
+    if not np.array_equal(own, np.arange(first, stop)):
+        found = f"{len(own)} {ranges.what}s, numbers {own[0]}..{own[-1]}," if len(own) else f"no {ranges.what}s"
         raise FormatError(
             f"{path} has {found} of its own, and {config.path} says that part {part} has {stop - first}, from {first} "
             "on; was a folder put in another's place?"
         )
 
 
-def read_node_feats(config: PartConfig, part: int, *, is_mapped: bool = False) -> dict[str, Array]:
-    """``type/name`` to the features of a part's nodes; older files leave the type out."""
-    feats = read_tensor_file(config.file(part, "node_feats"), is_mapped=is_mapped)
-    return {name if "/" in name else f"{DEFAULT_NTYPE}/{name}": array for name, array in feats.items()}
+def keys_beside(config: PartConfig, part: int, of: str | EdgeType) -> IntArray | None:
+    """The key of each of a part's own nodes or edges of a type; None where no file beside the graph says it.
+
+    Raises:
+        FormatError: ``orig_nids.dgl`` or ``orig_eids.dgl`` is damaged, or does not hold one for each.
+    """
+    ranges, name = (config.nodes, "orig_nids.dgl") if isinstance(of, str) else (config.edges, "orig_eids.dgl")
+    path, label = config.beside(part, name), label_of(of)
+    if not path.is_file():
+        return None
+    found = read_tensor_file(path)
+    keys = found.get(label, found.get(of[1]) if not isinstance(of, str) else None)
+    if keys is None:
+        raise FormatError(f"{path} has no {label!r}; it has {list(found)}")
+    check_integers(path, label, keys)
+    num_rows = int(np.diff(ranges.typed[of])[part])
+    if len(keys) != num_rows:
+        raise FormatError(f"{path} has {len(keys)} keys of {label}; the part has {num_rows}")
+    return keys.astype(np.int64)
 
 
-def read_edge_feats(config: PartConfig, part: int, *, is_mapped: bool = False) -> dict[str, Array]:
-    """``source:relation:destination/name`` to the features of a part's edges; older files leave the type out."""
-    feats = read_tensor_file(config.file(part, "edge_feats"), is_mapped=is_mapped)
-    label = etype_label(DEFAULT_ETYPE)
-    by_relation = {t[1]: etype_label(t) for t in config.etypes}
+def read_feats(config: PartConfig, part: int, what: str, *, is_mapped: bool = False) -> dict[str, Array]:
+    """``type/name`` to the features of what a part owns; older files leave the type out, or name the relation.
+
+    Args:
+        config: What the JSON file says.
+        part: The part.
+        what: ``node_feats``, or ``edge_feats``, whose types are ``source:relation:destination``.
+        is_mapped: The features are maps of the file.
+
+    Raises:
+        FormatError: The file is missing or damaged.
+    """
+    alone, labels = DEFAULT_NTYPE, dict[str, str]()
+    if what == "edge_feats":
+        alone, labels = label_of(DEFAULT_ETYPE), {t[1]: label_of(t) for t in config.edges.ids}
     found = {}
-    for name, array in feats.items():
+    for name, array in read_tensor_file(config.file(part, what), is_mapped=is_mapped).items():
         owner, slash, feature = name.partition("/")
-        found[f"{by_relation.get(owner, owner)}/{feature}" if slash else f"{label}/{name}"] = array
+        found[f"{labels.get(owner, owner)}/{feature}" if slash else f"{alone}/{name}"] = array
     return found
-
-
-def _feats(config: PartConfig, part: int) -> tuple[dict[str, Array], dict[str, Array]]:
-    return read_node_feats(config, part), read_edge_feats(config, part)
 
 
 def _as_dgl(graph: PlainGraph) -> Any:

@@ -6,18 +6,19 @@ Older files have end numbers in place of ranges, relations in place of edge type
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, write_text
+from hopstream.arrays import Array, write_text
+from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
 from hopstream.dataset.settings import MAX_PARTS
-from hopstream.errors import FormatError, SettingsError, UnknownNameError, quoted
+from hopstream.errors import FormatError, SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 
@@ -66,30 +67,22 @@ class PartConfig:
     Attributes:
         path: The JSON file, whose folder its paths are relative to.
         graph_name: The graph's name.
-        num_nodes: Nodes of all types.
-        num_edges: Edges of all types.
         part_method: How nodes were assigned.
         num_parts: Number of parts.
         halo_hops: How far halos reach.
-        node_map: Node type to int64[num_parts, 2], ranges of numbers over all types; types in the order of their ids.
-        edge_map: Edge type likewise.
-        ntypes: Node type to its id.
-        etypes: Edge type to its id.
+        nodes: Node types, their ids, and the numbers that each part has of them.
+        edges: The same of edge types.
         parts: For each part, what to its file: ``node_feats``, ``edge_feats``, ``part_graph``.
         ours: What stands under ``OURS``.
     """
 
     path: Path
     graph_name: str
-    num_nodes: int
-    num_edges: int
     part_method: str
     num_parts: int
     halo_hops: int
-    node_map: Mapping[str, IntArray]
-    edge_map: Mapping[EdgeType, IntArray]
-    ntypes: Mapping[str, int]
-    etypes: Mapping[EdgeType, int]
+    nodes: Ranges
+    edges: Ranges
     parts: tuple[Mapping[str, str], ...]
     ours: Mapping[str, Any] = field(default_factory=dict)
 
@@ -115,20 +108,21 @@ class PartConfig:
     def write(self) -> None:
         """Write the file, under another name first."""
         value = {
-            "graph_name": self.graph_name, "num_nodes": self.num_nodes, "num_edges": self.num_edges,
+            "graph_name": self.graph_name,
+            "num_nodes": int(self.nodes.all_types[-1]), "num_edges": int(self.edges.all_types[-1]),
             "part_method": self.part_method, "num_parts": self.num_parts, "halo_hops": self.halo_hops,
-            "node_map": {t: ranges.tolist() for t, ranges in self.node_map.items()},
-            "edge_map": {etype_label(t): ranges.tolist() for t, ranges in self.edge_map.items()},
-            "ntypes": dict(self.ntypes), "etypes": {etype_label(t): number for t, number in self.etypes.items()},
+            "node_map": {t: ranges.tolist() for t, ranges in self.nodes.ranges.items()},
+            "edge_map": {label_of(t): ranges.tolist() for t, ranges in self.edges.ranges.items()},
+            "ntypes": self.nodes.ids, "etypes": {label_of(t): number for t, number in self.edges.ids.items()},
             OURS: dict(self.ours),
             **{f"part-{part}": dict(files) for part, files in enumerate(self.parts)},
         }  # fmt: skip
         write_text(self.path, json.dumps(value, indent=4) + "\n")
 
 
-def etype_label(etype: EdgeType) -> str:
-    """An edge type as DGL writes it."""
-    return ":".join(etype)
+def label_of(of: str | EdgeType) -> str:
+    """A node type or an edge type as DGL writes it."""
+    return of if isinstance(of, str) else ":".join(of)
 
 
 def read_config(part_config: str | Path) -> PartConfig:
@@ -175,32 +169,27 @@ def _config(path: Path, value: dict[str, Any]) -> PartConfig:
     if isinstance(node_map, str) or isinstance(edge_map, str):
         raise FormatError(f"{path} names files with the part of each node; only ranges of numbers are read")
     node_map = node_map if isinstance(node_map, dict) else {DEFAULT_NTYPE: node_map}
-    edge_map = edge_map if isinstance(edge_map, dict) else {etype_label(DEFAULT_ETYPE): edge_map}
+    edge_map = edge_map if isinstance(edge_map, dict) else {label_of(DEFAULT_ETYPE): edge_map}
     ntypes = _ids(path, "ntypes", value.get("ntypes", {DEFAULT_NTYPE: 0}))
-    labels = _ids(path, "etypes", value.get("etypes", {etype_label(DEFAULT_ETYPE): 0}))
+    labels = _ids(path, "etypes", value.get("etypes", {label_of(DEFAULT_ETYPE): 0}))
     if edge_map.keys() != labels.keys() and len(edge_map) == len(labels) == 1:
         edge_map = {next(iter(labels)): next(iter(edge_map.values()))}
-    for what, ids, ranges in (("node", ntypes, node_map), ("edge", labels, edge_map)):
-        if sorted(ids.values()) != list(range(len(ids))) or ids.keys() != ranges.keys():
-            raise FormatError(f"{path} has {what} types {ids} and ranges of {list(ranges)}; wanted ids 0..n-1 and both")
     if not ntypes:
         raise FormatError(f"{path} has no node types; wanted one at least")
     named = _edge_types(path, labels, ntypes, parts)
     for label, etype in named.items():
         if not {etype[0], etype[2]} <= ntypes.keys() or list(named.values()).count(etype) > 1:
             raise FormatError(f"{path} has the edge type {label!r}, twice or of unknown nodes; known: {list(ntypes)}")
-    config = PartConfig(
-        path=path, graph_name=_text(path, value, "graph_name"), num_nodes=_number(path, value, "num_nodes"),
-        num_edges=_number(path, value, "num_edges"),
+    edge_ids = {named[t]: number for t, number in labels.items()}
+    edge_ranges = {named.get(t, t): ranges for t, ranges in edge_map.items()}
+    return PartConfig(
+        path=path, graph_name=_text(path, value, "graph_name"),
         part_method=_text(path, {"part_method": "", **value}, "part_method"),
-        num_parts=num_parts, halo_hops=_number(path, {"halo_hops": 1, **value}, "halo_hops"), ntypes=ntypes,
-        node_map={t: _ranges(path, t, node_map[t], num_parts) for t in ntypes},
-        edge_map={named[t]: _ranges(path, t, edge_map[t], num_parts) for t in labels},
-        etypes={named[t]: number for t, number in labels.items()}, parts=parts, ours=_ours(path, value.get(OURS, {})),
+        num_parts=num_parts, halo_hops=_number(path, {"halo_hops": 1, **value}, "halo_hops"),
+        nodes=_ranges(path, "node", node_map, ntypes, num_parts, _number(path, value, "num_nodes")),
+        edges=_ranges(path, "edge", edge_ranges, edge_ids, num_parts, _number(path, value, "num_edges")),
+        parts=parts, ours=_ours(path, value.get(OURS, {})),
     )  # fmt: skip
-    _check_sorted(path, "node_map", config.node_map, config.num_nodes)
-    _check_sorted(path, "edge_map", config.edge_map, config.num_edges)
-    return config
 
 
 def _number(path: Path, value: Mapping[str, Any], name: str) -> int:
@@ -252,31 +241,21 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def _ranges(path: Path, of: str, value: list[Any], num_parts: int) -> IntArray:
-    """int64[num_parts, 2]; older files have ends alone."""
+def _ranges(
+    path: Path, what: str, given: Mapping[Any, Any], ids: Mapping[Any, int], num_parts: int, total: int
+) -> Ranges:  # fmt: skip
+    """Ranges of nodes or edges by type; older files have the ends of ranges alone."""
+    ranges = dict(given)
+    for of, value in given.items():
+        if isinstance(value, list) and len(value) == num_parts and all(type(end) is int for end in value):
+            ranges[of] = [[first, stop] for first, stop in zip([0, *value], value, strict=False)]
     try:
-        array = np.array(value)
-    except ValueError:  # lists of several lengths
-        raise FormatError(f"{path} has no array as ranges of {of!r}; wanted {num_parts} pairs") from None
-    if array.shape == (num_parts,) and array.dtype.kind == "i":
-        array = np.stack([np.concatenate([[0], array[:-1]]), array], axis=1)
-    if array.shape != (num_parts, 2) or array.dtype.kind != "i":
-        raise FormatError(f"{path} has {array.dtype}{list(array.shape)} as ranges of {of!r}; wanted {num_parts} pairs")
-    return array.astype(np.int64)
-
-
-def _check_sorted(path: Path, name: str, ranges: Mapping[Any, IntArray], total: int) -> None:
-    """Numbers go up from part to part, and in a part from type to type, and none is left out."""
-    flat = np.stack(list(ranges.values()), axis=1).reshape(-1, 2) if ranges else np.empty((0, 2), np.int64)
-    wanted = np.concatenate([[0], flat[:, 1]])
-    wrong = np.flatnonzero((flat[:, 0] != wanted[:-1]) | (flat[:, 0] > flat[:, 1]))
-    where = f"; they end with {wanted[-1]}"
-    if len(wrong):
-        part, row = divmod(int(wrong[0]), len(ranges))
-        first, stop = flat[wrong[0]].tolist()
-        where = f"; part {part} has [{first}, {stop}] of {list(ranges)[row]!r}, and {wanted[wrong[0]]} comes next"
-    if len(wrong) or wanted[-1] != total:
-        raise FormatError(f"{path} has a {name} whose ranges do not go on from 0 to {total}{where}")
+        found = Ranges(what, ranges, ids, num_parts)
+    except SchemaError as error:
+        raise FormatError(f"{path}: {error}") from error
+    if found.all_types[-1] != total:
+        raise FormatError(f"{path} has num_{what}s {total}, and ranges of {what}s that end with {found.all_types[-1]}")
+    return found
 
 
 def _edge_types(
@@ -356,15 +335,3 @@ def _inside(path: Path, part: int, name: str) -> Path:
             "into it, and name them by paths from it"
         )
     return file
-
-
-def edge_type_reader(etypes: Mapping[EdgeType, int]) -> Callable[[str], EdgeType]:
-    """Reads labels of the edge types that are known."""
-    by_label = {etype_label(t): t for t in etypes}
-
-    def read(label: str) -> EdgeType:
-        if label not in by_label:
-            raise FormatError(f"edge type {label!r} is not known; known: {list(by_label)}")
-        return by_label[label]
-
-    return read

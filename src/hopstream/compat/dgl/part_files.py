@@ -19,7 +19,7 @@ from hopstream.compat.dgl.binary import Rows
 from hopstream.compat.dgl.convert import dgl_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
-from hopstream.compat.dgl.part_config import etype_label
+from hopstream.compat.dgl.part_config import label_of
 from hopstream.errors import SchemaError
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
 
@@ -137,9 +137,7 @@ def edge_data(source: PartSource, part: int) -> dict[str, Rows]:
     """``source:relation:destination/name`` to the data of a part's edges; an edge's trainer is its destination's."""
     _, names = dgl_names(source.schema)
     return {
-        f"{etype_label(names[t])}/{name}": rows
-        for t in source.schema.edges
-        for name, rows in source.edge_columns(part, t)
+        f"{label_of(names[t])}/{name}": rows for t in source.schema.edges for name, rows in source.edge_columns(part, t)
     }
 
 
@@ -176,7 +174,7 @@ def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
         (node_names[t], features, schema.splits.get(t, ())) for t, features in schema.nodes.items()
     ]
     owners += [
-        (etype_label(edge_names[t]), features, schema.edge_splits.get(t, ())) for t, features in schema.edges.items()
+        (label_of(edge_names[t]), features, schema.edge_splits.get(t, ())) for t, features in schema.edges.items()
     ]
     for owner, features, splits in owners:
         taken = {*map(mask_name, splits), *([TRAINER_ID] if has_trainers else [])}
@@ -193,7 +191,7 @@ def unsaid(source: PartSource) -> dict[str, Any]:
     """What the files do not say: which data are splits and booleans, and which edge types hold links to predict."""
     schema = source.schema
     node_names, edge_names = dgl_names(schema)
-    label = {t: etype_label(name) for t, name in edge_names.items()}
+    label = {t: label_of(name) for t, name in edge_names.items()}
     return {
         "splits": {node_names[t]: list(of) for t, of in schema.splits.items()},
         "edge_splits": {label[t]: list(of) for t, of in schema.edge_splits.items() if of},

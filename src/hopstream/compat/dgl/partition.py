@@ -16,6 +16,7 @@ from hopstream.assign.balance import NodeClasses
 from hopstream.assign.run import OwnersSource, assign_nodes, assign_owners
 from hopstream.checks import check_int, known_names, known_words
 from hopstream.compat.dgl.binary import write_tensor_file
+from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.convert import as_graph, dgl_names
 from hopstream.compat.dgl.graph_files import write_graph_file
 from hopstream.compat.dgl.in_memory import Partitioned
@@ -74,16 +75,14 @@ def write_part_files(
 
 def _config_of(source: PartSource, path: Path, part_method: str, graph_name: str) -> PartConfig:
     node_names, edge_names = dgl_names(source.schema)
-    node_ranges, edge_ranges = source.node_ranges, source.edge_ranges
+    nodes = {node_names[t]: source.node_ranges[t] for t in source.schema.nodes}
+    edges = {edge_names[t]: source.edge_ranges[t] for t in source.schema.edges}
+    num_parts = source.num_parts
     return PartConfig(
-        path=path, graph_name=graph_name, part_method=part_method, num_parts=source.num_parts,
-        num_nodes=sum(int((of[:, 1] - of[:, 0]).sum()) for of in node_ranges.values()), halo_hops=source.num_hops,
-        num_edges=sum(int((of[:, 1] - of[:, 0]).sum()) for of in edge_ranges.values()),
-        node_map={node_names[t]: node_ranges[t] for t in source.schema.nodes},
-        edge_map={edge_names[t]: edge_ranges[t] for t in source.schema.edges},
-        ntypes={node_names[t]: number for number, t in enumerate(source.schema.nodes)},
-        etypes={edge_names[t]: number for number, t in enumerate(source.schema.edges)},
-        parts=tuple({what: f"part{p}/{file}" for what, file in FILES.items()} for p in range(source.num_parts)),
+        path=path, graph_name=graph_name, part_method=part_method, num_parts=num_parts, halo_hops=source.num_hops,
+        nodes=Ranges("node", nodes, {t: number for number, t in enumerate(nodes)}, num_parts),
+        edges=Ranges("edge", edges, {t: number for number, t in enumerate(edges)}, num_parts),
+        parts=tuple({what: f"part{p}/{file}" for what, file in FILES.items()} for p in range(num_parts)),
         ours=unsaid(source),
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,22 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.dgl.binary import open_file, read_tensor_file
-from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
+from hopstream.compat.dgl.binary import open_file
+from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.convert import is_mask, our_names
 from hopstream.compat.dgl.graphs import EID, NID
-from hopstream.compat.dgl.loading import (
-    check_own_edges,
-    read_edge_feats,
-    read_node_feats,
-    read_part_graph,
-)
-from hopstream.compat.dgl.part_config import PartConfig, check_integers, edge_type_reader, etype_label, read_config
+from hopstream.compat.dgl.loading import check_own_edges, keys_beside, read_feats, read_part_graph
+from hopstream.compat.dgl.part_config import PartConfig, label_of, read_config
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.objects.attributes import MASKS
-from hopstream.schema import EdgeType
 
 Columns = dict[str, Array]
 
@@ -64,16 +58,15 @@ class _Reader:
 
     def __init__(self, config: PartConfig) -> None:
         self._config = config
-        book = RangePartitionBook(0, config.num_parts, config.node_map, config.edge_map, config.ntypes, config.etypes)
-        self._nodes, self._edges = book._nodes, book._edges
         for part in range(config.num_parts):
             self._check_size(part)
-        self._node_names, self._edge_names = our_names(config.ntypes, config.etypes)
-        self._keys = {t: np.full(self._nodes.typed[t][-1], -1, np.int64) for t in config.ntypes}
-        self._edge_keys = {t: np.full(self._edges.typed[t][-1], -1, np.int64) for t in config.etypes}
-        self._src = {t: np.full(len(of), -1, np.int64) for t, of in self._edge_keys.items()}
-        self._dst = {t: np.full(len(of), -1, np.int64) for t, of in self._edge_keys.items()}
-        self._pieces: dict[Any, dict[str, list[Array]]] = {t: {} for t in (*config.ntypes, *config.etypes)}
+        self._typed: dict[Any, IntArray] = {**config.nodes.typed, **config.edges.typed}
+        self._types = {label_of(of): of for of in self._typed}
+        node_names, edge_names = our_names(config.nodes.ids, config.edges.ids)
+        self._names: dict[Any, Any] = {**node_names, **edge_names}
+        self._keys: dict[Any, IntArray] = {of: np.full(n[-1], -1, np.int64) for of, n in self._typed.items()}
+        self._ends = {t: np.full((2, config.edges.typed[t][-1]), -1, np.int64) for t in config.edges.ids}
+        self._pieces: dict[Any, dict[str, list[Array]]] = {of: {} for of in self._typed}
 
     def _check_size(self, part: int) -> None:
         """Compare what the JSON file says with the part's file before memory is taken for it.
@@ -83,81 +76,71 @@ class _Reader:
         path = self._config.file(part, "part_graph")
         with open_file(path, "the graph of a part") as file:
             num_bytes = os.fstat(file.fileno()).st_size
-        for what, of in (("nodes", self._nodes), ("edges", self._edges)):
-            number = sum(int(offsets[part + 1] - offsets[part]) for offsets in of.typed.values())
+        for of in (self._config.nodes, self._config.edges):
+            number, what = int(np.diff(of.all_types)[part]), f"{of.what}s"
             if 2 * number > num_bytes:
                 self._refuse(part, f"has {number} {what} by the JSON file, and {path} does not hold {what} so many")
 
     def take_nodes(self, part: int) -> None:
         graph = read_part_graph(self._config, part)
         inner = np.flatnonzero(graph.ndata["inner_node"])
-        types, numbers = self._per_type(part, self._nodes, graph.ndata[NID][inner])
-        for row, (ntype, keys) in enumerate(self._keys.items()):
-            mine = types == row
-            place = (self._nodes.typed[ntype][part], inner[mine], graph.ndata.get("orig_id"))
-            keys[numbers[mine]] = self._old_of(part, ntype, numbers[mine], place)
-        self._take_features(part, read_node_feats(self._config, part), lambda label: label, self._nodes.typed)
+        self._take_own(part, self._config.nodes, inner, graph.ndata[NID], graph.ndata.get("orig_id"))
+        self._take_features(part, self._config.nodes, "node_feats")
 
     def take_edges(self, part: int) -> None:
-        graph = read_part_graph(self._config, part)
+        graph, (nodes, edges) = read_part_graph(self._config, part), (self._config.nodes, self._config.edges)
         check_own_edges(self._config, part, graph)
         inner = np.flatnonzero(graph.edata["inner_edge"])
-        types, numbers = self._per_type(part, self._edges, graph.edata[EID][inner])
-        ends = [graph.ndata[NID][end[inner]] for end in (graph.src, graph.dst)]
-        (src_types, src), (dst_types, dst) = (self._per_type(part, self._nodes, end) for end in ends)
-        ntypes = self._config.ntypes
-        for row, (etype, keys) in enumerate(self._edge_keys.items()):
-            mine = types == row
-            for found, of in ((src_types, etype[0]), (dst_types, etype[2])):
-                if (found[mine] != ntypes[of]).any():
+        own = self._take_own(part, edges, inner, graph.edata[EID], graph.edata.get("orig_id"))
+        for side, end in enumerate((graph.src, graph.dst)):
+            types, ends = self._per_type(part, nodes, graph.ndata[NID][end[inner]])
+            for etype, (mine, numbers) in own.items():
+                ntype = etype[2 * side]
+                if (types[mine] != nodes.ids[ntype]).any():
                     self._refuse(part, f"has edges of {etype} that join other node types")
-            place = (self._edges.typed[etype][part], inner[mine], graph.edata.get("orig_id"))
-            keys[numbers[mine]] = self._old_of(part, etype, numbers[mine], place)
-            self._src[etype][numbers[mine]] = self._keys[etype[0]][src[mine]]
-            self._dst[etype][numbers[mine]] = self._keys[etype[2]][dst[mine]]
-        read = edge_type_reader(self._config.etypes)
-        self._take_features(part, read_edge_feats(self._config, part), read, self._edges.typed)
+                self._ends[etype][side, numbers] = self._keys[ntype][ends[mine]]
+        self._take_features(part, edges, "edge_feats")
 
-    def _per_type(self, part: int, of: _Ranges, numbers: Array) -> tuple[IntArray, IntArray]:
+    def _take_own(
+        self, part: int, ranges: Ranges, inner: IntArray, numbers: Array, orig: Array | None
+    ) -> dict[Any, tuple[NDArray[np.bool_], IntArray]]:
+        """Take the keys of a part's own nodes or edges: as the graph says, or a file beside it, or their numbers.
+
+        Returns:
+            Type to which of ``inner`` are of it, and their numbers in it.
+        """
+        types, in_type = self._per_type(part, ranges, numbers[inner])
+        own = {}
+        for of, number in ranges.ids.items():
+            mine = types == number
+            keys = found = in_type[mine]
+            if orig is not None:
+                keys = orig[inner[mine]]
+            elif (beside := keys_beside(self._config, part, of)) is not None:
+                keys = beside[found - ranges.typed[of][part]]
+            self._keys[of][found] = keys
+            own[of] = (mine, found)
+        return own
+
+    def _per_type(self, part: int, ranges: Ranges, numbers: Array) -> tuple[IntArray, IntArray]:
         try:
-            return of.per_type(numbers.astype(np.int64))
+            return ranges.per_type(numbers.astype(np.int64))
         except IdRangeError as error:
             self._refuse(part, f"has numbers that the JSON file does not know: {error}")
 
-    def _old_of(
-        self, part: int, of: str | EdgeType, numbers: IntArray, place: tuple[int, IntArray, Array | None]
-    ) -> IntArray:
-        """The keys of some numbers of a type: what the graph says, or a file beside it, or the numbers themselves."""
-        first, places, orig = place
-        if orig is not None:
-            return orig[places].astype(np.int64)
-        name, label = ("orig_nids.dgl", of) if isinstance(of, str) else ("orig_eids.dgl", etype_label(of))
-        path = self._config.beside(part, name)
-        if not path.is_file():
-            return numbers
-        found = read_tensor_file(path)
-        old = found.get(label, found.get(of[1]) if not isinstance(of, str) else None)
-        if old is None or not old.ndim or len(old) != len(numbers):
-            self._refuse(part, f"has {len(numbers)} of {label}, and {path.name} other ones")
-        check_integers(path, label, old)
-        return old[numbers - first].astype(np.int64)
-
-    def _take_features(
-        self, part: int, feats: Mapping[str, Array], read: Callable[[str], Any], typed: Mapping[Any, IntArray]
-    ) -> None:
+    def _take_features(self, part: int, ranges: Ranges, what: str) -> None:
         """Put the rows of a part where they belong, in the order of numbers."""
-        missing = {of: set(self._pieces[of]) for of in typed if len(np.unique(typed[of][part : part + 2])) > 1}
-        for label, array in feats.items():
+        sizes = {of: int(np.diff(ranges.typed[of])[part]) for of in ranges.ids}
+        missing = {of: set(self._pieces[of]) for of, size in sizes.items() if size}
+        for label, array in read_feats(self._config, part, what).items():
             owner, _, name = label.partition("/")
-            of = read(owner)
-            if of not in typed:
-                self._refuse(part, f"has data {label!r} of a type that is not known; known: {list(typed)}")
+            of = self._types.get(owner)
+            if of not in sizes:
+                self._refuse(part, f"has data {label!r} of a type that is not known; known: {list(sizes)}")
             missing.get(of, set()).discard(name)
-            offsets = typed[of]
-            first, stop = offsets[part : part + 2].tolist()
-            if not array.ndim or len(array) != stop - first:
-                self._refuse(part, f"has {label!r} of shape {list(array.shape)} for {stop - first} rows")
-            if name not in self._pieces[of] and first:
+            if not array.ndim or len(array) != sizes[of]:
+                self._refuse(part, f"has {label!r} of shape {list(array.shape)} for {sizes[of]} rows")
+            if name not in self._pieces[of] and ranges.typed[of][part]:
                 self._refuse(part, f"has {label!r}, and parts before it do not")
             pieces = self._pieces[of].setdefault(name, [])
             if pieces and (pieces[0].shape[1:] != array.shape[1:] or pieces[0].dtype != array.dtype):
@@ -170,81 +153,77 @@ class _Reader:
     def _refuse(self, part: int, what: str) -> NoReturn:
         raise FormatError(f"part {part} of {self._config.path} {what}")
 
+    def _type(self, label: str) -> Any:
+        if label not in self._types:
+            raise FormatError(f"{self._config.path} has no type {label!r}; it has {list(self._types)}")
+        return self._types[label]
+
     def owners(self) -> dict[str, NDArray[np.int32]]:
         owners: dict[str, NDArray[np.int32]] = {}
-        for ntype, keys in self._keys.items():
-            owner = np.empty(len(keys), np.int32)
-            owner[keys] = np.repeat(np.arange(self._config.num_parts), np.diff(self._nodes.typed[ntype]))
-            owners[self._node_names[ntype]] = owner
+        for ntype, offsets in self._config.nodes.typed.items():
+            owner = np.empty(offsets[-1], np.int32)
+            owner[self._keys[ntype]] = np.repeat(np.arange(self._config.num_parts), np.diff(offsets))
+            owners[self._names[ntype]] = owner
         return owners
 
     def graph(self) -> Graph:
-        for of, keys in (*self._keys.items(), *self._edge_keys.items()):
+        for of, keys in self._keys.items():
             if not np.array_equal(np.sort(keys), np.arange(len(keys))):
                 raise FormatError(f"{self._config.path} has parts whose orig_id of {of!r} are not 0..{len(keys) - 1}")
-        self._features: dict[Any, Columns] = {
-            of: {name: np.concatenate(pieces) for name, pieces in columns.items()}
-            for of, columns in self._pieces.items()
-        }
-        ours = self._config.ours
-        splits = {t: self._splits(t, t, ours.get("splits")) for t in self._keys}
-        edge_splits = {t: self._splits(t, etype_label(t), ours.get("edge_splits")) for t in self._edge_keys}
-        read = edge_type_reader(self._config.etypes)
+        features: dict[Any, Columns] = {}
+        splits: dict[Any, dict[str, IntArray]] = {}
+        for of, columns in self._pieces.items():
+            features[of], splits[of] = self._columns_and_splits(of, columns)
+        nodes, edges, names = self._config.nodes.ids, self._config.edges.ids, self._names
         return Graph(
-            nodes={
-                self._node_names[t]: NodeTable(num_nodes=len(keys), features=self._columns(t, t, splits[t]))
-                for t, keys in self._keys.items()
-            },
+            nodes={names[t]: NodeTable(num_nodes=len(self._keys[t]), features=features[t]) for t in nodes},
             edges={
-                self._edge_names[t]: EdgeTable(
-                    src_keys=_by_key(self._src[t], keys), dst_keys=_by_key(self._dst[t], keys),
-                    features=self._columns(t, etype_label(t), edge_splits[t]),
+                names[t]: EdgeTable(
+                    src_keys=self._by_key(t, self._ends[t][0]), dst_keys=self._by_key(t, self._ends[t][1]),
+                    features=features[t],
                 )
-                for t, keys in self._edge_keys.items()
+                for t in edges
             },
-            splits={self._node_names[t]: self._split_keys(t, names) for t, names in splits.items() if names},
-            edge_splits={self._edge_names[t]: self._split_keys(t, names) for t, names in edge_splits.items() if names},
+            splits={names[t]: splits[t] for t in nodes if splits[t]},
+            edge_splits={names[t]: splits[t] for t in edges if splits[t]},
             label_types={
-                self._edge_names[read(label)]: tuple(self._edge_names[read(other)] for other in of)
-                for label, of in ours.get("label_types", {}).items()
+                names[self._type(label)]: tuple(names[self._type(other)] for other in of)
+                for label, of in self._config.ours.get("label_types", {}).items()
             },
         ).check()  # fmt: skip
 
-    def _splits(self, of: Any, label: str, said: Mapping[str, Iterable[str]] | None) -> dict[str, str]:
-        """Split name to the data that say who is in it."""
-        columns = self._features[of]
+    def _columns_and_splits(self, of: Any, pieces: Mapping[str, list[Array]]) -> tuple[Columns, dict[str, IntArray]]:
+        """The features of a type, and the keys of its splits, by key."""
+        ours, label = self._config.ours, label_of(of)
+        columns = {name: np.concatenate(arrays) for name, arrays in pieces.items()}
+        said = ours.get("splits" if isinstance(of, str) else "edge_splits")
         if said is None:
-            return {MASKS[name]: name for name, column in columns.items() if is_mask(name, column)}
-        names = {split: mask_name(split) for split in said.get(label, ())}
-        missing = [name for name in names.values() if name not in columns]
-        if missing:
-            raise FormatError(f"{self._config.path} has a split of {label} without data {missing[0]!r}")
-        for name in names.values():
-            if columns[name].ndim != 1:
-                raise FormatError(
-                    f"{self._config.path} has a split of {label}, whose {name!r} has {list(columns[name].shape[1:])} "
-                    "values in a row; wanted one"
-                )
-        return names
-
-    def _columns(self, of: Any, label: str, splits: Mapping[str, str]) -> Columns:
-        ours = self._config.ours
-        left_out = {*splits.values(), *([TRAINER_ID] if ours.get("has_trainers") else [])}
-        keys = self._keys.get(of) if isinstance(of, str) else self._edge_keys[of]
+            masks = {MASKS[name]: name for name, column in columns.items() if is_mask(name, column)}
+        else:
+            masks = {split: mask_name(split) for split in said.get(label, ())}
+        splits = {split: np.sort(self._keys[of][self._mask(label, columns, name)]) for split, name in masks.items()}
+        left_out = {*masks.values(), *([TRAINER_ID] if ours.get("has_trainers") else [])}
         booleans = set(ours.get("booleans", ()))
         return {
-            name: _by_key(column.astype(bool) if f"{label}/{name}" in booleans else column, keys)
-            for name, column in self._features[of].items()
+            name: self._by_key(of, column.astype(bool) if f"{label}/{name}" in booleans else column)
+            for name, column in columns.items()
             if name not in left_out
-        }
+        }, splits
 
-    def _split_keys(self, of: Any, names: Mapping[str, str]) -> dict[str, IntArray]:
-        keys = self._keys[of] if isinstance(of, str) else self._edge_keys[of]
-        return {split: np.sort(keys[self._features[of][name] != 0]) for split, name in names.items()}
+    def _mask(self, label: str, columns: Columns, name: str) -> NDArray[np.bool_]:
+        """Who is in a split, by number."""
+        if name not in columns:
+            raise FormatError(f"{self._config.path} has a split of {label} without data {name!r}")
+        if columns[name].ndim != 1:
+            raise FormatError(
+                f"{self._config.path} has a split of {label}, whose {name!r} has {list(columns[name].shape[1:])} "
+                "values in a row; wanted one"
+            )
+        is_within: NDArray[np.bool_] = columns[name] != 0
+        return is_within
 
-
-def _by_key(column: Array, keys: Any) -> Array:
-    """Rows in the order of keys."""
-    found = np.empty_like(column)
-    found[keys] = column
-    return found
+    def _by_key(self, of: Any, column: Array) -> Array:
+        """Rows in the order of keys."""
+        found = np.empty_like(column)
+        found[self._keys[of]] = column
+        return found

@@ -12,23 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.assign.owners import read_owners
-from hopstream.compat.dgl.binary import read_tensor_file
-from hopstream.compat.dgl.book import RangePartitionBook, _Ranges
+from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.convert import our_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
-from hopstream.compat.dgl.loading import read_part_graph
-from hopstream.compat.dgl.part_config import PartConfig, check_integers, etype_label, read_config
+from hopstream.compat.dgl.loading import keys_beside, read_part_graph
+from hopstream.compat.dgl.part_config import PartConfig, label_of, read_config
 from hopstream.compat.dgl.verifying_data import UNKNOWN, DataCheck, HeldEdges, HeldRows, compare_edges
 from hopstream.errors import FormatError, HopstreamError, IdRangeError
 from hopstream.preparation.audit.reference import Against, Reference, open_reference
-from hopstream.preparation.audit.report import Findings, VerifyReport
+from hopstream.preparation.audit.report import Findings, Kind, VerifyReport
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 
@@ -36,6 +36,8 @@ MAX_EDGES = 1 << 22
 MAX_FINDINGS = 100
 MAX_PARTS_AT_ONCE = 64
 """Each has two files open."""
+OF_EDGES: tuple[Kind, ...] = ("edges", "ownership", "features")
+"""What is checked of edges by their keys."""
 
 
 def verify_part_files(
@@ -92,11 +94,8 @@ class _Verification:
     reference: Reference
     owners: Mapping[str, NDArray[np.int32]]
     findings: Findings
-    nodes: _Ranges = field(init=False)
-    edges: _Ranges = field(init=False)
-    node_names: dict[str, str] = field(default_factory=dict)
-    """Node type of the files to that of the source, for those that both have in the same number."""
-    edge_names: dict[EdgeType, EdgeType] = field(default_factory=dict)
+    names: dict[Any, Any] = field(default_factory=dict)
+    """Node or edge type of the files to that of the source, for those that both have in the same number."""
     keys: dict[str, IntArray] = field(default_factory=dict)
     """Node type of the files to int64[num_nodes], the key of each number of the type."""
     num_edges: dict[int, int] = field(default_factory=dict)
@@ -104,10 +103,11 @@ class _Verification:
 
     def run(self, max_edges: int) -> None:
         config = self.config
-        book = RangePartitionBook(0, config.num_parts, config.node_map, config.edge_map, config.ntypes, config.etypes)
-        self.nodes, self.edges = book._nodes, book._edges
-        self._match_types()
-        self.keys = {t: np.full(int(self.nodes.typed[t][-1]), UNKNOWN, np.int64) for t in self.node_names}
+        self._match_types(config.nodes, self.reference.num_nodes)
+        self._match_types(config.edges, self.reference.num_edges)
+        self.keys = {
+            t: np.full(config.nodes.typed[t][-1], UNKNOWN, np.int64) for t in config.nodes.ids if t in self.names
+        }
         for part in range(config.num_parts):
             local = self._open(part, is_first=True)
             if local is not None:
@@ -121,45 +121,38 @@ class _Verification:
             for local in opened:
                 self._check_around(local, node_keys[local.part])
             data = DataCheck(config, self.reference, self.findings, [local.part for local in opened])
-            for ntype, name in self.node_names.items():
-                data.check(ntype, name, [self._node_rows(ntype, local.part) for local in opened])
-            for etype, edge_name in self.edge_names.items():
-                held = [self._held_edges(etype, local, node_keys[local.part]) for local in opened]
+            for of, name in self.names.items():
+                if isinstance(of, str):
+                    data.check(of, name, [self._node_rows(of, local.part) for local in opened])
+                    continue
+                held = [self._held_edges(of, local, node_keys[local.part]) for local in opened]
                 known = [edges for edges in held if edges is not None]
-                src_owner = None if self.config.halo_hops else self.owners[edge_name[0]]
-                owners = (src_owner, self.owners[edge_name[2]])
-                compare_edges(self.reference, edge_name, known, owners, self.findings)
-                rows = [self._edge_rows(etype, local, edges) for local, edges in zip(opened, held, strict=True)]
-                data.check(etype, edge_name, rows)
-            data.check_labels(self.node_names, self.edge_names)
+                src_owner = None if self.config.halo_hops else self.owners[name[0]]
+                compare_edges(self.reference, name, known, (src_owner, self.owners[name[2]]), self.findings)
+                rows = [self._edge_rows(of, local, edges) for local, edges in zip(opened, held, strict=True)]
+                data.check(of, name, rows)
+            data.check_labels(self.names)
 
-    def _match_types(self) -> None:
+    def _match_types(self, ranges: Ranges, num_rows: Mapping[Any, int]) -> None:
         """Find each type in the source; tell of those that one of them lacks, or has in another number."""
-        reference, findings = self.reference, self.findings
-        node_names, edge_names = our_names(self.config.ntypes, self.config.etypes)
-        for ntype in self.config.ntypes:
-            name = ntype if ntype in reference.num_nodes else node_names[ntype]
-            if self._is_same(ntype, int(self.nodes.typed[ntype][-1]), reference.num_nodes.get(name)):
-                self.node_names[ntype] = name
-        for etype in self.config.etypes:
-            edge_name = etype if etype in reference.num_edges else edge_names[etype]
-            label = etype_label(etype)
-            if self._is_same(label, int(self.edges.typed[etype][-1]), reference.num_edges.get(edge_name)):
-                self.edge_names[etype] = edge_name
-        nodes, edges = {*node_names, *node_names.values()}, {*edge_names, *edge_names.values()}
-        for name in reference.num_nodes:
-            findings.checked("schema")
-            findings.add("schema", name, "is a type of the source alone", name not in nodes)
-        for edge_name in reference.num_edges:
-            findings.checked("schema")
-            findings.add("schema", etype_label(edge_name), "is a type of the source alone", edge_name not in edges)
-
-    def _is_same(self, label: str, got: int, want: int | None) -> bool:
-        what = "is a type of the parts alone" if want is None else f"has {got} rows; the source has {want}"
-        self.findings.add("schema", label, what, got != want)
-        if got != want and want is not None:
-            self.findings.skip("features", f"{label} has {got} rows and the source {want}, so they are not compared")
-        return got == want
+        names: dict[Any, Any] = {}
+        for called in our_names(self.config.nodes.ids, self.config.edges.ids):
+            names |= called
+        for of, offsets in ranges.typed.items():
+            name = of if of in num_rows else names[of]
+            label, got, want = label_of(of), int(offsets[-1]), num_rows.get(name)
+            if got == want:
+                self.names[of] = name
+                continue
+            what = "is a type of the parts alone" if want is None else f"has {got} rows; the source has {want}"
+            self.findings.add("schema", label, what)
+            if want is not None:
+                why = f"{label} has {got} rows and the source {want}, so they are not compared"
+                self.findings.skip("features", why)
+        for name in num_rows:
+            self.findings.checked("schema")
+            if name not in ranges.ids and name not in {names[of] for of in ranges.ids}:
+                self.findings.add("schema", label_of(name), "is a type of the source alone")
 
     def _open(self, part: int, *, is_first: bool = False) -> _Local | None:
         """The graph of a part; tells, the first time, why it cannot be used."""
@@ -169,8 +162,8 @@ class _Verification:
         self.findings.checked("files", int(is_first))
         try:
             graph = read_part_graph(self.config, part)
-            node_types, node_numbers = self.nodes.per_type(graph.ndata[NID].astype(np.int64))
-            edge_types, edge_numbers = self.edges.per_type(graph.edata[EID].astype(np.int64))
+            node_types, node_numbers = self.config.nodes.per_type(graph.ndata[NID].astype(np.int64))
+            edge_types, edge_numbers = self.config.edges.per_type(graph.edata[EID].astype(np.int64))
         except (FormatError, IdRangeError) as error:
             self.findings.add("files", where, self._told(error, where))
             return None
@@ -184,16 +177,12 @@ class _Verification:
 
     def _take_keys(self, local: _Local) -> None:
         """Note the key of each node that a part owns."""
-        inner = local.graph.ndata["inner_node"] != 0
-        for row, ntype in enumerate(self.config.ntypes):
-            if ntype in self.keys:
-                places = np.flatnonzero(inner & (local.node_types == row))
-                rows = local.node_numbers[places] - self.nodes.typed[ntype][local.part]
-                keys = self._keys_of_rows(local, ntype, rows, places)
-                if keys is not None:
-                    limit = self.reference.num_nodes[self.node_names[ntype]]
-                    keys = self._in_range(keys, limit, f"{local.where} {ntype}")
-                    self.keys[ntype][local.node_numbers[places]] = keys
+        inner, nodes = local.graph.ndata["inner_node"] != 0, self.config.nodes
+        for ntype, known in self.keys.items():
+            places = np.flatnonzero(inner & (local.node_types == nodes.ids[ntype]))
+            keys = self._keys_of_rows(local, ntype, local.node_numbers[places] - nodes.typed[ntype][local.part], places)
+            if keys is not None:
+                known[local.node_numbers[places]] = self._in_range(keys, len(known), f"{local.where} {ntype}")
 
     def _keys_of_rows(
         self, local: _Local, of: str | EdgeType, rows: IntArray, places: IntArray
@@ -204,45 +193,28 @@ class _Verification:
         if not len(rows):
             return np.empty(0, np.int64)
         where = str(Path(local.where).with_name("orig_nids.dgl" if isinstance(of, str) else "orig_eids.dgl"))
-        beside = self._keys_beside(local, of, where, may_lack=of_graph is not None)
+        try:
+            beside = keys_beside(self.config, local.part, of)
+        except FormatError as error:
+            self.findings.add("files", where, self._told(error, where))
+            return of_graph
         if beside is None:
+            if of_graph is None:
+                why = f"{local.where} has no orig_id, and there is no {where}: nobody knows the keys of {label_of(of)}"
+                self.findings.skip(("nodes", "features") if isinstance(of, str) else OF_EDGES, why)
             return of_graph
         is_own = (rows >= 0) & (rows < len(beside))
         if of_graph is not None:
             own = rows[is_own]
             wrong = own[beside[own] != of_graph[is_own]]
             told = (f"row {row} ({beside[row]})" for row in wrong)
-            self.findings.add("files", where, f"has other keys of {_label(of)} than the graph", len(wrong), told)
+            self.findings.add("files", where, f"has other keys of {label_of(of)} than the graph", len(wrong), told)
             return of_graph
         if not is_own.all():
             told = (f"row {row}" for row in rows[~is_own][:9])
-            self.findings.add("files", where, f"lacks keys of {_label(of)} that the graph has", sum(~is_own), told)
+            self.findings.add("files", where, f"lacks keys of {label_of(of)} that the graph has", sum(~is_own), told)
             return None
         return beside[rows]
-
-    def _keys_beside(self, local: _Local, of: str | EdgeType, where: str, *, may_lack: bool) -> IntArray | None:
-        """Keys of a type, by row of the part, as the file beside the part's graph says; None where it does not."""
-        path = self.config.file(local.part, "part_graph").with_name(Path(where).name)
-        if not path.is_file():
-            if not may_lack:
-                why = f"{local.where} has no orig_id, and there is no {where}: nobody knows the keys of {_label(of)}"
-                of_nodes = isinstance(of, str)
-                self.findings.skip(("nodes", "features") if of_nodes else ("edges", "ownership", "features"), why)
-            return None
-        ranges = self.nodes if isinstance(of, str) else self.edges
-        num_rows = int(np.diff(ranges.typed[of])[local.part])
-        try:
-            found = read_tensor_file(path)
-            keys = found.get(_label(of), found.get(of[1]) if not isinstance(of, str) else None)
-            if keys is None:
-                raise FormatError(f"{path} has no {_label(of)!r}; it has {list(found)}")
-            check_integers(path, _label(of), keys)
-            if len(keys) != num_rows:
-                raise FormatError(f"{path} has {len(keys)} keys of {_label(of)}; the part has {num_rows}")
-        except FormatError as error:
-            self.findings.add("files", where, self._told(error, where))
-            return None
-        return keys.astype(np.int64)
 
     def _in_range(self, keys: IntArray, limit: int, where: str) -> IntArray:
         """Keys, ``UNKNOWN`` in place of those that nothing has; tells of these."""
@@ -255,8 +227,8 @@ class _Verification:
 
     def _check_keys(self, ntype: str) -> None:
         """Every node is in one part, and in the one that the folder of owners names."""
-        keys, owner, findings = self.keys[ntype], self.owners[self.node_names[ntype]], self.findings
-        parts = np.repeat(np.arange(self.config.num_parts), np.diff(self.nodes.typed[ntype]))
+        keys, owner, findings = self.keys[ntype], self.owners[self.names[ntype]], self.findings
+        parts = np.repeat(np.arange(self.config.num_parts), np.diff(self.config.nodes.typed[ntype]))
         places = np.flatnonzero(keys != UNKNOWN)
         found, parts_of_found = keys[places], parts[places]
         findings.checked("nodes", len(found))
@@ -287,8 +259,8 @@ class _Verification:
     def _check_around(self, local: _Local, node_keys: IntArray) -> None:
         """What the graph says of its nodes and edges, its own and others, is what follows from their numbers."""
         ndata, edata, findings = local.graph.ndata, local.graph.edata, self.findings
-        node_parts = np.searchsorted(self.nodes.all_types[1:], ndata[NID], side="right")
-        edge_parts = np.searchsorted(self.edges.all_types[1:], edata[EID], side="right")
+        node_parts = np.searchsorted(self.config.nodes.all_types[1:], ndata[NID], side="right")
+        edge_parts = np.searchsorted(self.config.edges.all_types[1:], edata[EID], side="right")
         for name, what, said, wanted in (
             ("inner_node", "a node", ndata["inner_node"], ndata["inner_node"] != 0),
             ("inner_edge", "an edge", edata["inner_edge"], edata["inner_edge"] != 0),
@@ -309,24 +281,23 @@ class _Verification:
     def _local_keys(self, local: _Local) -> IntArray:
         """int64[n], the key of each node of a part's graph."""
         found = np.full(len(local.node_types), UNKNOWN, np.int64)
-        for row, ntype in enumerate(self.config.ntypes):
-            if ntype in self.keys:
-                mine = local.node_types == row
-                found[mine] = self.keys[ntype][local.node_numbers[mine]]
+        for ntype, keys in self.keys.items():
+            mine = local.node_types == self.config.nodes.ids[ntype]
+            found[mine] = keys[local.node_numbers[mine]]
         return found
 
     def _node_rows(self, ntype: str, part: int) -> HeldRows:
-        first, stop = self.nodes.typed[ntype][part : part + 2]
+        first, stop = self.config.nodes.typed[ntype][part : part + 2]
         return HeldRows.of(part, self.keys[ntype][first:stop])
 
     def _held_edges(self, etype: EdgeType, local: _Local, node_keys: IntArray) -> HeldEdges | None:
         """The edges of a type in a part's graph, where their keys are known; None where they are not."""
         findings, edata, part = self.findings, local.graph.edata, local.part
-        is_mine = local.edge_types == self.config.etypes[etype]
+        is_mine = local.edge_types == self.config.edges.ids[etype]
         is_inner = is_mine & (edata["inner_edge"] != 0)
-        first, stop = self.edges.typed[etype][part : part + 2].tolist()
+        first, stop = self.config.edges.typed[etype][part : part + 2].tolist()
         numbers = np.sort(local.edge_numbers[is_inner])
-        label = f"{local.where} {etype_label(etype)}"
+        label = f"{local.where} {label_of(etype)}"
         if self.config.halo_hops and not np.array_equal(numbers, np.arange(first, stop)):
             missing = np.setdiff1d(np.arange(first, stop), numbers)
             what = f"does not hold edges {first}..{stop - 1} of its own, as the JSON file says"
@@ -337,10 +308,10 @@ class _Verification:
         keys = self._keys_of_rows(local, etype, rows, places)
         if keys is None:
             return None
-        keys = self._in_range(keys, self.reference.num_edges[self.edge_names[etype]], label)
+        keys = self._in_range(keys, self.reference.num_edges[self.names[etype]], label)
         ends = []
         for what, end, ntype in (("source", local.graph.src, etype[0]), ("destination", local.graph.dst, etype[2])):
-            is_other = local.node_types[end[places]] != self.config.ntypes[ntype]
+            is_other = local.node_types[end[places]] != self.config.nodes.ids[ntype]
             told = (f"edge key {keys[place]}" for place in np.flatnonzero(is_other))
             findings.add("edges", label, f"has a {what} of another type", int(is_other.sum()), told)
             ends.append(np.where(is_other, UNKNOWN, node_keys[end[places]]))
@@ -354,10 +325,6 @@ class _Verification:
     def _edge_rows(self, etype: EdgeType, local: _Local, held: HeldEdges | None) -> HeldRows:
         if held is None:
             return HeldRows(part=local.part, keys=np.empty(0, np.int64), rows=np.empty(0, np.int64))
-        num_rows = np.diff(self.edges.typed[etype])[local.part]
+        num_rows = np.diff(self.config.edges.typed[etype])[local.part]
         is_row = held.is_inner & (held.rows >= 0) & (held.rows < num_rows)
         return HeldRows(part=local.part, keys=held.keys[is_row], rows=held.rows[is_row])
-
-
-def _label(of: str | EdgeType) -> str:
-    return of if isinstance(of, str) else etype_label(of)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.dgl.loading import read_edge_feats, read_node_feats
-from hopstream.compat.dgl.part_config import PartConfig, etype_label
+from hopstream.compat.dgl.loading import read_feats
+from hopstream.compat.dgl.part_config import PartConfig, label_of
 from hopstream.compat.dgl.part_files import TRAINER_ID, mask_name, mask_of
 from hopstream.errors import FormatError
 from hopstream.preparation.audit.reference import Reference, block_rows, differing_rows
 from hopstream.preparation.audit.report import Findings, Kind
 from hopstream.schema import EdgeType, FeatureSchema
 
-Feats = dict[str, Array]
 MASK = FeatureSchema(dtype="bool")
 UNKNOWN = -1
 """A key that nobody knows, and the part of a node that is none."""
@@ -61,8 +60,10 @@ class DataCheck:
             parts: The parts.
         """
         self._config, self._reference, self._findings = config, reference, findings
-        self._node_feats = {part: self._map(part, "node_feats", read_node_feats) for part in parts}
-        self._edge_feats = {part: self._map(part, "edge_feats", read_edge_feats) for part in parts}
+        schema = reference.schema
+        self._features: dict[Any, Mapping[str, FeatureSchema]] = {**schema.nodes, **schema.edges}
+        self._splits: dict[Any, Mapping[str, IntArray]] = {**reference.splits, **reference.edge_splits}
+        self._feats = {(what, part): self._map(part, what) for what in ("node_feats", "edge_feats") for part in parts}
 
     def check(self, of: str | EdgeType, name: str | EdgeType, parts: Sequence[HeldRows]) -> None:
         """Compare all data of a type.
@@ -72,17 +73,14 @@ class DataCheck:
             name: The type, as the source calls it.
             parts: What each part has of it.
         """
-        schema, reference = self._reference.schema, self._reference
-        features = schema.nodes[name] if isinstance(name, str) else schema.edges[name]
-        splits = reference.splits.get(name, {}) if isinstance(name, str) else reference.edge_splits.get(name, {})
-        label = of if isinstance(of, str) else etype_label(of)
-        for feature, feature_schema in features.items():
+        label = label_of(of)
+        for feature, feature_schema in self._features[name].items():
             if not feature_schema.is_fixed_width:
                 self._findings.skip("features", f"{label}/{feature} is text or ragged, which DGL's files do not hold")
                 continue
             columns = list(self._columns(of, f"{label}/{feature}", feature_schema, parts))
             self._compare(name, feature, feature_schema, columns)
-        for split, members in splits.items():
+        for split, members in self._splits.get(name, {}).items():
             for held, column, where in self._columns(of, f"{label}/{mask_name(split)}", MASK, parts):
                 wanted = mask_of(held.keys, [members])
                 wrong = np.flatnonzero(column[held.rows] != wanted.view(np.uint8))
@@ -90,35 +88,29 @@ class DataCheck:
                 told = (f"key {held.keys[row]}" for row in wrong)
                 self._findings.add("splits", where, "is not the source's split", len(wrong), told)
 
-    def check_labels(self, node_names: Mapping[str, str], edge_names: Mapping[EdgeType, EdgeType]) -> None:
+    def check_labels(self, names: Mapping[Any, Any]) -> None:
         """Tell of data that the source does not have.
 
         Args:
-            node_names: Node type of the files to that of the source.
-            edge_names: Edge type likewise.
+            names: Node or edge type of the files to that of the source.
         """
-        schema, reference = self._reference.schema, self._reference
-        known = {t: (schema.nodes[name], reference.splits.get(name, {})) for t, name in node_names.items()}
-        known |= {
-            etype_label(t): (schema.edges[name], reference.edge_splits.get(name, {})) for t, name in edge_names.items()
+        known = {
+            label_of(of): {*self._features[name], *map(mask_name, self._splits.get(name, ())), TRAINER_ID}
+            for of, name in names.items()
         }
-        for what, files in (("node_feats", self._node_feats), ("edge_feats", self._edge_feats)):
-            for part, feats in files.items():
-                for label in feats or ():
-                    owner, _, name = label.partition("/")
-                    features, splits = known.get(owner, ({}, {}))
-                    self._findings.checked("schema")
-                    if owner in known and name not in {*features, *map(mask_name, splits), TRAINER_ID}:
-                        where = self._config.parts[part][what]
-                        self._findings.add("schema", where, f"has {label!r}, which the source does not have")
+        for (what, part), feats in self._feats.items():
+            for label in feats or ():
+                owner, _, name = label.partition("/")
+                self._findings.checked("schema")
+                if owner in known and name not in known[owner]:
+                    where = self._config.parts[part][what]
+                    self._findings.add("schema", where, f"has {label!r}, which the source does not have")
 
-    def _map(
-        self, part: int, what: str, read: Callable[..., Feats]
-    ) -> Feats | None:  # fmt: skip
+    def _map(self, part: int, what: str) -> dict[str, Array] | None:
         where = self._config.parts[part].get(what, f"part-{part}")
         self._findings.checked("files")
         try:
-            return read(self._config, part, is_mapped=True)
+            return read_feats(self._config, part, what, is_mapped=True)
         except FormatError as error:
             self._findings.add("files", where, str(error).removeprefix(f"{self._config.path.parent / where} "))
             return None
@@ -127,21 +119,21 @@ class DataCheck:
         self, of: str | EdgeType, label: str, schema: FeatureSchema, parts: Iterable[HeldRows]
     ) -> Iterator[tuple[HeldRows, Array, str]]:  # fmt: skip
         """The column of each part that has it as it should be, and what it is called; tells of others."""
-        files, what = (self._node_feats, "node_feats") if isinstance(of, str) else (self._edge_feats, "edge_feats")
-        ranges = self._config.node_map[of] if isinstance(of, str) else self._config.edge_map[of]
+        what, ranges = ("node_feats", self._config.nodes) if isinstance(of, str) else ("edge_feats", self._config.edges)
+        num_rows = np.diff(ranges.typed[of]).tolist()
         dtype = "uint8" if schema.dtype == "bool" else schema.dtype
         for held in parts:
-            feats, (first, stop) = files[held.part], ranges[held.part].tolist()
+            feats = self._feats[what, held.part]
             if feats is None:
                 continue
-            where = f"{self._config.parts[held.part][what]} {label}"
+            where, shape = f"{self._config.parts[held.part][what]} {label}", (num_rows[held.part], *schema.shape)
             column = feats.get(label)
             if column is None:
-                self._findings.add("schema", where, "is missing", first != stop)
+                self._findings.add("schema", where, "is missing", shape[0] > 0)
                 continue
             column = column.view(np.uint8) if column.dtype == np.bool_ else column
-            if column.dtype != np.dtype(dtype) or column.shape != (stop - first, *schema.shape):
-                got, want = f"{column.dtype}{list(column.shape)}", f"{dtype}{[stop - first, *schema.shape]}"
+            if column.dtype != np.dtype(dtype) or column.shape != shape:
+                got, want = f"{column.dtype}{list(column.shape)}", f"{dtype}{list(shape)}"
                 self._findings.add("schema", where, f"is {got}; wanted {want}")
                 continue
             yield held, column, where

@@ -20,7 +20,7 @@ from hopstream.arrays import Array
 from hopstream.compat.dgl.binary import write_tensor_file
 from hopstream.compat.dgl.dataset_parts import DatasetParts
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
-from hopstream.compat.dgl.part_config import etype_label
+from hopstream.compat.dgl.part_config import label_of
 from hopstream.compat.dgl.partition import write_part_files
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import EngineError, HopstreamError, SettingsError, StoreError
@@ -75,7 +75,7 @@ def write_orig_ids(out: Path, *, nids: bool, eids: bool) -> None:
             _write(folder / ORIG_NIDS, nodes)
         if eids:
             edges = {
-                etype_label(DEFAULT_ETYPE if is_plain else edge_type): np.sort(held.keys)
+                label_of(DEFAULT_ETYPE if is_plain else edge_type): np.sort(held.keys)
                 for (edge_type, direction), held in part.edges.items()
                 if direction == "in" and held.keys is not None
             }
