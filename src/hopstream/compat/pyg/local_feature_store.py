@@ -18,6 +18,7 @@ from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
     NodeParts,
+    PartitionInfo,
     check_owned,
     ids_of,
     load_partition_info,
@@ -133,6 +134,18 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
     def get_all_tensor_attrs(self) -> list[LocalTensorAttr]:
         """Every tensor that is held, by group and name."""
         return [LocalTensorAttr(*key) for key in self._tensors]
+
+    def groups(self) -> list[Any]:
+        """Every group that has ids or tensors."""
+        return list(dict.fromkeys((*self._rows, *(group for group, _ in self._tensors))))
+
+    def tensors_of(self, group: Any) -> dict[str, Tensor]:
+        """The tensors of a group by name."""
+        return {name: tensor for (of, name), tensor in self._tensors.items() if of == group}
+
+    def is_of_all_nodes(self, group: Any, name: str) -> bool:
+        """Whether a tensor has a row for every node of the type in the whole graph."""
+        return (group, name) in self._of_all_nodes
 
     def has_edge_attr(self) -> bool:
         """Whether any edges have ``edge_attr``."""
@@ -285,11 +298,16 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             FormatError: A file is missing, damaged, or not what the others say.
             IdRangeError: There is no such part.
         """
+        return cls._of_part(local_path(root), load_partition_info(root, pid))
+
+    @classmethod
+    def _of_part(cls, root: Path, info: PartitionInfo) -> LocalFeatureStore:
+        """As ``from_partition``, of a part that ``info`` describes."""
         store = cls()
-        info = load_partition_info(root, pid)
-        store.meta, store.num_partitions, store.partition_idx, store.node_feat_pb, store.edge_feat_pb = info
+        store.meta, store.num_partitions, pid, store.node_feat_pb, store.edge_feat_pb = info
+        store.partition_idx = pid
         is_hetero = store.meta["is_hetero"]
-        nodes = read_part_file(local_path(root), pid, "node_feats.pt", store.node_feat_pb) or {}
+        nodes = read_part_file(root, pid, "node_feats.pt", store.node_feat_pb) or {}
         for node_type, values in (nodes if is_hetero else {None: nodes}).items():
             where = f"{root}: node_feats.pt of part {pid}"
             # In a graph with types global_id numbers the nodes of all types together, and id those of this one.
@@ -298,7 +316,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             if values.get("time") is not None:
                 store.put_tensor(tensor_of(where, values, "time"), group_name=node_type, attr_name="time")
                 store._of_all_nodes.add((node_type, "time"))
-        edges = read_part_file(local_path(root), pid, "edge_feats.pt", store.edge_feat_pb) or {}
+        edges = read_part_file(root, pid, "edge_feats.pt", store.edge_feat_pb) or {}
         for edge_type, values in (edges if is_hetero else {EDGES: edges}).items():
             where = f"{root}: edge_feats.pt of part {pid}"
             parts = _parts_of(where, store.edge_feat_pb, edge_type)
@@ -320,7 +338,10 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         ids = ids_of(where, values, id_name) if id_name in values or feats else None
         if ids is not None:
             check_owned(where, ids, parts, self.partition_idx)
-        self._put_group(group, ids, feats)
+        try:
+            self._put_group(group, ids, feats)
+        except SchemaError as error:
+            raise FormatError(f"{where}: {error}") from error
 
 
 def _label(group: Any) -> str:

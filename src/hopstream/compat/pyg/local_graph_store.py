@@ -17,6 +17,7 @@ from hopstream.compat.pyg.id_values import check_ids, id_list_given, ids_given
 from hopstream.compat.pyg.partition_files import (
     EdgeParts,
     NodeParts,
+    PartitionInfo,
     check_owned,
     ids_of,
     ids_of_type,
@@ -169,10 +170,15 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
             FormatError: A file is missing, damaged, or not what the others say.
             IdRangeError: There is no such part.
         """
+        return cls._of_part(local_path(root), load_partition_info(root, pid))
+
+    @classmethod
+    def _of_part(cls, root: Path, info: PartitionInfo) -> LocalGraphStore:
+        """As ``from_partition``, of a part that ``info`` describes."""
         store = cls()
-        meta, store.num_partitions, store.partition_idx, store.node_pb, edge_parts = load_partition_info(root, pid)
-        store.meta, store.edge_pb = meta, edge_parts
-        graph = read_part_file(local_path(root), pid, "graph.pt")
+        meta, store.num_partitions, pid, store.node_pb, edge_parts = info
+        store.meta, store.edge_pb, store.partition_idx = meta, edge_parts, pid
+        graph = read_part_file(root, pid, "graph.pt", edge_parts)
         if graph is None:
             raise FormatError(f"{root}: part {pid} has no graph.pt, which holds its edges")
         is_sorted = bool(meta.get("is_sorted", False))

@@ -57,7 +57,11 @@ class PartitionMeta:
         return self.node_types is not None
 
 
-def load_partition_info(root_dir: str | Path, partition_idx: int) -> tuple[dict[str, Any], int, int, Any, Any]:
+PartitionInfo = tuple[dict[str, Any], int, int, Any, Any]
+"""What ``load_partition_info`` gives."""
+
+
+def load_partition_info(root_dir: str | Path, partition_idx: int) -> PartitionInfo:
     """What every rank knows of a partitioned graph.
 
     Args:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,17 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.pyg.partition_files import (
-    PartitionMeta,
-    ids_of,
-    ids_of_type,
-    offsets_of_types,
-    read_maps,
-    read_meta,
-    read_part_file,
-    size_of,
-    tensor_of,
-)
+from hopstream.compat.pyg.local_feature_store import EDGES, LocalFeatureStore
+from hopstream.compat.pyg.local_graph_store import LocalGraphStore
+from hopstream.compat.pyg.partition_files import read_maps, read_meta
 from hopstream.errors import FormatError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.objects.attributes import MASKS
@@ -52,14 +43,14 @@ def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
     """
     folder = local_path(root)
     meta = read_meta(folder)
-    node_parts, edge_parts = read_maps(folder, meta)
-    if isinstance(node_parts, Tensor):
-        node_parts = {NODE: node_parts}
-    if isinstance(edge_parts, Tensor):
-        edge_parts = {EDGE: edge_parts}
-    reader = _Reader(folder, meta, node_parts, edge_parts)
+    node_map, edge_map = read_maps(folder, meta)
+    node_parts = {NODE: node_map} if isinstance(node_map, Tensor) else node_map
+    edge_parts = {EDGE: edge_map} if isinstance(edge_map, Tensor) else edge_map
+    reader = _Reader(folder, node_parts, edge_parts)
     for part in range(meta.num_parts):
-        reader.read(part)
+        # Every row goes to its id, so edges need not be sorted; and times without ids are in the order of the file.
+        info = ({**meta.values, "is_sorted": True}, meta.num_parts, part, node_map, edge_map)
+        reader.read(part, LocalGraphStore._of_part(folder, info), LocalFeatureStore._of_part(folder, info))
     owners = {t: parts.numpy().astype(np.int32) for t, parts in node_parts.items()}
     return reader.graph(), owners
 
@@ -100,8 +91,9 @@ class PartRows:
         column[ids.numpy()] = array
         self.num_found[name] = self.num_found.get(name, 0) + len(ids)
 
-    def check_ids(self, part: int, ids: Tensor) -> Tensor:
+    def check_ids(self, part: int, ids: Tensor | None) -> Tensor:
         """Raise ``FormatError`` unless the ids are those that the map says of the part, each once."""
+        ids = torch.empty(0, dtype=torch.int64) if ids is None else ids
         is_in_range = bool(((ids >= 0) & (ids < len(self.parts))).all())
         num_wanted = int((self.parts == part).sum())
         is_right = is_in_range and len(torch.unique(ids)) == len(ids) and bool((self.parts[ids] == part).all())
@@ -122,36 +114,49 @@ class PartRows:
 class _Reader:
     """Gathers the graph from its parts."""
 
-    def __init__(
-        self, root: Path, meta: PartitionMeta, node_parts: Mapping[str, Tensor], edge_parts: Mapping[EdgeType, Tensor]
-    ) -> None:
-        self.root, self.meta = root, meta
+    def __init__(self, root: Path, node_parts: Mapping[str, Tensor], edge_parts: Mapping[EdgeType, Tensor]) -> None:
         self.nodes = {t: PartRows(f"{root}: nodes {t!r}", parts) for t, parts in node_parts.items()}
         self.edges = {t: PartRows(f"{root}: edges {type_label(t)}", parts) for t, parts in edge_parts.items()}
         self.times: dict[str, Array] = {}
-        self.edge_starts = offsets_of_types({t: len(parts) for t, parts in edge_parts.items()})
 
-    def read(self, part: int) -> None:
+    def read(self, part: int, graph: LocalGraphStore, features: LocalFeatureStore) -> None:
         """Take over one part."""
         ids_of_edges = {}
-        for edge_type, values in self._file(part, "graph.pt", EDGE):
-            rows = self._known(self.edges, edge_type, "graph.pt")
-            ids = ids_of(rows.where, values, "edge_id")
-            if self.meta.is_hetero:
-                ids = ids_of_type(f"{rows.where}: part {part}", ids, self.edge_starts[edge_type], len(rows.parts))
-            ids_of_edges[edge_type] = rows.check_ids(part, ids)
-            self._check_size(part, edge_type, values)
-            rows.put(part, ids, "src", ids_of(rows.where, values, "row"))
-            rows.put(part, ids, "dst", ids_of(rows.where, values, "col"))
-        for node_type, values in self._file(part, "node_feats.pt", NODE):
-            rows = self._known(self.nodes, node_type, "node_feats.pt")
-            ids = rows.check_ids(part, ids_of(rows.where, values, "id" if self.meta.is_hetero else "global_id"))
-            for name, tensor in self._feats(rows, values):
+        for attr in graph.get_all_edge_attrs():
+            edge_type = attr.edge_type or EDGE
+            rows = self.edges[edge_type]
+            ids = ids_of_edges[edge_type] = rows.check_ids(part, graph.get_edge_id(attr))
+            wanted = tuple(len(self.nodes[t].parts) if t in self.nodes else 0 for t in (edge_type[0], edge_type[2]))
+            if attr.size != wanted:
+                where = f"{rows.where}: part {part}"
+                raise FormatError(f"{where}: size is {attr.size!r}; the maps of parts have {wanted} nodes")
+            for name, ends in zip(("src", "dst"), graph.get_edge_index(attr), strict=True):
+                rows.put(part, ids, name, ends)
+        for group in features.groups():
+            if group is None or isinstance(group, str):
+                self._read_nodes(part, features, group)
+                continue
+            edge_type = EDGE if group == EDGES else group
+            given = features.get_global_id(group)
+            # Times without features come without ids, in the order of graph.pt.
+            ids = ids_of_edges[edge_type] if given is None else self.edges[edge_type].check_ids(part, given)
+            for name, tensor in features.tensors_of(group).items():
+                self.edges[edge_type].put(part, ids, f"feats/{name}", tensor)
+
+    def _read_nodes(self, part: int, features: LocalFeatureStore, group: str | None) -> None:
+        node_type = NODE if group is None else group
+        rows = self.nodes[node_type]
+        ids = rows.check_ids(part, features.get_global_id(group))
+        for name, tensor in features.tensors_of(group).items():
+            if not features.is_of_all_nodes(group, name):
                 rows.put(part, ids, name, tensor)
-            if "time" in values:
-                self._take_time(node_type, rows, tensor_of(rows.where, values, "time"))
-        for edge_type, values in self._file(part, "edge_feats.pt", EDGE):
-            self._read_edge_feats(part, edge_type, values, ids_of_edges)
+                continue
+            if len(tensor) != len(rows.parts):
+                raise FormatError(
+                    f"{rows.where}: {name} has {len(tensor)} rows; all parts have {len(rows.parts)} nodes"
+                )
+            if not np.array_equal(self.times.setdefault(node_type, tensor.numpy()), tensor.numpy()):
+                raise FormatError(f"{rows.where}: parts differ in {name}, of which each has all")
 
     def graph(self) -> Graph:
         """The graph of all parts, checked."""
@@ -175,57 +180,6 @@ class _Reader:
                 src_keys=src, dst_keys=dst, features={name.removeprefix("feats/"): c for name, c in columns.items()}
             )
         return Graph(nodes=nodes, edges=edges, splits=all_splits).check()
-
-    def _read_edge_feats(
-        self, part: int, edge_type: EdgeType, values: Mapping[str, Any], ids_of_edges: Mapping[EdgeType, Tensor]
-    ) -> None:
-        rows = self._known(self.edges, edge_type, "edge_feats.pt")
-        feats = dict(self._feats(rows, values))
-        # Times without features come without ids, in the order of graph.pt.
-        ids = ids_of(rows.where, values, "global_id") if "global_id" in values else ids_of_edges[edge_type]
-        rows.check_ids(part, ids)
-        if "edge_time" in values and "time" not in feats:
-            feats["edge_time"] = tensor_of(rows.where, values, "edge_time")
-        for name, tensor in feats.items():
-            rows.put(part, ids, f"feats/{name}", tensor)
-
-    def _check_size(self, part: int, edge_type: EdgeType, values: Mapping[str, Any]) -> None:
-        where = f"{self.edges[edge_type].where}: part {part}"
-        wanted = tuple(len(self.nodes[t].parts) if t in self.nodes else 0 for t in (edge_type[0], edge_type[2]))
-        if size_of(where, values) != wanted:
-            raise FormatError(f"{where}: size is {values['size']!r}; the maps of parts have {wanted} nodes")
-
-    def _take_time(self, node_type: str, rows: PartRows, time: Tensor) -> None:
-        if len(time) != len(rows.parts):
-            raise FormatError(f"{rows.where}: time has {len(time)} rows; all parts have {len(rows.parts)} nodes")
-        if node_type in self.times and not np.array_equal(self.times[node_type], time.numpy()):
-            raise FormatError(f"{rows.where}: parts differ in time, of which each has all")
-        self.times[node_type] = time.numpy()
-
-    def _file(self, part: int, name: str, single: str | EdgeType) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """What a file says of each type; types of which it says nothing are left out."""
-        rows: Mapping[Any, PartRows] = self.nodes if name == "node_feats.pt" else self.edges
-        owned = {of_type: of.parts for of_type, of in rows.items()}
-        values = read_part_file(self.root, part, name, owned) or {}
-        for of_type, of in (values if self.meta.is_hetero else {single: values}).items():
-            if not isinstance(of, dict):
-                raise FormatError(f"{self.root}: {name} of part {part} has {type(of).__name__} for {of_type!r}")
-            if of:
-                yield of_type, of
-
-    def _known(self, tables: Mapping[Any, PartRows], of_type: Any, name: str) -> PartRows:
-        if of_type not in tables:
-            raise FormatError(f"{self.root}: {name} has a type {of_type!r}; META.json has {list(tables)}")
-        return tables[of_type]
-
-    def _feats(self, rows: PartRows, values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-        """Features by name; PyG writes None for those that are not there."""
-        feats = values.get("feats", {})
-        if not isinstance(feats, dict):
-            raise FormatError(f"{rows.where}: feats is {type(feats).__name__}; wanted a dictionary of tensors")
-        for name, value in feats.items():
-            if value is not None:
-                yield name, tensor_of(rows.where, feats, name)
 
 
 def keys_of(column: Array | None) -> IntArray:
