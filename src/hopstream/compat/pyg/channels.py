@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hopstream.compat.pyg.sampler import Output
-from hopstream.errors import SettingsError, StateError, StoreTimeout
+from hopstream.errors import StateError, StoreTimeout
 
 
 def to_asyncio_future(future: torch.futures.Future[Any]) -> asyncio.Future[Any]:
@@ -128,13 +128,3 @@ def take_from(channel: Any, timeout_s: float) -> Any:
     if isinstance(found, BaseException):
         raise found
     return found
-
-
-def check_concurrency(concurrency: object) -> None:
-    """Refuse a concurrency below 1.
-
-    Raises:
-        SettingsError: It is something else.
-    """
-    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
-        raise SettingsError(f"concurrency is {concurrency!r}; it must be an integer, 1 or above")

@@ -14,13 +14,12 @@ import torch
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerOutput
 
 from hopstream.arrays import IntArray, to_array
-from hopstream.checks import known_names
-from hopstream.compat.pyg.channels import Delivery, check_concurrency
-from hopstream.compat.pyg.dist_context import DistContext, check_context
+from hopstream.checks import known_names, read_integer
+from hopstream.compat.pyg.channels import Delivery
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.own_part import OwnPart, read_own_part, store_pair
 from hopstream.compat.pyg.rank_store import RankStore
-from hopstream.compat.pyg.rpc import RpcMember, current_member, leave_at_exit
+from hopstream.compat.pyg.rpc import DistContext, RpcMember, check_context, current_member, leave_at_exit
 from hopstream.compat.pyg.sampler import DatasetSampler, Output
 from hopstream.errors import SettingsError, StateError, UnknownNameError
 from hopstream.kernels.hashing import derive_seed
@@ -28,67 +27,6 @@ from hopstream.sample.sampling_settings import TemporalStrategy
 from hopstream.schema import EDGE, NODE, EdgeType, timed_edge_types
 from hopstream.store.contract import KEY, FetchRequest, SampleRequest, Store
 from hopstream.store.whole import EdgeIdsOfKeys, keeps_edge_keys
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneHop:
-    """One hop along one edge type.
-
-    Attributes:
-        store: The graph.
-        edge_type: May be None where there is one.
-        count: Neighbours per node; -1 means all.
-        is_replacing: Draw with replacement.
-        rng_seed: Of the draws.
-        time_attr: The feature that holds times, or None.
-        strategy: How neighbours are chosen in time.
-        has_edge_keys: Whether edges have keys.
-    """
-
-    store: Store
-    edge_type: EdgeType | None
-    count: int
-    is_replacing: bool
-    rng_seed: int
-    time_attr: str | None
-    strategy: TemporalStrategy
-    has_edge_keys: bool
-
-    def run(self, srcs: torch.Tensor, times: torch.Tensor | None, trees: torch.Tensor | None) -> SamplerOutput:
-        """Draw; see ``DistNeighborSampler.sample_one_hop``.
-
-        Args:
-            srcs: int64[n], keys of nodes of the edge type's destination.
-            times: int64[n], the time of each, or None.
-            trees: int64[n], the tree of each, or None.
-        """
-        store, edge_type = self.store, self.edge_type
-        if edge_type is None and len(store.schema.edges) == 1:
-            edge_type = next(iter(store.schema.edges))
-        edge_type = store.schema.edge_type_of(edge_type)
-        is_timed = self.time_attr is not None and edge_type in timed_edge_types(store.schema, self.time_attr, "in")
-        reply = store.sample([
-            SampleRequest(
-                edge_type=edge_type, direction="in", ids=store.lookup(edge_type[2], to_array(srcs)), count=self.count,
-                is_replacing=self.is_replacing, rng_seed=self.rng_seed, wants_edge_ids=True,
-                strategy="last" if is_timed and self.strategy == "last" else "uniform",
-                trees=None if trees is None else to_array(trees),
-                times=None if times is None or not is_timed else to_array(times),
-            )
-        ])[0]  # fmt: skip
-        wanted = [FetchRequest(owner=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))]
-        if self.has_edge_keys:
-            wanted.append(FetchRequest(owner=(edge_type, "in"), names=(KEY,), ids=cast(IntArray, reply.edge_ids)))
-        keys = [torch.from_numpy(rows[KEY]) for rows in store.fetch(wanted)]
-        counts = torch.from_numpy(reply.counts.astype(np.int64))
-        return SamplerOutput(
-            node=keys[0],
-            row=None,
-            col=None,
-            edge=keys[1] if self.has_edge_keys else None,
-            batch=None if trees is None else trees.repeat_interleave(counts),
-            metadata=(counts.tolist(),),
-        )
 
 
 @dataclass
@@ -157,7 +95,6 @@ class DistNeighborSampler:
         """
         self.current_ctx = check_context(current_ctx)
         check_device(device)
-        check_concurrency(concurrency)
         self.feature_store, self.graph_store = store_pair(data)
         self.num_neighbors = num_neighbors
         self.channel = channel
@@ -166,13 +103,13 @@ class DistNeighborSampler:
         self.disjoint = disjoint
         self.temporal_strategy: TemporalStrategy = temporal_strategy
         self.time_attr = time_attr
-        self.concurrency = concurrency
+        self.concurrency = read_integer("concurrency", concurrency, 1)
         self.label_type = label_type
         self._rng_seed = rng_seed
         self._own: OwnPart | None = None
         self._shared: RankStore | None = None
         self._sampler: DatasetSampler | None = None
-        self._delivery = Delivery(concurrency)
+        self._delivery = Delivery(self.concurrency)
         self._lock = threading.Lock()
         self._num_one_hops = 0
         self._has_edge_keys = False
@@ -326,11 +263,35 @@ class DistNeighborSampler:
             self._num_one_hops += 1
         drawn = self._connected().next_draws().rng_seed if self._rng_seed is None else self._rng_seed
         rng_seed = derive_seed("one hop", drawn, number)
-        hop = OneHop(
-            store=self.store, edge_type=edge_type, count=int(one_hop_num), is_replacing=self.replace, rng_seed=rng_seed,
-            time_attr=self.time_attr, strategy=self.temporal_strategy, has_edge_keys=self._has_edge_keys,
+        given = (srcs, seed_time, src_batch)
+        return await asyncio.to_thread(self._one_hop, self.store, edge_type, int(one_hop_num), rng_seed, *given)
+
+    def _one_hop(  # noqa: PLR0913, PLR0917
+        self, store: Store, edge_type: EdgeType | None, count: int, rng_seed: int, srcs: torch.Tensor,
+        times: torch.Tensor | None, trees: torch.Tensor | None,
+    ) -> SamplerOutput:  # fmt: skip
+        if edge_type is None and len(store.schema.edges) == 1:
+            edge_type = next(iter(store.schema.edges))
+        edge_type = store.schema.edge_type_of(edge_type)
+        is_timed = self.time_attr is not None and edge_type in timed_edge_types(store.schema, self.time_attr, "in")
+        reply = store.sample([
+            SampleRequest(
+                edge_type=edge_type, direction="in", ids=store.lookup(edge_type[2], to_array(srcs)), count=count,
+                is_replacing=self.replace, rng_seed=rng_seed, wants_edge_ids=True,
+                strategy="last" if is_timed and self.temporal_strategy == "last" else "uniform",
+                trees=None if trees is None else to_array(trees),
+                times=None if times is None or not is_timed else to_array(times),
+            )
+        ])[0]  # fmt: skip
+        wanted = [FetchRequest(owner=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))]
+        if self._has_edge_keys:
+            wanted.append(FetchRequest(owner=(edge_type, "in"), names=(KEY,), ids=cast(IntArray, reply.edge_ids)))
+        keys = [torch.from_numpy(rows[KEY]) for rows in store.fetch(wanted)]
+        counts = torch.from_numpy(reply.counts.astype(np.int64))
+        return SamplerOutput(
+            node=keys[0], row=None, col=None, edge=keys[1] if self._has_edge_keys else None,
+            batch=None if trees is None else trees.repeat_interleave(counts), metadata=(counts.tolist(),),
         )  # fmt: skip
-        return await asyncio.to_thread(hop.run, srcs, seed_time, src_batch)
 
     def close(self, *, waits: bool = True) -> None:
         """Stop to serve; a second call does nothing.

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, find_sorted, to_array
@@ -82,17 +81,11 @@ def read_own_part(data: Any, time_attr: str | None = None, label_type: str | Non
         SchemaError: A tensor has another number of rows than its ids, or an id is missing.
         IdRangeError: A number of a part or node is out of range.
     """
-    stores = _Stores.of(data)
-    owners = stores.owners()
+    stores = _Stores(data, time_attr)
     part = OwnPart(
-        part=stores.part,
-        num_parts=stores.num_parts,
-        owners=owners,
-        node_features=_Nodes(stores, owners, time_attr).features(label_type),
-        edges=_Edges(stores, owners).tables(),
-        time_attr=time_attr,
-        node_times=_Nodes(stores, owners, time_attr).times(),
-    )
+        part=stores.part, num_parts=stores.num_parts, owners=stores.owners, edges=stores.edges(),
+        node_features=stores.node_features(label_type), time_attr=time_attr, node_times=stores.node_times(),
+    )  # fmt: skip
     timed = {*part.node_times, *(t for t, edges in part.edges.items() if time_attr in edges.features)}
     if time_attr is not None and not timed and any(len(edges.src_keys) for edges in part.edges.values()):
         raise SettingsError(
@@ -117,136 +110,84 @@ def store_pair(data: Any) -> tuple[Any, Any]:
     return data[0], data[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Stores:
-    """The two stores, and what they say in the first place.
+    """Reads the two stores.
 
     Attributes:
-        features: The feature store.
-        graph: The graph store.
-        is_hetero: The graph has types.
         part: Number of the partition.
         num_parts: How many there are.
+        owners: Node type to the partition of each node.
         tensors: (node or edge type, name) to tensor.
     """
 
-    features: Any
-    graph: Any
-    is_hetero: bool
-    part: int
-    num_parts: int
-    tensors: Mapping[tuple[str | EdgeType, str], torch.Tensor]
-
-    @classmethod
-    def of(cls, data: Any) -> _Stores:
-        features, graph = store_pair(data)
-        if getattr(graph, "node_pb", None) is None:
-            raise SettingsError(f"graph_store.node_pb is None; it says which partition owns each node; {_REMEDY}")
-        meta = graph.meta or {}
-        is_hetero = bool(meta.get("is_hetero", isinstance(graph.node_pb, Mapping)))
-        if is_hetero != isinstance(graph.node_pb, Mapping):
-            wanted = "a dict, node type to tensor" if is_hetero else "a tensor"
-            raise SettingsError(
-                f"graph_store.node_pb is a {type(graph.node_pb).__name__}; by its meta it must be {wanted}"
-            )
-        tensors = {}
-        for attr in features.get_all_tensor_attrs():
-            tensor = features.get_tensor(group_name=attr.group_name, attr_name=attr.attr_name, index=None)
-            if tensor is not None:
-                tensors[_owner_of(attr.group_name), attr.attr_name] = tensor
-        part, num_parts = int(graph.partition_idx), int(graph.num_partitions)
-        if not 0 <= part < num_parts:
-            raise IdRangeError(
-                f"graph_store.partition_idx is {part}; of {num_parts} partitions the numbers are 0..{num_parts - 1}"
-            )
-        return cls(features=features, graph=graph, is_hetero=is_hetero, part=part, num_parts=num_parts, tensors=tensors)
-
-    def owners(self) -> dict[str, NDArray[np.int32]]:
-        """Node type to the partition of each node."""
-        books = self.graph.node_pb if self.is_hetero else {NODE: self.graph.node_pb}
-        known = (self.graph.meta or {}).get("node_types") if self.is_hetero else None
-        return {str(t): _owners_of(str(t), to_array(books[t]), self.num_parts) for t in (known or books)}
-
-    def ids(self, owner: str | EdgeType) -> IntArray | None:
-        """Global ids of the rows of a type's tensors, where the feature store has them."""
-        group: Any = owner
-        if not self.is_hetero:
-            group = None if isinstance(owner, str) else (None, None)
-        ids = self.features.get_global_id(group)
-        return None if ids is None else to_array(ids).astype(np.int64, copy=False)
-
-
-class _Nodes:
-    """Reads tensors of nodes."""
-
-    def __init__(self, stores: _Stores, owners: Mapping[str, NDArray[np.int32]], time_attr: str | None) -> None:
-        self._stores = stores
-        self._owners = owners
+    def __init__(self, data: Any, time_attr: str | None) -> None:
+        self._features, self._graph = store_pair(data)
         self._time_attr = time_attr
+        graph, books = self._graph, getattr(self._graph, "node_pb", None)
+        if books is None:
+            raise SettingsError(f"graph_store.node_pb is None; it says which partition owns each node; {_REMEDY}")
+        self._meta = graph.meta or {}
+        self._is_hetero = bool(self._meta.get("is_hetero", isinstance(books, Mapping)))
+        if self._is_hetero != isinstance(books, Mapping):
+            wanted = "a dict, node type to tensor" if self._is_hetero else "a tensor"
+            raise SettingsError(f"graph_store.node_pb is a {type(books).__name__}; by its meta it must be {wanted}")
+        self.part, self.num_parts = int(graph.partition_idx), int(graph.num_partitions)
+        if not 0 <= self.part < self.num_parts:
+            raise IdRangeError(
+                f"graph_store.partition_idx is {self.part}; of {self.num_parts} partitions the numbers are "
+                f"0..{self.num_parts - 1}"
+            )
+        self.tensors: dict[tuple[str | EdgeType, str], Array] = {}
+        for attr in self._features.get_all_tensor_attrs():
+            tensor = self._features.get_tensor(group_name=attr.group_name, attr_name=attr.attr_name, index=None)
+            if tensor is not None:
+                self.tensors[_owner_of(attr.group_name), attr.attr_name] = to_array(tensor)
+        books = books if self._is_hetero else {NODE: books}
+        self.owners: dict[str, NDArray[np.int32]] = {}
+        for node_type in (self._is_hetero and self._meta.get("node_types")) or books:
+            owners = to_array(books[node_type])
+            _check_range(f"node_pb of {node_type!r}", owners, self.num_parts, "partitions")
+            self.owners[str(node_type)] = owners.astype(np.int32, copy=False)
 
-    def features(self, label_type: str | None) -> dict[str, dict[str, Array]]:
+    def node_features(self, label_type: str | None) -> dict[str, dict[str, Array]]:
         """Every tensor of nodes, with one row per node of the partition in the order of keys."""
-        found: dict[str, dict[str, Array]] = {node_type: {} for node_type in self._owners}
-        for (owner, name), tensor in self._stores.tensors.items():
+        found: dict[str, dict[str, Array]] = {node_type: {} for node_type in self.owners}
+        for (owner, name), values in self.tensors.items():
             if isinstance(owner, str) and owner in found:
-                found[owner][name] = self._own_rows(owner, name, to_array(tensor))
-        for node_type, labels in self._labels(label_type).items():
+                found[owner][name] = self._own_nodes(owner, name, values)
+        labels = getattr(self._features, "labels", None)
+        if labels is not None and not isinstance(labels, Mapping):
+            labels = {label_type if self._is_hetero else NODE: labels}
+        for node_type, of_type in (labels or {}).items():
             if node_type in found and "y" not in found[node_type]:
-                found[node_type]["y"] = self._own_rows(node_type, "labels", to_array(labels), is_whole=True)
+                found[node_type]["y"] = self._own_nodes(node_type, "labels", to_array(of_type), is_whole=True)
         return found
 
-    def times(self) -> dict[str, Array]:
+    def node_times(self) -> dict[str, Array]:
         """Node type to the times of all nodes, for types that have any."""
         found = {}
-        for (owner, name), tensor in self._stores.tensors.items():
-            if isinstance(owner, str) and name == self._time_attr and owner in self._owners:
-                if len(tensor) != len(self._owners[owner]):
-                    raise SchemaError(
-                        f"{owner}.{name} has {len(tensor)} rows; the graph has {len(self._owners[owner])} nodes of the "
-                        "type: every rank needs the times of all of them, because an edge is as late as the node that "
-                        "it comes from"
-                    )
-                found[owner] = to_array(tensor)
+        for owner, owners in self.owners.items():
+            times = self.tensors.get((owner, self._time_attr or ""))
+            if times is None:
+                continue
+            if len(times) != len(owners):
+                raise SchemaError(
+                    f"{owner}.{self._time_attr} has {len(times)} rows; the graph has {len(owners)} nodes of the type: "
+                    "every rank needs the times of all of them, because an edge is as late as the node that it comes "
+                    "from"
+                )
+            found[owner] = times
         return found
 
-    def _labels(self, label_type: str | None) -> Mapping[str, Any]:
-        labels = getattr(self._stores.features, "labels", None)
-        if labels is None or isinstance(labels, Mapping):
-            return labels or {}
-        owner = label_type if self._stores.is_hetero else NODE
-        return {} if owner is None else {owner: labels}
-
-    def _own_rows(self, node_type: str, name: str, values: Array, *, is_whole: bool = False) -> Array:
-        owners = self._owners[node_type]
-        (keys,) = np.nonzero(owners == self._stores.part)
-        ids = None if is_whole or name in (*TIME_NAMES, self._time_attr) else self._stores.ids(node_type)
-        if ids is None or len(ids) != len(values):
-            if len(values) != len(owners):
-                known = "no global ids" if ids is None else f"{len(ids)} global ids"
-                raise SchemaError(
-                    f"{node_type}.{name} has {len(values)} rows, beside {known} and {len(owners)} nodes in the graph; "
-                    "give a row per global id (put_global_id), or one per node of the graph"
-                )
-            ids = None
-        return _rows_of(f"{node_type}.{name}", "node", keys, ids, values)
-
-
-class _Edges:
-    """Reads edges and their tensors."""
-
-    def __init__(self, stores: _Stores, owners: Mapping[str, NDArray[np.int32]]) -> None:
-        self._stores = stores
-        self._owners = owners
-
-    def tables(self) -> dict[EdgeType, OwnEdges]:
+    def edges(self) -> dict[EdgeType, OwnEdges]:
         """Every edge type's edges that lead to nodes of the partition."""
         given = {}
-        for attr in self._stores.graph.get_all_edge_attrs():
+        for attr in self._graph.get_all_edge_attrs():
             layout = getattr(attr.layout, "value", attr.layout)
             if layout != "coo":
                 raise SettingsError(f"edges of {attr.edge_type} have layout {layout!r}; give 'coo': [2, num_edges]")
-            row, col = self._stores.graph.get_edge_index(attr)
-            ids = self._stores.graph.get_edge_id(attr)
+            row, col = self._graph.get_edge_index(attr)
+            ids = self._graph.get_edge_id(attr)
             edge_type = _owner_of(attr.edge_type, is_edge=True)
             if not len(row) == len(col) or (ids is not None and len(ids) != len(col)):
                 raise SchemaError(
@@ -255,43 +196,60 @@ class _Edges:
                 )
             given[edge_type] = (to_array(row), to_array(col), None if ids is None else to_array(ids))
         keys = self._edge_keys(given)
-        order = (self._stores.graph.meta or {}).get("edge_types") if self._stores.is_hetero else None
+        order = self._meta.get("edge_types") if self._is_hetero else None
         wanted = [t for t in map(tuple, order or ()) if t in given]
-        return {t: self._table(t, *given[t][:2], keys[t]) for t in (*wanted, *(t for t in given if t not in wanted))}
+        return {t: self._own_edges(t, *given[t][:2], keys[t]) for t in dict.fromkeys((*wanted, *given))}
 
-    def _table(self, edge_type: EdgeType, row: Array, col: Array, keys: IntArray | None) -> OwnEdges:
-        num_sources = len(self._owners[edge_type[0]])
+    def _ids(self, owner: str | EdgeType) -> IntArray | None:
+        """Global ids of the rows of a type's tensors, where the feature store has them."""
+        group: Any = owner
+        if not self._is_hetero:
+            group = None if isinstance(owner, str) else (None, None)
+        ids = self._features.get_global_id(group)
+        return None if ids is None else to_array(ids).astype(np.int64, copy=False)
+
+    def _own_nodes(self, node_type: str, name: str, values: Array, *, is_whole: bool = False) -> Array:
+        owners = self.owners[node_type]
+        (keys,) = np.nonzero(owners == self.part)
+        ids = None if is_whole or name in (*TIME_NAMES, self._time_attr) else self._ids(node_type)
+        if ids is None or len(ids) != len(values):
+            if len(values) != len(owners):
+                raise SchemaError(
+                    f"{node_type}.{name} has {len(values)} rows, beside {_shown(ids)} and {len(owners)} nodes in the "
+                    "graph; give a row per global id (put_global_id), or one per node of the graph"
+                )
+            return values[keys]
+        return _rows_of(f"{node_type}.{name}", "node", keys, ids, values)
+
+    def _own_edges(self, edge_type: EdgeType, row: Array, col: Array, keys: IntArray | None) -> OwnEdges:
+        num_sources = len(self.owners[edge_type[0]])
         _check_range(f"sources of {type_label(edge_type)}", row, num_sources, f"nodes of {edge_type[0]!r}")
         places = self._own_places(edge_type, col)
         own_keys = None if keys is None else keys[places]
+        ids = self._ids(edge_type)
         columns: dict[str, Array] = {}
-        for (owner, name), tensor in self._stores.tensors.items():
-            if owner == edge_type:
-                columns[name] = self._own_rows(edge_type, name, to_array(tensor), places, own_keys, len(col))
+        for (owner, name), values in self.tensors.items():
+            if owner != edge_type:
+                continue
+            where = f"{type_label(edge_type)}.{name}"
+            if ids is not None and len(ids) == len(values):
+                if own_keys is None:
+                    raise SchemaError(
+                        f"{where} has global ids, and the edges of {type_label(edge_type)} have none, so whose rows "
+                        "they are cannot be told; give the edges their ids too (put_edge_id)"
+                    )
+                columns[name] = _rows_of(where, "edge", own_keys, ids, values)
+            elif len(values) == len(col):
+                columns[name] = values[places]
+            else:
+                raise SchemaError(
+                    f"{where} has {len(values)} rows, beside {_shown(ids)} and {len(col)} edges of the partition; give "
+                    "a row per edge of edge_index, or per global id (put_global_id)"
+                )
         return OwnEdges(
             src_keys=row[places].astype(np.int64, copy=False), dst_keys=col[places].astype(np.int64, copy=False),
             edge_keys=own_keys, features=columns,
         )  # fmt: skip
-
-    def _own_rows(
-        self, edge_type: EdgeType, name: str, values: Array, places: IntArray, keys: IntArray | None, num_edges: int
-    ) -> Array:
-        ids = self._stores.ids(edge_type)
-        where = f"{type_label(edge_type)}.{name}"
-        if ids is not None and keys is not None and len(ids) == len(values):
-            return _rows_of(where, "edge", keys, ids, values)
-        if ids is not None and keys is None and len(ids) == len(values):
-            raise SchemaError(
-                f"{where} has global ids, and the edges of {type_label(edge_type)} have none, so whose rows they are "
-                "cannot be told; give the edges their ids too (put_edge_id)"
-            )
-        if len(values) == num_edges:
-            return values[places]
-        known = "no global ids" if ids is None else f"{len(ids)} global ids"
-        raise SchemaError(
-            f"{where} has {len(values)} rows, beside {known} and {num_edges} edges of the partition; give a row per "
-            "edge of edge_index, or per global id (put_global_id)"
-        )
 
     def _edge_keys(self, given: Mapping[EdgeType, tuple[Array, Array, Array | None]]) -> Mapping[EdgeType, Any]:
         """Keys of edges: their numbers among those of their type, or None where nobody knows them.
@@ -299,11 +257,11 @@ class _Edges:
         Ids in PyG's stores are such numbers, or they number the edges of all types through, one type after the other,
         as ``graph.pt`` does. Which of the two is told by the book: it says which edges lead to the part's own nodes.
         """
-        books = self._stores.graph.edge_pb
+        books = self._graph.edge_pb
         ids = {t: None if of is None else of.astype(np.int64, copy=False) for t, (_, _, of) in given.items()}
-        if not self._stores.is_hetero or not isinstance(books, Mapping):
+        if not self._is_hetero or not isinstance(books, Mapping):
             return ids
-        order = [tuple(t) for t in (self._stores.graph.meta or {}).get("edge_types") or books]
+        order = [tuple(t) for t in self._meta.get("edge_types") or books]
         lost = [t for t in {*order, *ids} if t not in books or t not in order]
         if lost:
             raise SettingsError(
@@ -311,7 +269,7 @@ class _Edges:
                 f"name every edge type of the whole graph; {_REMEDY}"
             )
         starts = dict(zip(order, np.cumsum([0, *(len(books[t]) for t in order[:-1])]).tolist(), strict=True))
-        booked = {t: np.flatnonzero(to_array(books[t]) == self._stores.part) for t in ids}
+        booked = {t: np.flatnonzero(to_array(books[t]) == self.part) for t in ids}
         led = {t: None if of is None else np.sort(of[self._own_places(t, given[t][1])]) for t, of in ids.items()}
         for first_of in (dict.fromkeys(starts, 0), starts):
             if all(of is None or np.array_equal(of - first_of[t], booked[t]) for t, of in led.items()):
@@ -320,13 +278,13 @@ class _Edges:
 
     def _own_places(self, edge_type: EdgeType, col: Array) -> IntArray:
         """The places of edges that lead to nodes of the partition."""
-        num_nodes = len(self._owners[edge_type[2]])
+        num_nodes = len(self.owners[edge_type[2]])
         if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
             raise SchemaError(
                 f"edges of {type_label(edge_type)} lead to nodes {int(col.min())}..{int(col.max())} of "
                 f"{edge_type[2]!r}; node_pb knows 0..{num_nodes - 1}; edge indices are global ids"
             )
-        return np.flatnonzero(self._owners[edge_type[2]][col] == self._stores.part)
+        return np.flatnonzero(self.owners[edge_type[2]][col] == self.part)
 
 
 def _unlike(
@@ -351,10 +309,12 @@ def _unlike(
     )
 
 
-def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, values: Array) -> Array:
-    """The rows of values that belong to some ids, which ``ids`` are the ids of; None means their own numbers."""
-    if ids is None:
-        return values[wanted]
+def _shown(ids: IntArray | None) -> str:
+    return "no global ids" if ids is None else f"{len(ids)} global ids"
+
+
+def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray, values: Array) -> Array:
+    """The rows of values that belong to some ids; ``ids`` are those of all rows."""
     order = np.argsort(ids, kind="stable")
     places = find_sorted(ids[order], wanted)
     (missing,) = np.nonzero(places < 0)
@@ -365,15 +325,8 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray | None, valu
             "all types through: use hopstream.compat.pyg's"
         )
     found = order[places]
-    if np.array_equal(found, np.arange(len(values))):
-        return values
-    rows: Array = values[found]
+    rows: Array = values if np.array_equal(found, np.arange(len(values))) else values[found]
     return rows
-
-
-def _owners_of(node_type: str, owners: Array, num_parts: int) -> NDArray[np.int32]:
-    _check_range(f"node_pb of {node_type!r}", owners, num_parts, "partitions")
-    return owners.astype(np.int32, copy=False)
 
 
 def _check_range(what: str, values: Array, num: int, of: str) -> None:

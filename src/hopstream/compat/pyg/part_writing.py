@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,6 @@ from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 _MASK = (1 << 64) - 1
 _BLOCK = 1 << 16
 """Keys whose powers are in memory at once."""
-_FIELDS = ("part", "num_parts", "owners", "schema", "rows", "time_attr", "edge_keys")
 
 
 class KeyFacts(NamedTuple):
@@ -94,9 +93,13 @@ class PartFacts:
     @classmethod
     def of(cls, own: OwnPart) -> PartFacts:
         """The facts of what a rank holds."""
+
+        def columns(features: Mapping[str, Array]) -> dict[str, FeatureSchema]:
+            return {name: column_schema(column) for name, column in features.items()}
+
         schema = GraphSchema(
-            nodes={t: _schemas(own.node_features.get(t, {})) for t in own.owners},
-            edges={t: _schemas(edges.features) for t, edges in own.edges.items()},
+            nodes={t: columns(own.node_features.get(t, {})) for t in own.owners},
+            edges={t: columns(edges.features) for t, edges in own.edges.items()},
         )
         rows = {t: int(np.count_nonzero(owners == own.part)) for t, owners in own.owners.items()}
         rows |= {type_label(t): len(edges.src_keys) for t, edges in own.edges.items()}
@@ -111,10 +114,7 @@ class PartFacts:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value that ``from_json`` reads back."""
-        owners = {node_type: list(of) for node_type, of in self.owners.items()}
-        values = (self.part, self.num_parts, owners, self.schema.to_json(), dict(self.rows), self.time_attr,
-                  {label: list(of) for label, of in self.edge_keys.items()})  # fmt: skip
-        return dict(zip(_FIELDS, values, strict=True))
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"schema": self.schema.to_json()}
 
     @classmethod
     def from_json(cls, value: Any) -> PartFacts:
@@ -124,11 +124,10 @@ class PartFacts:
             FormatError: The value is something else.
         """
         try:
-            given = {name: value[name] for name in _FIELDS}
-            given["schema"] = GraphSchema.from_json(given["schema"])
-            given["owners"] = {str(t): (int(n), int(crc32c)) for t, (n, crc32c) in given["owners"].items()}
-            given["edge_keys"] = {str(label): KeyFacts(*map(int, of)) for label, of in given["edge_keys"].items()}
-            return cls(**given)
+            schema = GraphSchema.from_json(value["schema"])
+            owners = {t: (int(num_nodes), int(crc32c)) for t, (num_nodes, crc32c) in value["owners"].items()}
+            edge_keys = {label: KeyFacts(*of) for label, of in value["edge_keys"].items()}
+            return cls(**{**value, "schema": schema, "owners": owners, "edge_keys": edge_keys})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(f"not the facts of a part ({error!r}): {str(value)[:200]}") from error
 
@@ -162,8 +161,17 @@ def agree(facts: Sequence[PartFacts]) -> WholeFacts:
     first = facts[0]
     for rank, other in enumerate(facts[1:], 1):
         _compare(first, rank, other)
-    _check_parts(facts)
-    schema = _merged_schema(facts)
+    held = {rank: one.part for rank, one in enumerate(facts)}
+    missing = sorted({*range(first.num_parts)} - {*held.values()})
+    if missing:
+        raise VersionMismatch(
+            f"no rank holds part {missing[0]} of {first.num_parts}; parts by rank are {held}; give each to a rank"
+        )
+    edge_types = dict.fromkeys(edge_type for one in facts for edge_type in one.schema.edges)
+    schema = GraphSchema(
+        nodes={t: _merged_columns(facts, t) for t in first.owners},
+        edges={t: _merged_columns(facts, t) for t in edge_types},
+    )
     if first.time_attr is not None:
         check_time_schema(schema, first.time_attr)
     by_part = {one.part: one for one in facts}
@@ -171,10 +179,10 @@ def agree(facts: Sequence[PartFacts]) -> WholeFacts:
     edge_offsets: dict[EdgeOwner, IntArray] = {}
     for edge_type in schema.edges:
         edge_offsets[edge_type, "in"] = offsets_of(np.array([one.rows.get(type_label(edge_type), 0) for one in parts]))
-    has_edge_keys = _agree_on_edge_keys(facts, schema)
-    if has_edge_keys:
-        for edge_type in schema.edges:
-            _check_coverage(parts, type_label(edge_type))
+    labels = [type_label(edge_type) for edge_type in schema.edges]
+    has_edge_keys = _agree_on_edge_keys(facts, labels)
+    for label in labels if has_edge_keys else ():
+        _check_coverage(parts, label)
     return WholeFacts(schema=schema, edge_offsets=edge_offsets, has_edge_keys=has_edge_keys)
 
 
@@ -200,20 +208,8 @@ def _compare(first: PartFacts, rank: int, other: PartFacts) -> None:
             )
 
 
-def _check_parts(facts: Sequence[PartFacts]) -> None:
-    """Refuse parts that nobody holds."""
-    there = {one.part for one in facts}
-    missing = next((part for part in range(facts[0].num_parts) if part not in there), None)
-    if missing is not None:
-        held = {rank: one.part for rank, one in enumerate(facts)}
-        raise VersionMismatch(
-            f"no rank holds part {missing} of {facts[0].num_parts}; parts by rank are {held}; give each to a rank"
-        )
-
-
-def _agree_on_edge_keys(facts: Sequence[PartFacts], schema: GraphSchema) -> bool:
+def _agree_on_edge_keys(facts: Sequence[PartFacts], labels: Sequence[str]) -> bool:
     """Whether edges have keys; those of a type have them on all ranks that have such edges, or on none."""
-    labels = [type_label(edge_type) for edge_type in schema.edges]
     for label in labels:
         told = {label in one.edge_keys: rank for rank, one in enumerate(facts) if one.rows.get(label)}
         if len(told) == 2:
@@ -238,20 +234,8 @@ def _check_coverage(parts: Sequence[PartFacts], label: str) -> None:
         )
 
 
-def _merged_schema(facts: Sequence[PartFacts]) -> GraphSchema:
-    """The schema of all parts together: who has no rows of a type need not have its columns."""
-    nodes: dict[str, Mapping[str, FeatureSchema]] = {}
-    edges: dict[EdgeType, Mapping[str, FeatureSchema]] = {}
-    for node_type in facts[0].owners:
-        nodes[node_type] = _merged_columns(facts, node_type)
-    for one in facts:
-        for edge_type in one.schema.edges:
-            if edge_type not in edges:
-                edges[edge_type] = _merged_columns(facts, edge_type)
-    return GraphSchema(nodes=nodes, edges=edges)
-
-
 def _merged_columns(facts: Sequence[PartFacts], owner: str | EdgeType) -> Mapping[str, FeatureSchema]:
+    """The columns of a type in all parts together: who has no rows of it need not have them."""
     found: Mapping[str, FeatureSchema] = {}
     who: int | None = None
     for rank, one in enumerate(facts):
@@ -266,10 +250,6 @@ def _merged_columns(facts: Sequence[PartFacts], owner: str | EdgeType) -> Mappin
         if who is None:
             found, who = columns, rank
     return found
-
-
-def _schemas(features: Mapping[str, Array]) -> dict[str, FeatureSchema]:
-    return {name: column_schema(column) for name, column in features.items()}
 
 
 class PartWriter:
@@ -300,11 +280,10 @@ class PartWriter:
         Raises:
             SchemaError: A time does not fit int64.
         """
-        files = {}
-        for column in self._columns():
-            blocks = column.blocks
-            files[str(column.path)] = write_blocks(self._root / column.path, column.dtype, column.shape, blocks)
-        return files
+        return {
+            str(one.path): write_blocks(self._root / one.path, one.dtype, one.shape, one.blocks)
+            for one in self._columns()
+        }
 
     def write_manifest(self, files: Mapping[str, FileRecord]) -> None:
         """Write the manifest of all parts, given the records of all their files; it is the same on all ranks.
@@ -330,7 +309,7 @@ class PartWriter:
         part, split = self._own.part, self._nodes[node_type]
         folder = node_folder(part, node_type)
         first, stop = self._book.key_offsets(node_type)[part : part + 2]
-        keys = _own_keys(split, part)
+        keys = split.keys[split.offsets[part] : split.offsets[part + 1]]
         yield integers(folder / "key.npy", keys)
         yield integers(folder / "id_of_key.npy", split.ids_of_keys[first:stop])
         features = _all_columns(self._own.node_features.get(node_type, {}), schemas)
@@ -370,10 +349,6 @@ class PartWriter:
 def records_of(told: Sequence[Mapping[str, Any]]) -> dict[str, FileRecord]:
     """Path to record of the files of all parts, from what the ranks say of their own in JSON."""
     return {name: FileRecord.from_json(record) for files in told for name, record in files.items()}
-
-
-def _own_keys(split: NodeSplit, part: int) -> np.ndarray:
-    return split.keys[split.offsets[part] : split.offsets[part + 1]]
 
 
 def _all_columns(features: Mapping[str, Column], schemas: Mapping[str, FeatureSchema]) -> dict[str, Column]:

@@ -187,7 +187,7 @@ class _Contents:
         """Write every file, ``META.json`` last."""
         graph, num_parts = self.cut.graph, self.cut.num_parts
         is_hetero = not graph.schema.is_homogeneous
-        edges = {t: _GroupedEdges.of(self.cut, t) for t in graph.edges}
+        edges = {t: _grouped_edges(self.cut, t) for t in graph.edges}
         nodes = {t: split_by_owner(np.asarray(owner, np.int32), num_parts) for t, owner in self.cut.owners.items()}
         node_starts = offsets_of_types({t: table.num_nodes for t, table in graph.nodes.items()})
         edge_starts = offsets_of_types({t: table.num_edges for t, table in graph.edges.items()})
@@ -195,8 +195,8 @@ class _Contents:
             place = folder / f"part_{part}"
             place.mkdir()
             topology, edge_feats, node_feats = {}, {}, {}
-            for edge_type, grouped in edges.items():
-                keys = grouped.keys_of(part)
+            for edge_type, (offsets, order) in edges.items():
+                keys = order[offsets[part] : offsets[part + 1]]
                 topology[edge_type] = self._topology(edge_type, keys, edge_starts[edge_type] if is_hetero else 0)
                 if len(keys) or not graph.edges[edge_type].num_edges:
                     edge_feats[edge_type] = self._edge_feats(edge_type, keys)
@@ -223,16 +223,15 @@ class _Contents:
         (folder / PYG_META).write_text(json.dumps(meta) + "\n", encoding="utf-8")
 
     def _write_maps(self, folder: Path, is_hetero: bool) -> None:
-        nodes = {t: np.asarray(owner, np.int64) for t, owner in self.cut.owners.items()}
-        edges = {t: np.asarray(self.cut.edge_owners(t), np.int64) for t in self.cut.graph.edges}
+        edge_owners = {t: self.cut.edge_owners(t) for t in self.cut.graph.edges}
         if not is_hetero:
-            torch.save(_tensor(nodes[NODE]), folder / "node_map.pt")
-            torch.save(_tensor(edges.get(EDGE, np.empty(0, np.int64))), folder / "edge_map.pt")
-            return
-        for name, of_types in (("node_map", nodes), ("edge_map", edges)):
-            (folder / name).mkdir()
-            for of_type, parts in of_types.items():
-                torch.save(_tensor(parts), folder / name / f"{file_name(of_type)}.pt")
+            edge_owners.setdefault(EDGE, np.empty(0))
+        for name, of_types in (("node_map", self.cut.owners), ("edge_map", edge_owners)):
+            if is_hetero:
+                (folder / name).mkdir()
+            for of_type, owners in of_types.items():
+                place = folder / name / f"{file_name(of_type)}.pt" if is_hetero else folder / f"{name}.pt"
+                torch.save(_tensor(np.asarray(owners, np.int64)), place)
 
     def _topology(self, edge_type: EdgeType, keys: IntArray, start: int) -> dict[str, Any]:
         table, nodes = self.cut.graph.edges[edge_type], self.cut.graph.nodes
@@ -282,30 +281,15 @@ class _Contents:
         return {name: _tensor(fixed_column(table.features[name], f"{label}.{name}")[keys]) for name in names}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _GroupedEdges:
-    """The keys of a type's edges by part, then destination, then time, then key.
+def _grouped_edges(cut: CutGraph, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
+    """The keys of a type's edges by part, then destination, then time, then key; and where each part's start.
 
-    Attributes:
-        offsets: int64[num_parts + 1], the range of ``keys`` of each part.
-        keys: int64[num_edges].
+    Returns:
+        int64[num_parts + 1] and int64[num_edges].
     """
-
-    offsets: IntArray
-    keys: IntArray
-
-    @classmethod
-    def of(cls, cut: CutGraph, edge_type: EdgeType) -> _GroupedEdges:
-        """Group the edges of one type."""
-        table = cut.graph.edges[edge_type]
-        owners = cut.edge_owners(edge_type)
-        times = list(_sort_times(cut.graph, edge_type))
-        keys = np.lexsort((*times, table.dst_keys, owners)).astype(np.int64, copy=False)
-        return cls(offsets_of(np.bincount(owners, minlength=cut.num_parts)), keys)
-
-    def keys_of(self, part: int) -> IntArray:
-        """Those of one part."""
-        return self.keys[self.offsets[part] : self.offsets[part + 1]]
+    owners = cut.edge_owners(edge_type)
+    keys = np.lexsort((*_sort_times(cut.graph, edge_type), cut.graph.edges[edge_type].dst_keys, owners))
+    return offsets_of(np.bincount(owners, minlength=cut.num_parts)), keys.astype(np.int64, copy=False)
 
 
 def _sort_times(graph: Graph, edge_type: EdgeType) -> Iterator[Array]:

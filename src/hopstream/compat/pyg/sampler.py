@@ -71,29 +71,18 @@ def sampler_output(batch: MiniBatch, is_homogeneous: bool) -> Output:
     col = {t: to_tensor(edge_index[1], False) for t, edge_index in batch.edge_index.items()}
     edge = {t: to_tensor(batch.edge_keys[t], False) if t in batch.edge_keys else None for t in batch.edge_index}
     trees = None if batch.trees is None else {t: to_tensor(of, False) for t, of in batch.trees.items()}
-    num_edges = batch.num_sampled_edges
+    num_nodes, num_edges = dict(batch.num_sampled_nodes), batch.num_sampled_edges
     if not is_homogeneous:
         return HeteroSamplerOutput(
-            node=node,
-            row=row,
-            col=col,
-            edge=edge,
-            batch=trees,
-            num_sampled_nodes=dict(batch.num_sampled_nodes),
-            num_sampled_edges=None if num_edges is None else dict(num_edges),
-            metadata=_metadata(batch),
-        )
+            node=node, row=row, col=col, edge=edge, batch=trees, num_sampled_nodes=num_nodes,
+            num_sampled_edges=None if num_edges is None else dict(num_edges), metadata=_metadata(batch),
+        )  # fmt: skip
     none = torch.empty(0, dtype=torch.int64)
     return SamplerOutput(
-        node=node[NODE],
-        row=row.get(EDGE, none),
-        col=col.get(EDGE, none),
-        edge=edge.get(EDGE),
-        batch=None if trees is None else trees[NODE],
-        num_sampled_nodes=batch.num_sampled_nodes[NODE],
-        num_sampled_edges=None if num_edges is None else num_edges.get(EDGE, []),
-        metadata=_metadata(batch),
-    )
+        node=node[NODE], row=row.get(EDGE, none), col=col.get(EDGE, none), edge=edge.get(EDGE),
+        batch=None if trees is None else trees[NODE], num_sampled_nodes=num_nodes[NODE],
+        num_sampled_edges=None if num_edges is None else num_edges.get(EDGE, []), metadata=_metadata(batch),
+    )  # fmt: skip
 
 
 def _metadata(batch: MiniBatch) -> tuple[Any, ...]:
@@ -105,13 +94,8 @@ def _metadata(batch: MiniBatch) -> tuple[Any, ...]:
     if "dst_pos_index" not in batch.attributes.get(dst_type, {}):
         names = ("edge_label_index", "edge_label", "edge_label_time")
         return (input_ids, *(_attribute(batch, batch.seed_type, name) for name in names))
-    wanted = (
-        (src_type, "src_index"),
-        (dst_type, "dst_pos_index"),
-        (dst_type, "dst_neg_index"),
-        (dst_type, "seed_time"),
-    )
-    return (input_ids, *(_attribute(batch, owner, name) for owner, name in wanted))
+    of_destinations = (_attribute(batch, dst_type, name) for name in ("dst_pos_index", "dst_neg_index", "seed_time"))
+    return (input_ids, _attribute(batch, src_type, "src_index"), *of_destinations)
 
 
 def _attribute(batch: MiniBatch, owner: str | EdgeType, name: str) -> Any:
