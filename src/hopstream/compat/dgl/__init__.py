@@ -27,17 +27,7 @@ __all__ = [
     "heterograph",
 ]
 
-_MODULE_OF = {
-    "DGLGraph": "hopstream.compat.dgl.graphs",
-    "EID": "hopstream.compat.dgl.graphs",
-    "ETYPE": "hopstream.compat.dgl.graphs",
-    "NID": "hopstream.compat.dgl.graphs",
-    "NTYPE": "hopstream.compat.dgl.graphs",
-    "from_networkx": "hopstream.compat.dgl.convert",
-    "from_scipy": "hopstream.compat.dgl.convert",
-    "graph": "hopstream.compat.dgl.graphs",
-    "heterograph": "hopstream.compat.dgl.graphs",
-}
+_IN_CONVERT = ("from_networkx", "from_scipy")
 
 
 def __getattr__(name: str) -> object:
@@ -48,10 +38,10 @@ def __getattr__(name: str) -> object:
     """
     if name in ("data", "distributed"):
         return import_module(f"hopstream.compat.dgl.{name}")
-    if name not in _MODULE_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'hopstream.compat.dgl' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
+    module = import_module(f"hopstream.compat.dgl.{'convert' if name in _IN_CONVERT else 'graphs'}")
+    value = globals()[name] = getattr(module, name)
     return value
 
 

@@ -214,18 +214,19 @@ def our_names(ntypes: Iterable[str], etypes: Iterable[EdgeType]) -> tuple[dict[s
 
 
 def dgl_names(schema: GraphSchema) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:
-    """What the node and edge types of a graph are called in DGL: ``_N`` and ``_E`` in a graph without types.
-
-    Raises:
-        SchemaError: A name has a character that DGL's files take for the end of a name.
-    """
-    _check_names(schema)
+    """What the node and edge types of a graph are called in DGL: ``_N`` and ``_E`` in a graph without types."""
     if list(schema.nodes) == [NODE] and set(schema.edges) <= {EDGE}:
         return {NODE: DEFAULT_NTYPE}, {EDGE: DEFAULT_ETYPE}
     return {t: t for t in schema.nodes}, {t: t for t in schema.edges}
 
 
-def _check_names(schema: GraphSchema) -> None:
+def check_names(schema: GraphSchema) -> None:
+    """Refuse names with a character that DGL's files take for the end of a name.
+
+    Raises:
+        SchemaError: There is such a name.
+    """
+
     def check(what: str, names: Iterable[str], taken: str) -> None:
         for name in names:
             if any(letter in name for letter in taken):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,9 +53,9 @@ def node_split(  # noqa: PLR0913  DGL's
         UnknownNameError: There is no such type.
     """
     book = _checked(partition_book)
-    asked = _Asked(book, "nodes", rank, num_trainers)
+    share = _Share(book, "nodes", *_place(book, rank, num_trainers))
     mask = _mask("nodes", nodes, book._num_nodes(ntype))
-    return asked.share(mask, node_trainer_ids, None if force_even else lambda: book.partid2nids(book.partid, ntype))
+    return share.evenly(mask, node_trainer_ids) if force_even else share.of(mask, book.partid2nids(book.partid, ntype))
 
 
 def edge_split(  # noqa: PLR0913  DGL's
@@ -72,9 +71,9 @@ def edge_split(  # noqa: PLR0913  DGL's
         UnknownNameError: There is no such type.
     """
     book = _checked(partition_book)
-    asked = _Asked(book, "edges", rank, num_trainers)
+    share = _Share(book, "edges", *_place(book, rank, num_trainers))
     mask = _mask("edges", edges, book._num_edges(etype))
-    return asked.share(mask, edge_trainer_ids, None if force_even else lambda: book.partid2eids(book.partid, etype))
+    return share.evenly(mask, edge_trainer_ids) if force_even else share.of(mask, book.partid2eids(book.partid, etype))
 
 
 def _checked(book: RangePartitionBook | None) -> RangePartitionBook:
@@ -93,30 +92,50 @@ def _mask(what: str, value: Any, num_rows: int) -> NDArray[np.bool_]:
     return cast("NDArray[np.bool_]", mask != 0)
 
 
+def _place(book: RangePartitionBook, rank: int | None, num_trainers: int | None) -> tuple[int, int]:
+    """A trainer's place in its part, and the trainers of a part."""
+    num_parts = book.num_partitions()
+    group = _distributed()
+    if num_trainers is None:
+        num_trainers = group.get_world_size() if group else num_parts
+    check_int("num_trainers", num_trainers, 1, MAX_TRAINERS)
+    if num_trainers % num_parts:
+        raise SettingsError(f"{num_trainers} trainers cannot be shared evenly by {num_parts} parts; use a multiple")
+    per_part = num_trainers // num_parts
+    if rank is None:
+        rank = group.get_rank() if group else book.partid * per_part
+    rank = read_integer("rank", rank)
+    if not 0 <= rank < num_trainers:
+        raise SettingsError(f"rank is {rank} of {num_trainers} trainers; ranks are 0..{num_trainers - 1}")
+    return rank % per_part, per_part
+
+
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Which trainer's share is asked for."""
+class _Share:
+    """Takes the share of one of the trainers of a part."""
 
     book: RangePartitionBook
     what: str
-    rank: int | None
-    num_trainers: int | None
+    place: int
+    per_part: int
 
-    def share(self, mask: NDArray[np.bool_], trainer_ids: Any, own: Callable[[], Tensor] | None) -> Tensor:
-        """The numbers of one trainer; ``own`` gives the part's where it takes its own."""
-        place, per_part = self._place()
-        if own is not None:
-            numbers = own().numpy()
-            chosen = numbers[mask[numbers]]
-            size = len(chosen) // per_part
-            return to_tensor(chosen[place * size : (place + 1) * size if place + 1 < per_part else None])
+    def of(self, mask: NDArray[np.bool_], own: Tensor) -> Tensor:
+        """A share of the numbers in the mask that the part owns."""
+        numbers = own.numpy()
+        chosen = numbers[mask[numbers]]
+        size = len(chosen) // self.per_part
+        is_last = self.place + 1 == self.per_part
+        return to_tensor(chosen[self.place * size : None if is_last else (self.place + 1) * size])
+
+    def evenly(self, mask: NDArray[np.bool_], trainer_ids: Any) -> Tensor:
+        """A share of all numbers in the mask, of which each part takes as many as any other."""
         chosen = np.flatnonzero(mask)
         offsets = _even_offsets(len(chosen), self.book.num_partitions())
         chosen = chosen[offsets[self.book.partid] : offsets[self.book.partid + 1]]
-        if per_part == 1:
+        if self.per_part == 1:
             return to_tensor(chosen)
         if trainer_ids is None:
-            return to_tensor(_dealt(chosen, place, per_part, self.book.partid))
+            return to_tensor(_dealt(chosen, self.place, self.per_part, self.book.partid))
         trainers = to_array(trainer_ids, "trainer ids")
         if trainers.shape != mask.shape or trainers.dtype.kind not in "iu":
             raise SchemaError(
@@ -125,36 +144,16 @@ class _Asked:
             )
         if (trainers < 0).any():
             raise SchemaError(f"trainer ids start with {trainers.min()}; wanted none below 0")
-        return to_tensor(self._by_trainer(chosen, trainers, place, per_part))
+        return to_tensor(self._by_trainer(chosen, trainers))
 
-    def _place(self) -> tuple[int, int]:
-        """The trainer's place in its part, and the trainers of a part."""
-        num_parts = self.book.num_partitions()
-        group = _distributed()
-        num_trainers = self.num_trainers
-        if num_trainers is None:
-            num_trainers = group.get_world_size() if group else num_parts
-        check_int("num_trainers", num_trainers, 1, MAX_TRAINERS)
-        if num_trainers % num_parts:
-            raise SettingsError(f"{num_trainers} trainers cannot be shared evenly by {num_parts} parts; use a multiple")
-        per_part = num_trainers // num_parts
-        rank = self.rank
-        if rank is None:
-            rank = group.get_rank() if group else self.book.partid * per_part
-        rank = read_integer("rank", rank)
-        if not 0 <= rank < num_trainers:
-            raise SettingsError(f"rank is {rank} of {num_trainers} trainers; ranks are 0..{num_trainers - 1}")
-        return rank % per_part, per_part
-
-    def _by_trainer(self, chosen: IntArray, trainers: Array, place: int, per_part: int) -> IntArray:
+    def _by_trainer(self, chosen: IntArray, trainers: Array) -> IntArray:
         """The part's own in the order of their trainers, and others', each dealt evenly."""
-        num_trainers, largest = per_part * self.book.num_partitions(), int(trainers.max(initial=-1)) + 1
+        num_trainers, largest = self.per_part * self.book.num_partitions(), int(trainers.max(initial=-1)) + 1
         # Ids of more trainers: each takes those of several. The last ids may have no nodes at all.
-        trainers = trainers // max(1, -(-largest // num_trainers))
-        of = trainers[chosen]
-        is_own = of // per_part == self.book.partid
-        own = chosen[is_own][np.argsort(of[is_own] % per_part, kind="stable")]
-        return np.concatenate([_slice(own, place, per_part), _slice(chosen[~is_own], place, per_part)])
+        of = (trainers // max(1, -(-largest // num_trainers)))[chosen]
+        is_own = of // self.per_part == self.book.partid
+        own = chosen[is_own][np.argsort(of[is_own] % self.per_part, kind="stable")]
+        return np.concatenate([_slice(items, self.place, self.per_part) for items in (own, chosen[~is_own])])
 
 
 def _distributed() -> Any:

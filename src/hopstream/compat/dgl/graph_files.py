@@ -60,7 +60,7 @@ def write_graph_file(path: Path, graph: PlainGraph) -> None:
         writer.uint64(1, UNIT_MAGIC, COO | NEW_CODE, ALL | NEW_CODE)
         _write_meta(writer)
         writer.uint64(COO_MAGIC, graph.num_nodes, graph.num_nodes)
-        for name, array in (("src", graph.src), ("dst", graph.dst), ("ids", _no_ids())):
+        for name, array in (("src", graph.src), ("dst", graph.dst), ("ids", np.empty(0, np.int64))):
             writer.array(array.astype(np.int64, copy=False), f"{path} {name}")
         writer.raw(bytes(2))  # neither sources nor destinations are said to be sorted
         writer.uint64(1, graph.num_nodes)
@@ -123,10 +123,6 @@ def _one(reader: DglReader) -> int:
     if number != 1:
         reader.refuse(f"has data of {number} types")
     return number
-
-
-def _no_ids() -> IntArray:
-    return np.empty(0, np.int64)
 
 
 def _write_meta(writer: DglWriter) -> None:

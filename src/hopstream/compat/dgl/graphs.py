@@ -6,6 +6,7 @@ It has the members that partitioning and looking at parts need, and no message p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,12 +78,11 @@ class Frame(MutableMapping[str, Any]):
         return "{" + ", ".join(schemes) + "}"
 
 
+@dataclass(frozen=True, slots=True)
 class OfType:
     """What there is of one type."""
 
-    def __init__(self, data: Frame) -> None:
-        """Take the data of the type."""
-        self.data = data
+    data: Frame
 
 
 class NodeView:

@@ -117,31 +117,24 @@ class Partitioned(PartSource):
         return self._local_nodes(around), self._local_edges(around, part)
 
     def _local_nodes(self, around: Around) -> LocalNodes:
-        found: list[list[Array]] = [[] for _ in range(5)]
+        found: list[tuple[Array, ...]] = []
         for row, (node_type, hops) in enumerate(around.hops.items()):
             keys = np.flatnonzero(hops >= 0)
-            values = (keys, self.nodes.numbers[node_type][keys], hops[keys], self.owners[node_type][keys])
-            for arrays, array in zip(found, (*values, np.full(len(keys), row)), strict=True):
-                arrays.append(np.asarray(array, np.int64))
-        keys, numbers, hops, parts, types = map(np.concatenate, found)
+            owners, number = self.owners[node_type][keys], self.nodes.numbers[node_type][keys]
+            found.append((keys, number, hops[keys], owners, np.full(len(keys), row)))
+        keys, numbers, hops, parts, types = (np.concatenate(of).astype(np.int64) for of in zip(*found, strict=True))
         return LocalNodes(keys=keys, numbers=numbers, hops=hops, parts=parts, types=types)
 
     def _local_edges(self, around: Around, part: int) -> LocalEdges:
-        found: list[list[Array]] = [[np.empty(0, np.int64)] for _ in range(5)]
-        is_inner = [np.empty(0, np.bool_)]
+        none, of_nodes = np.empty(0, np.int64), self.nodes.numbers
+        found: list[tuple[Array, ...]] = [(none, none, none, none, none, none.astype(np.bool_))]
         for row, (edge_type, keys) in enumerate(around.edge_keys.items()):
-            table, numbers = self.graph.edges[edge_type], self.nodes.numbers
-            src_keys, dst_keys = table.src_keys[keys], table.dst_keys[keys]
-            ends = (numbers[edge_type[0]][src_keys], numbers[edge_type[2]][dst_keys])
-            values = (keys, self.edges.numbers[edge_type][keys], *ends, np.full(len(keys), row))
-            for arrays, array in zip(found, values, strict=True):
-                arrays.append(array)
-            is_inner.append(self.owners[edge_type[2]][dst_keys] == part)
-        keys, edge_numbers, src_numbers, dst_numbers, types = map(np.concatenate, found)
-        return LocalEdges(
-            keys=keys, numbers=edge_numbers, src_numbers=src_numbers, dst_numbers=dst_numbers, types=types,
-            is_inner=np.concatenate(is_inner),
-        )  # fmt: skip
+            table = self.graph.edges[edge_type]
+            src, dst = of_nodes[edge_type[0]][table.src_keys[keys]], of_nodes[edge_type[2]][table.dst_keys[keys]]
+            is_inner = self.owners[edge_type[2]][table.dst_keys[keys]] == part
+            found.append((keys, self.edges.numbers[edge_type][keys], src, dst, np.full(len(keys), row), is_inner))
+        keys, numbers, src, dst, types, is_inner = map(np.concatenate, zip(*found, strict=True))
+        return LocalEdges(keys=keys, numbers=numbers, src_numbers=src, dst_numbers=dst, types=types, is_inner=is_inner)
 
     def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, Rows]]:
         """Features, trainers and masks of a part's nodes of a type."""

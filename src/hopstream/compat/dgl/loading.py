@@ -210,18 +210,14 @@ def read_feats(config: PartConfig, part: int, what: str, *, is_mapped: bool = Fa
 
 def _as_dgl(graph: PlainGraph) -> Any:
     """A graph of DGL where it is there, else ours."""
-    made = _dgl_graph(graph)
-    for data, arrays in ((made.ndata, graph.ndata), (made.edata, graph.edata)):
-        for name, array in arrays.items():
-            data[name] = to_tensor(array)
-    return made
-
-
-def _dgl_graph(graph: PlainGraph) -> Any:
     try:
         dgl = import_module("dgl") if find_spec("dgl") else None
     except (ImportError, OSError):  # installed for another torch: its libraries are not found, or do not load
         dgl = None
     if dgl is None:
-        return DGLGraph({DEFAULT_NTYPE: graph.num_nodes}, {DEFAULT_ETYPE: (graph.src, graph.dst)})
-    return dgl.graph((to_tensor(graph.src), to_tensor(graph.dst)), num_nodes=graph.num_nodes)
+        made: Any = DGLGraph({DEFAULT_NTYPE: graph.num_nodes}, {DEFAULT_ETYPE: (graph.src, graph.dst)})
+    else:
+        made = dgl.graph((to_tensor(graph.src), to_tensor(graph.dst)), num_nodes=graph.num_nodes)
+    for data, arrays in ((made.ndata, graph.ndata), (made.edata, graph.edata)):
+        data.update(to_tensors(dict(arrays)))
+    return made

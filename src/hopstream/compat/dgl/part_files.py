@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
 from hopstream.compat.dgl.binary import Rows
-from hopstream.compat.dgl.convert import dgl_names
+from hopstream.compat.dgl.convert import check_names, dgl_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
 from hopstream.compat.dgl.part_config import label_of
@@ -127,18 +127,17 @@ def _sorted(local: Local, order: IntArray) -> Local:
     return type(local)(**{of.name: getattr(local, of.name)[order] for of in fields(local)})
 
 
-def node_data(source: PartSource, part: int) -> dict[str, Rows]:
-    """``type/name`` to the data of a part's nodes; splits are masks."""
-    names, _ = dgl_names(source.schema)
-    return {f"{names[t]}/{name}": rows for t in source.schema.nodes for name, rows in source.node_columns(part, t)}
+def data_of(source: PartSource, part: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+    """``type/name`` to the data of a part's nodes, and ``source:relation:destination/name`` to those of its edges.
 
-
-def edge_data(source: PartSource, part: int) -> dict[str, Rows]:
-    """``source:relation:destination/name`` to the data of a part's edges; an edge's trainer is its destination's."""
-    _, names = dgl_names(source.schema)
-    return {
-        f"{label_of(names[t])}/{name}": rows for t in source.schema.edges for name, rows in source.edge_columns(part, t)
+    Splits are masks; an edge's trainer is its destination's.
+    """
+    node_names, edge_names = dgl_names(source.schema)
+    nodes = {f"{of}/{name}": rows for t, of in node_names.items() for name, rows in source.node_columns(part, t)}
+    edges = {
+        f"{label_of(of)}/{name}": rows for t, of in edge_names.items() for name, rows in source.edge_columns(part, t)
     }
+    return nodes, edges
 
 
 def mask_name(split: str) -> str:
@@ -169,6 +168,7 @@ def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
         SchemaError: It holds text or rows of different lengths, a feature is called as a split's data are, or a name
             has a character that ends names.
     """
+    check_names(schema)
     node_names, edge_names = dgl_names(schema)
     owners: list[tuple[str, Mapping[str, FeatureSchema], Iterable[str]]] = [
         (node_names[t], features, schema.splits.get(t, ())) for t, features in schema.nodes.items()

@@ -21,7 +21,7 @@ from hopstream.compat.dgl.convert import as_graph, dgl_names
 from hopstream.compat.dgl.graph_files import write_graph_file
 from hopstream.compat.dgl.in_memory import Partitioned
 from hopstream.compat.dgl.part_config import PartConfig, refuse_graphbolt
-from hopstream.compat.dgl.part_files import PartSource, check_schema, edge_data, node_data, part_graph, unsaid
+from hopstream.compat.dgl.part_files import PartSource, check_schema, data_of, part_graph, unsaid
 from hopstream.compat.dgl.tensors import to_array, to_tensors
 from hopstream.dataset.settings import MAX_PARTS, Method, PartitionSettings
 from hopstream.errors import SchemaError, SettingsError
@@ -62,8 +62,8 @@ def write_part_files(
         for part in range(source.num_parts):
             folder = Path(new) / f"part{part}"
             folder.mkdir()
-            write_tensor_file(folder / NODE_FEATS, node_data(source, part))
-            write_tensor_file(folder / EDGE_FEATS, edge_data(source, part))
+            for file, data in zip((NODE_FEATS, EDGE_FEATS), data_of(source, part), strict=True):
+                write_tensor_file(folder / file, data)
             write_graph_file(folder / GRAPH, part_graph(source, part))
         config.path.unlink(missing_ok=True)  # from here on there is no graph, until the new one is whole
         for folder in old_parts:

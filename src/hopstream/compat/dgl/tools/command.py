@@ -18,13 +18,12 @@ import numpy as np
 
 from hopstream.arrays import Array
 from hopstream.compat.dgl.binary import write_tensor_file
+from hopstream.compat.dgl.convert import dgl_names
 from hopstream.compat.dgl.dataset_parts import DatasetParts
-from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE
 from hopstream.compat.dgl.part_config import label_of
 from hopstream.compat.dgl.partition import write_part_files
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import EngineError, HopstreamError, SettingsError, StoreError
-from hopstream.schema import EDGE, NODE
 from hopstream.uris import local_path
 
 JSON_STEM = "metadata"
@@ -64,18 +63,16 @@ def write_orig_ids(out: Path, *, nids: bool, eids: bool) -> None:
         eids: Write those of edges, by ``source:relation:destination``.
     """
     dataset = open_dataset(out)
-    schema = dataset.manifest.schema
-    is_plain = list(schema.nodes) == [NODE] and schema.edges.keys() <= {EDGE}  # as DGL calls a graph without types
+    node_names, edge_names = dgl_names(dataset.manifest.schema)
     for number in range(dataset.manifest.book.num_parts if nids or eids else 0):
         part = dataset.open_part(number)
         folder = out / f"part{number}"
         folder.mkdir(exist_ok=True)
         if nids:
-            nodes = {DEFAULT_NTYPE if is_plain else t: keys for t, keys in part.node_keys.items()}
-            _write(folder / ORIG_NIDS, nodes)
+            _write(folder / ORIG_NIDS, {node_names[t]: keys for t, keys in part.node_keys.items()})
         if eids:
             edges = {
-                label_of(DEFAULT_ETYPE if is_plain else edge_type): np.sort(held.keys)
+                label_of(edge_names[edge_type]): np.sort(held.keys)
                 for (edge_type, direction), held in part.edges.items()
                 if direction == "in" and held.keys is not None
             }
