@@ -1,17 +1,15 @@
 """What DGL's page on data preprocessing shows of its Python API runs with the import changed.
 
-The first tests say its examples in our words. The last ones take the page's own blocks, where the page is there.
+The tests take the page's own blocks, where the page is there.
 """
 
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch as th
 
 import hopstream.compat.dgl as dgl
-from hopstream.compat.dgl.distributed import read_partitions
 from tests.compat.dgl.graphs import plain_graph
 
 PAGES = list((Path(__file__).parents[3].parent / "shared" / "seeds").glob("002_*.txt"))
@@ -25,34 +23,6 @@ def made(num_nodes=40):
     g.ndata["feat"] = th.from_numpy(graph.nodes["node"].features["feat"])
     g.ndata["train_mask"] = th.arange(num_nodes) % 4 == 0
     return g
-
-
-def test_files_are_where_the_page_says(tmp_path):
-    dgl.distributed.partition_graph(made(), "mygraph", 2, tmp_path / "data_root_dir")
-    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert found == ["data_root_dir/mygraph.json"] + [
-        f"data_root_dir/part{part}/{name}.dgl" for part in (0, 1) for name in ("edge_feat", "graph", "node_feat")
-    ]  # the page has node_feats.dgl; DGL writes node_feat.dgl, and the JSON file says so
-
-
-def test_a_part_is_loaded_for_inspection(tmp_path):
-    g = made()
-    node_map, edge_map = dgl.distributed.partition_graph(
-        g, "graph_name", 4, tmp_path, balance_ntypes=g.ndata["train_mask"], return_mapping=True
-    )
-    assert sorted(node_map.tolist()) == list(range(40)) and sorted(edge_map.tolist()) == list(range(200))
-    _, owners = read_partitions(tmp_path / "graph_name.json")
-    assert np.bincount(owners["node"][::4], minlength=4).max() <= 3  # of ten nodes to train on
-    g, nfeat, efeat, book, name, ntypes, etypes = dgl.distributed.load_partition(tmp_path / "graph_name.json", 0)
-    assert name == "graph_name" and ntypes == ["_N"] and etypes == [("_N", "_E", "_N")] and not efeat
-    assert len(nfeat["_N/feat"]) == int(g.ndata["inner_node"].sum()) == len(book.partid2nids(0))
-    assert repr(g).startswith(f"Graph(num_nodes={g.num_nodes()}, num_edges={g.num_edges()},\n      ndata_schemes={{")
-
-
-def test_original_ids_are_read_by_type(tmp_path):
-    dgl.data.save_tensors(tmp_path / "orig_nids.dgl", {"user": th.tensor([4, 2, 9]), "item": np.array([], np.int64)})
-    found = dgl.data.load_tensors(tmp_path / "orig_nids.dgl")
-    assert found["user"].tolist() == [4, 2, 9] and not len(found["item"])
 
 
 def blocks():

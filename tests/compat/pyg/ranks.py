@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch_geometric.distributed import LocalFeatureStore, LocalGraphStore
 
@@ -17,12 +17,8 @@ from hopstream.schema import EDGE, NODE
 
 
 def in_turns(cases: Iterable[str], ways: Sequence[Any] = (2, 3)) -> list[Any]:
-    """Each case in each way; one way per case, in turns, runs by default, and the others are slow."""
-    return [
-        pytest.param(case, way, marks=() if number % len(ways) == place else pytest.mark.slow)
-        for number, case in enumerate(cases)
-        for place, way in enumerate(ways)
-    ]
+    """Each case in one of the ways, which take turns."""
+    return list(zip(cases, itertools.cycle(ways), strict=False))
 
 
 def owners_of(graph: Graph, num_parts: int, rng_seed: int = 3) -> dict[str, np.ndarray]:

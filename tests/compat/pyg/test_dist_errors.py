@@ -75,7 +75,9 @@ def test_loaders_that_are_closed_in_another_order_say_so_in_time(graph: Graph) -
 
     def work(rank: int) -> list[Any]:
         data = partition(graph, owners_of(graph, 2), rank, 2)
-        loaders = [load(graph, rank, port, data=data, rpc_timeout=4) for _ in range(2)]
+        loaders = [load(graph, rank, port, data=data, rpc_timeout=20) for _ in range(2)]
+        for loader in loaders:
+            loader._member.group.leave_by(time.monotonic() + 1)
         start = time.monotonic()
         errors: list[Any] = []
         for loader in loaders if rank else reversed(loaders):
@@ -83,14 +85,14 @@ def test_loaders_that_are_closed_in_another_order_say_so_in_time(graph: Graph) -
                 loader.close()
             except (StoreTimeout, StoreUnavailable) as error:
                 errors.append(error)
-        assert time.monotonic() - start < 2 * 4 + 5
+        assert time.monotonic() - start < 2 * 1 + 5
         return errors
 
     told = on_ranks(2, work)
     waited = [error for errors in told for error in errors if isinstance(error, StoreTimeout)]
     assert waited, told  # of who gave up first; the other one may be met at its own wait then
     for error in waited:
-        assert re.search(r"waited 4 s to leave; rank [01] did not come", str(error))
+        assert re.search(r"waited [\d.]+ s to leave; rank [01] did not come", str(error))
         assert "let ranks make, use and close the same things in the same order" in str(error)
 
 
@@ -138,17 +140,17 @@ def test_a_port_in_use_is_an_error_of_rank_0_at_once(graph: Graph, monkeypatch: 
         def work(rank: int) -> Any:
             start = time.monotonic()
             try:
-                return load(graph, rank, taken.getsockname()[1], rpc_timeout=2)
+                return load(graph, rank, taken.getsockname()[1], rpc_timeout=1)
             finally:
                 ended[rank] = time.monotonic() - start
 
         errors = on_ranks(2, work)
     assert isinstance(errors[0], StoreUnavailable)
     assert re.search(r"rank 0 cannot listen at .*master_port a free port", str(errors[0]))
-    assert ended[0] < 2
+    assert ended[0] < 1
     assert isinstance(errors[1], StoreUnavailable)
     assert "rank 1 of 2 cannot reach rank 0" in str(errors[1])
-    assert ended[1] < 2 + 5
+    assert ended[1] < 1 + 5
 
 
 @pytest.mark.parametrize(
@@ -184,15 +186,6 @@ def test_a_rank_outside_the_world_is_an_error(graph: Graph, rank: int) -> None:
         load(graph, 0, free_port(), current_ctx=outside)
 
 
-def test_books_that_differ_are_an_error_on_every_rank(graph: Graph) -> None:
-    port = free_port()
-    owners = [owners_of(graph, 2, rng_seed) for rng_seed in (1, 2)]
-    errors = on_ranks(2, lambda rank: load(graph, rank, port, data=partition(graph, owners[rank], rank, 2)))
-    for error in errors:
-        assert isinstance(error, VersionMismatch)
-        assert "who owns the nodes of 'node': rank 0 knows of 40 nodes, rank 1 of other owners" in str(error)
-
-
 def test_columns_that_differ_are_an_error_on_every_rank(graph: Graph) -> None:
     port = free_port()
 
@@ -205,14 +198,6 @@ def test_columns_that_differ_are_an_error_on_every_rank(graph: Graph) -> None:
     for error in on_ranks(2, work):
         assert isinstance(error, VersionMismatch)
         assert "columns of node: rank 0 has" in str(error)
-
-
-def test_a_part_that_nobody_holds_is_an_error_on_every_rank(graph: Graph) -> None:
-    port = free_port()
-    owners = owners_of(graph, 2)
-    for error in on_ranks(2, lambda rank: load(graph, rank, port, data=partition(graph, owners, 0, 2))):
-        assert isinstance(error, VersionMismatch)
-        assert "no rank holds part 1 of 2" in str(error)
 
 
 def spoil_features(data: Any) -> None:
@@ -292,15 +277,25 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
     assert "part 1 at grpc://127.0.0.1:" in str(error.__cause__)
 
 
-def test_who_closes_waits_for_the_others(graph: Graph) -> None:
+@pytest.mark.parametrize("handles_error", [False, True])
+def test_who_closes_waits_for_the_others(graph: Graph, handles_error: bool) -> None:
+    """An error that is handled since before the loader was made says nothing of the loader's end."""
     port = free_port()
 
-    def work(rank: int) -> int:
+    def train(rank: int) -> int:
         loader = load(graph, rank, port, input_nodes=torch.arange(40), rpc_timeout=20)
         num_batches = sum(len(list(loader)) for _ in range(1 + 3 * rank))
         loader.close()
         loader.close()
         return num_batches
+
+    def work(rank: int) -> int:
+        if not handles_error:
+            return train(rank)
+        try:
+            raise FileNotFoundError("no checkpoint to go on from")
+        except FileNotFoundError:
+            return train(rank)
 
     assert all_well(on_ranks(2, work)) == [10, 40]
 
@@ -354,21 +349,17 @@ def test_a_rank_that_starts_from_nodes_that_are_not_there_is_an_error(graph: Gra
         load(graph, 0, free_port(), num_parts=1, input_nodes=torch.tensor([40]))
 
 
-@pytest.mark.parametrize("num_parts", [1, 2])
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("num_parts", "options", "message"),
     [
-        ({"master_port": 0}, "master_port is 0; it must be an integer from 1 to 65535"),
-        ({"master_port": 1.5}, "master_port is 1.5; it must be an integer"),
-        ({"master_port": True}, "master_port is True; it must be an integer"),
-        ({"master_addr": ""}, "master_addr is ''; it must be a host name or IP address of rank 0"),
-        ({"master_addr": 5}, "master_addr is 5; it must be"),
-        ({"master_addr": ["127.0.0.1"]}, r"master_addr is \[.127.0.0.1.\]; it must be"),
-        ({"rpc_timeout": 0}, "the time to wait is 0; it must be a number of seconds above 0"),
-        ({"rpc_timeout": "5"}, "the time to wait is '5'; it must be"),
-        ({"rpc_timeout": float("inf")}, "the time to wait is inf; it must be"),
-        ({"data": None}, r"data is NoneType; give \(feature_store, graph_store\)"),
-        ({"data": (1,)}, r"data is tuple; give \(feature_store, graph_store\)"),
+        (1, {"master_port": 0}, "master_port is 0; it must be an integer from 1 to 65535"),
+        (2, {"master_port": True}, "master_port is True; it must be an integer"),
+        (1, {"master_addr": ""}, "master_addr is ''; it must be a host name or IP address of rank 0"),
+        (2, {"master_addr": 5}, "master_addr is 5; it must be"),
+        (1, {"rpc_timeout": 0}, "the time to wait is 0; it must be a number of seconds above 0"),
+        (2, {"rpc_timeout": "5"}, "the time to wait is '5'; it must be"),
+        (1, {"data": None}, r"data is NoneType; give \(feature_store, graph_store\)"),
+        (2, {"data": (1,)}, r"data is tuple; give \(feature_store, graph_store\)"),
     ],
 )
 def test_what_makes_no_meeting_is_refused_by_one_rank_too(
@@ -503,7 +494,7 @@ def test_settings_that_one_rank_refuses_are_told_to_the_others(graph: Graph, wro
     assert f"rank {wrong} gave up: IdRangeError: {told[wrong]}" in str(told[1 - wrong])
 
 
-@pytest.mark.parametrize(("wrong", "waits"), [(0, False), (1, None), pytest.param(0, None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("wrong", "waits"), [(0, False), (1, None)])
 def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int, waits: bool | None) -> None:
     """Of three ranks, those that did not fail hear at their next batch who did, and why, whoever else has gone."""
     port, owners = free_port(), owners_of(graph, 3)
@@ -530,22 +521,6 @@ def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int, wa
         if rank != wrong:
             assert isinstance(error, StoreUnavailable)
             assert f"rank {rank} cannot go on: rank {wrong} gave up: KeyError: 'no such column'" in str(error)
-
-
-def test_who_closes_where_an_older_error_is_being_handled_waits(graph: Graph) -> None:
-    """The loader was made after that error, so it says nothing of the loader's end."""
-    port = free_port()
-
-    def work(rank: int) -> int:
-        try:
-            raise FileNotFoundError("no checkpoint to go on from")
-        except FileNotFoundError:
-            loader = load(graph, rank, port, input_nodes=torch.arange(40), rpc_timeout=20)
-            num_batches = sum(len(list(loader)) for _ in range(1 + 3 * rank))
-            loader.close()
-            return num_batches
-
-    assert all_well(on_ranks(2, work)) == [10, 40]
 
 
 def test_a_loader_without_batches_meets_those_with_batches(graph: Graph) -> None:

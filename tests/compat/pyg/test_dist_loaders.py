@@ -153,67 +153,6 @@ def test_batches_of_links_are_those_of_one_machine(case: str, num_parts: int, gr
             same(one, other)
 
 
-def expected(graph: Graph, seeds: list[tuple[int, int | None]], num_hops: int) -> tuple[list[Any], list[Any]]:
-    """Nodes and edges of all neighbours within some hops, by PyG's rules, slowly.
-
-    A node's edges come in the order of their keys, and with times in the order of times; nodes are numbered by first
-    occurrence, seeds first. A seed with a time grows a tree of its own that sees nothing after it.
-
-    Returns:
-        nodes: (tree, key) of each node; tree 0 where there is one.
-        edges: (edge key, place of its source, place of its destination) of each edge.
-    """
-    table, times = graph.edges[EDGE], graph.nodes[NODE].features["time"]
-    nodes = [(tree if time is not None else 0, key) for tree, (key, time) in enumerate(seeds)]
-    time_of = {tree: time for tree, (_, time) in enumerate(seeds)}
-    edges, frontier = [], list(nodes)
-    for _ in range(num_hops):
-        found = []
-        for tree, key in frontier:
-            rows = np.flatnonzero(table.dst_keys == key)
-            if time_of[tree] is not None:
-                rows = rows[np.argsort(times[table.src_keys[rows]], kind="stable")]
-                rows = rows[times[table.src_keys[rows]] <= time_of[tree]]
-            for row in rows.tolist():
-                node = (tree, int(table.src_keys[row]))
-                if node not in nodes:
-                    nodes.append(node)
-                    found.append(node)
-                edges.append((row, nodes.index(node), nodes.index((tree, key))))
-        frontier = found
-    return nodes, edges
-
-
-@pytest.mark.parametrize("num_parts", [2, 3])
-@pytest.mark.parametrize("is_temporal", [False, True])
-def test_batches_are_what_the_rules_say(is_temporal: bool, num_parts: int, graphs: Any) -> None:
-    graph, port = graphs["plain"], free_port()
-    owners, time_attr = owners_of(graph, num_parts), "time" if is_temporal else None
-    seeds, times = [3, 31, 8, 22, 17, 0], [40, 12, 33, 50, 5, 26]
-
-    def work(rank: int) -> Any:
-        loader = DistNeighborLoader(
-            partition(graph, owners, rank, num_parts, time_attr), [-1, -1], "127.0.0.1", port, context(rank, num_parts),
-            input_nodes=torch.tensor(seeds), input_time=torch.tensor(times) if is_temporal else None, batch_size=6,
-            time_attr=time_attr, rpc_timeout=60,
-        )  # fmt: skip
-        (batch,) = loader
-        loader.close()
-        return batch
-
-    timed = list(zip(seeds, times if is_temporal else [None] * 6, strict=True))
-    nodes, edges = expected(graph, timed, 2)
-    for batch in all_well(on_ranks(num_parts, work)):
-        assert batch.n_id.tolist() == [key for _, key in nodes]
-        assert batch.e_id.tolist() == [row for row, _, _ in edges]
-        assert batch.edge_index.tolist() == [[src for _, src, _ in edges], [dst for _, _, dst in edges]]
-        assert torch.equal(batch.x, torch.from_numpy(graph.nodes[NODE].features["x"])[batch.n_id])
-        assert torch.equal(batch.edge_attr, torch.from_numpy(graph.edges[EDGE].features["edge_attr"])[batch.e_id])
-        if is_temporal:
-            assert batch.batch.tolist() == [tree for tree, _ in nodes]
-            assert batch.seed_time.tolist() == times
-
-
 @pytest.mark.parametrize("name", ["plain", "typed"])
 def test_partition_files_and_their_stores_give_the_same(name: str, graphs: Any, folders: Any, tmp_path: Path) -> None:
     graph, port = graphs[name], free_port()

@@ -211,68 +211,34 @@ def seeds_at(key: int) -> NodeSamplerInput:
     return NodeSamplerInput(input_id=torch.tensor([key]), node=torch.tensor([key]), time=None, input_type=None)
 
 
-def test_features_of_other_partitions_are_looked_up(graph: Graph) -> None:
-    owners = owners_of(graph, 2)
-
-    def work(sampler: Any) -> torch.Tensor:
-        own = pyg_dist.LocalFeatureStore()
-        theirs = sampler.feature_store
-        own.put_global_id(theirs.get_global_id(None), group_name=None)
-        own.put_tensor(theirs.get_tensor(None, "x"), group_name=None, attr_name="x")
-        own.num_partitions, own.partition_idx, own.meta = 2, theirs.partition_idx, theirs.meta
-        own.node_feat_pb = torch.from_numpy(owners[NODE].astype(np.int64))
-        own.remote_lookup = sampler._lookup_elsewhere
-        return own.lookup_features(torch.arange(39, -1, -1)).wait()
-
-    for rows in sampled(graph, work, num_parts=2):
-        assert torch.equal(rows, torch.from_numpy(graph.nodes[NODE].features["x"][::-1].copy()))
-
-
-@pytest.mark.parametrize(("kind", "num_parts"), [("plain", 2), ("typed", 3)])
-def test_features_of_edges_of_other_partitions_are_looked_up(graph: Graph, kind: str, num_parts: int) -> None:
-    graph = graph if kind == "plain" else make_timed_graph(np.random.default_rng(3))
-    if kind == "typed":
-        for table in graph.edges.values():
-            table.features["edge_attr"] = np.random.default_rng(4).random((len(table.src_keys), 2))
-    edge_type = next(iter(graph.edges))
-    group, given = ((None, None), None) if kind == "plain" else (edge_type, edge_type)
-    attrs = torch.from_numpy(graph.edges[edge_type].features["edge_attr"])
-    index = torch.from_numpy(np.random.default_rng(6).integers(0, len(attrs), 3 * len(attrs)))
-
-    def work(sampler: Any) -> torch.Tensor:
-        own, theirs = pyg_dist.LocalFeatureStore(), sampler.feature_store
-        own.put_global_id(theirs.get_global_id(group), group_name=group)
-        own.put_tensor(theirs.get_tensor(group, "edge_attr"), group_name=group, attr_name="edge_attr")
-        own.num_partitions, own.partition_idx, own.meta = num_parts, theirs.partition_idx, theirs.meta
-        own.edge_feat_pb = sampler.graph_store.edge_pb
-        own.remote_lookup, sampler.feature_store = sampler._lookup_elsewhere, own
-        found = own.lookup_features(index, is_node_feat=False, input_type=given).wait()
-        again = own.lookup_features(index[:5], is_node_feat=False, input_type=given).wait()
-        assert torch.equal(again, found[:5])
-        return found
-
-    for rows in sampled(graph, work, num_parts=num_parts):
-        assert torch.equal(rows, attrs[index])
-
-
-def test_edges_of_partition_files_are_looked_up_once_the_ranks_have_met(tmp_path: Any) -> None:
-    graph, port = make_timed_graph(np.random.default_rng(3)), free_port()
-    edge_type = list(graph.edges)[-1]
-    attrs = np.random.default_rng(4).random((len(graph.edges[edge_type].src_keys), 2))
-    graph.edges[edge_type].features["edge_attr"] = attrs
+@pytest.mark.parametrize("kind", ["plain", "typed"])
+def test_rows_of_other_partitions_are_looked_up_once_the_ranks_have_met(graph: Graph, kind: str, tmp_path: Any) -> None:
+    graph, port = graph if kind == "plain" else make_timed_graph(np.random.default_rng(3)), free_port()
+    node_type, edge_type = next(iter(graph.nodes)), list(graph.edges)[-1]
+    for table, name in ((graph.nodes[node_type], "x"), (graph.edges[edge_type], "edge_attr")):
+        table.features[name] = np.random.default_rng(4).random((len(next(iter(table.features.values()))), 2))
+    tables = {True: graph.nodes[node_type].features["x"], False: graph.edges[edge_type].features["edge_attr"]}
+    types = {True: None, False: None} if kind == "plain" else {True: node_type, False: edge_type}
+    index = {of: np.random.default_rng(6).integers(0, len(rows), 3 * len(rows)) for of, rows in tables.items()}
     pyg_dist.write_partitions(graph, tmp_path / "files", num_parts=2, method="hash")
 
-    def work(rank: int) -> torch.Tensor:
+    def work(rank: int) -> list[torch.Tensor]:
         features = pyg_dist.LocalFeatureStore.from_partition(tmp_path / "files", rank)
         data = features, pyg_dist.LocalGraphStore.from_partition(tmp_path / "files", rank)
-        start = (next(iter(graph.nodes)), torch.arange(3))
+        start = (node_type, torch.arange(3))
         loader = DistNeighborLoader(data, [1], "127.0.0.1", port, context(rank, 2), input_nodes=start, rpc_timeout=20)
-        found = features.lookup_features(torch.arange(len(attrs)), is_node_feat=False, input_type=edge_type).wait()
+        found = [
+            features.lookup_features(torch.from_numpy(ids[part]), is_node_feat=of, input_type=types[of]).wait()
+            for of, ids in index.items()
+            for part in (slice(None), slice(5))
+        ]
         loader.close()
         return found
 
-    for rows in all_well(on_ranks(2, work)):
-        assert torch.equal(rows, torch.from_numpy(attrs))
+    for found in all_well(on_ranks(2, work)):
+        for of, (whole, some) in zip((True, False), (found[:2], found[2:]), strict=True):
+            assert torch.equal(whole, torch.from_numpy(tables[of][index[of]]))
+            assert torch.equal(some, whole[:5])
 
 
 def test_a_book_of_edges_that_is_wrong_is_an_error_of_the_future(graph: Graph) -> None:

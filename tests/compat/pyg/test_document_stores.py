@@ -1,6 +1,6 @@
 """Do the stores of PyG's page on distributed training run with the import changed?
 
-The first tests say its examples in our words. The last ones take the page's own blocks, where the page is there.
+The tests take the page's own blocks, where the page is there.
 """
 
 from __future__ import annotations
@@ -20,44 +20,6 @@ from tests.compat.pyg.graphs import heterogeneous, homogeneous
 
 PAGES = list((Path(__file__).parents[3].parent / "shared" / "seeds").glob("000_*.txt"))
 EDGE_INDEX = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-
-
-def test_stores_without_types():
-    graph_store = pyg_dist.LocalGraphStore.from_data(torch.arange(4), EDGE_INDEX, 3)
-    assert [attr.size for attr in graph_store.get_all_edge_attrs()] == [(3, 3)]
-    x, y = torch.rand(3, 4), torch.tensor([1, 0, 1])
-    store = pyg_dist.LocalFeatureStore.from_data(
-        node_id=torch.arange(3), x=x, y=y, edge_id=torch.arange(3), edge_attr=torch.rand((3, 5))
-    )
-    assert torch.equal(store.get_tensor_from_global_id(None, "y", torch.tensor([2, 1])), y[[2, 1]])
-    assert store.has_edge_attr() and len(store.get_all_tensor_attrs()) == 3
-
-
-def test_stores_with_types():
-    edge_type = ("v0", "e0", "v1")
-    graph_store = pyg_dist.LocalGraphStore.from_hetero_data(
-        {edge_type: torch.arange(4)}, {edge_type: EDGE_INDEX}, {"v0": 2, "v1": 2}
-    )
-    assert [attr.edge_type for attr in graph_store.get_all_edge_attrs()] == [edge_type]
-    x = {"v0": torch.rand(2, 4), "v1": torch.rand(3, 4)}
-    store = pyg_dist.LocalFeatureStore.from_hetero_data(
-        {"v0": torch.arange(2), "v1": torch.arange(2, 5)}, x, edge_id_dict={edge_type: torch.arange(3)},
-        edge_attr_dict={edge_type: torch.rand(3, 5)},
-    )  # fmt: skip
-    assert torch.equal(store.get_tensor_from_global_id("v1", "x", torch.tensor([4, 2])), x["v1"][[2, 0]])
-
-
-def test_a_future_of_features_is_awaited():
-    store = pyg_dist.LocalFeatureStore()
-    store.put_global_id(torch.arange(3), group_name=None)
-    x = torch.randn(3, 64)
-    store.put_tensor(x, group_name=None, attr_name="x")
-    store.num_partitions, store.node_feat_pb, store.meta = 2, torch.tensor([0, 0, 1]), {"is_hetero": False}
-
-    async def look_up():
-        return await pyg_dist.to_asyncio_future(store.lookup_features(torch.tensor([1])))
-
-    assert torch.equal(asyncio.run(look_up()), x[1:2])
 
 
 needs_page = pytest.mark.skipif(not PAGES, reason="the page is not part of the project")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,9 +13,8 @@ from torch_geometric.sampler import NegativeSampling
 import hopstream
 from hopstream.compat.pyg import DatasetSampler, open_stores
 from tests.compat.pyg.ranks import in_turns
-from tests.compat.pyg.worlds import World, assert_same_batch, worlds
+from tests.compat.pyg.worlds import World, assert_same_batch
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES
-from tests.processes import ServerPool
 
 FAR = hopstream.StoreSettings(prefer_local=False)
 PLACES = ["memory", "folder", "servers"]
@@ -79,12 +77,6 @@ LINKS: dict[str, tuple[str, object, dict, dict]] = {
         {"neg_sampling": NegativeSampling("triplet", 2), "edge_label_time": TIMES},
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def found_worlds(tmp_path_factory, server_pool: ServerPool) -> Iterator[dict[str, World]]:
-    with worlds(tmp_path_factory.mktemp("pyg"), server_pool) as found:
-        yield found
 
 
 def pyg_side(world: World, place: str, stack: ExitStack, **options) -> tuple[object, dict, DatasetSampler]:

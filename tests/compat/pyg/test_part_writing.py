@@ -15,7 +15,6 @@ from hopstream.compat.pyg.part_writing import PartFacts, PartWriter, agree, reco
 from hopstream.dataset.layout import Dataset, PartArrays, open_dataset
 from hopstream.errors import FormatError, UnknownNameError, VersionMismatch
 from hopstream.graph.graph import Graph
-from hopstream.preparation.write import write_parts
 from tests.timed_graphs import FOLLOWS, RATES, make_timed_graph
 
 NUM_PARTS = 3
@@ -70,30 +69,6 @@ def built(parts: list[OwnPart], root: Path) -> list[PartArrays]:
 def same(one: Any, other: Any, where: str) -> None:
     assert one.dtype == other.dtype, where
     assert np.array_equal(one, other), where
-
-
-@pytest.mark.parametrize("time_attr", [None, "time"])
-def test_parts_of_ranks_are_those_of_a_graph(graph: Graph, owners: Any, time_attr: str | None, tmp_path: Path) -> None:
-    write_parts(graph, tmp_path / "parts", num_parts=NUM_PARTS, owners=owners, time_attr=time_attr)
-    dataset = open_dataset(tmp_path / "parts")
-    own = [own_part(graph, owners, part, time_attr) for part in range(NUM_PARTS)]
-    for found in built(own, tmp_path / "ranks"):
-        wanted = dataset.open_part(found.part)
-        for node_type in graph.nodes:
-            same(found.node_keys[node_type], wanted.node_keys[node_type], node_type)
-            same(found.ids_of_keys[node_type], wanted.ids_of_keys[node_type], node_type)
-            for name, column in wanted.node_features[node_type].items():
-                same(found.node_features[node_type][name], column, f"{node_type}.{name}")
-        assert found.edges.keys() == wanted.edges.keys()
-        for owner, edges in wanted.edges.items():
-            mine = found.edges[owner]
-            for name in ("indptr", "indices", "keys"):
-                same(getattr(mine, name), getattr(edges, name), f"{owner} {name}")
-            assert (mine.times is None) == (edges.times is None)
-            if edges.times is not None:
-                same(mine.times, edges.times, f"{owner} times")
-            for name, column in edges.features.items():
-                same(mine.features[name], column, f"{owner} {name}")
 
 
 def test_a_rank_without_rows_need_not_have_columns(graph: Graph, owners: Any, tmp_path: Path) -> None:

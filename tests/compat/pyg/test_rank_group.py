@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from hopstream.compat.pyg import rank_group
 from hopstream.compat.pyg.rank_group import Group, Membership, _is_silent
-from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import SettingsError, StoreUnavailable
 from hopstream.store.security import Location
 from tests.ports import free_port
 
@@ -63,55 +63,6 @@ def test_rank_zero_may_come_last(port: int) -> None:
             group.leave([])
 
     assert on_ranks(2, work) == [[0, 1]] * 2
-
-
-@pytest.fixture
-def threads_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_group, "own_process", lambda: f"{threading.get_ident()}")
-
-
-@pytest.mark.usefixtures("threads_are_processes")
-def test_two_processes_of_one_rank_are_refused_on_every_rank(port: int) -> None:
-    ranks = [0, 1, 1]
-
-    def work(number: int) -> Any:
-        group = Group(member(port, ranks[number], 3))
-        try:
-            return group.gather(number, "for values")
-        finally:
-            group.close()  # rank 0 hosts until the others have heard
-
-    errors = on_ranks(3, work)
-    assert all("two processes say that they are rank 1 of 3" in str(error) for error in errors), errors
-    assert any(isinstance(error, SettingsError) for error in errors)
-    assert isinstance(errors[0], StoreUnavailable)
-
-
-def test_a_rank_that_gives_up_is_heard_at_once(port: int) -> None:
-    def work(rank: int) -> Any:
-        group = Group(member(port, rank))
-        try:
-            if rank == 1:
-                group.gather(None, "to begin")
-                group.fail("the disk is full")
-                return None
-            group.gather(None, "to begin")
-            return group.gather(None, "for values")
-        finally:
-            group.close()
-
-    start = time.monotonic()
-    error = on_ranks(2, work)[0]
-    assert time.monotonic() - start < 5
-    assert isinstance(error, StoreUnavailable)
-    assert "rank 0 waited for values: rank 1 gave up: the disk is full" in str(error)
-
-
-def test_who_waits_in_vain_is_told_who_is_missing(port: int) -> None:
-    group = Group(member(port, 0, 2, timeout_s=0.3))
-    with pytest.raises(StoreTimeout, match=r"rank 0 of 2 waited 0.3 s for values; rank 1 did not come to 127"):
-        group.gather(None, "for values")
-    group.close()
 
 
 def test_a_rank_that_is_gone_is_not_waited_for(port: int) -> None:
@@ -326,38 +277,11 @@ def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
     on_ranks(2, lambda rank: groups[rank].leave([]))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_who_waited_in_vain_meets_those_who_come_later(port: int, rank: int) -> None:
-    kept = Group(replace(member(port, 0), group="kept"))  # the address stays in use
-    for _ in range(2):
-        alone = Group(member(port, rank, timeout_s=0.2))
-        with pytest.raises(StoreTimeout, match=f"rank {1 - rank} did not come"):
-            alone.gather(rank, "for values")
-        alone.close()
-    for group in met(port):
-        group.close()
-    kept.close()
-
-
 def test_a_forked_process_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     own = rank_group.own_process()
     assert own == rank_group.own_process()
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert own != rank_group.own_process()
-
-
-@pytest.mark.parametrize("change", [{"rank": 2}, {"rank": -1}, {"world_size": 0}, {"master_port": 0}, {"timeout_s": 0}])
-def test_numbers_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    given = {
-        "group": "g",
-        "rank": 0,
-        "world_size": 2,
-        "master_addr": "127.0.0.1",
-        "master_port": 1234,
-        "timeout_s": 1.0,
-    }
-    with pytest.raises(SettingsError):
-        Membership(**{**given, **change})
 
 
 def stored_keys(group: Group) -> set[str]:

@@ -13,16 +13,10 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 import hopstream
 from hopstream.compat.pyg import DatasetSampler, open_stores
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
-from tests.compat.pyg.worlds import assert_same_batch, worlds
+from tests.compat.pyg.worlds import assert_same_batch
 from tests.load.link_graphs import RATES
 
 ALL = torch.arange(80)
-
-
-@pytest.fixture(scope="module")
-def found_worlds(tmp_path_factory, server_pool):
-    with worlds(tmp_path_factory.mktemp("sampler"), server_pool) as found:
-        yield found
 
 
 @pytest.fixture

@@ -20,16 +20,10 @@ from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.schema import EDGE, NODE
-from tests.compat.pyg.worlds import World, worlds
+from tests.compat.pyg.worlds import World
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES
 
 FAR = hopstream.StoreSettings(prefer_local=False)
-
-
-@pytest.fixture(scope="module")
-def found_worlds(tmp_path_factory, server_pool):
-    with worlds(tmp_path_factory.mktemp("stores"), server_pool) as found:
-        yield found
 
 
 @pytest.fixture(params=["folder", "servers"])

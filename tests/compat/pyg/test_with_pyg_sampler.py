@@ -16,23 +16,19 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
-from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
 
 import hopstream
 from hopstream.compat.pyg import (
     DatasetFeatureStore,
     DatasetGraphStore,
-    DistLinkNeighborLoader,
-    DistNeighborLoader,
     open_stores,
 )
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EDGE, NODE
 from tests.compat.pyg import naive_backend
-from tests.compat.pyg.ranks import all_well, context, in_turns, on_ranks, owners_of, partition
+from tests.compat.pyg.ranks import in_turns
 from tests.compat.pyg.worlds import as_data
 from tests.load.graphs import make_plain_graph
-from tests.ports import free_port
 from tests.processes import ServerPool
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without a 'pyg-lib' installation")
@@ -41,8 +37,6 @@ WRITES, WRITTEN = ("author", "writes", "paper"), ("paper", "rev_writes", "author
 CITES, KNOWS = ("paper", "cites", "paper"), ("author", "knows", "author")
 PARTS = [2, 3]
 BATCH_SIZE = 7
-Tree = dict[Any, list[tuple[int, ...]]]
-"""Of each node type (key), and of each edge type (source, destination, edge key), sorted."""
 BACKENDS = [
     "plain",
     pytest.param(
@@ -173,46 +167,6 @@ def as_list(value: object) -> object:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-def own_tree(data: Data | HeteroData, node_type: str | None, key: int, time: int | None, counts: Any) -> Tree:
-    """The tree of a seed as PyG's own sampler gives it, also where its backend refuses trees and times.
-
-    The seed is sampled by itself, from the edges that were there at its time.
-    """
-    seen = data if time is None else edges_up_to(data, time)
-    sampler = NeighborSampler(seen, counts)
-    out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([key]), None, node_type))
-    if node_type is None:
-        nodes, ends, perms, stores = (
-            {NODE: out.node},
-            {EDGE: (out.row, out.col, out.edge)},
-            {EDGE: sampler.perm},
-            {EDGE: seen},
-        )
-    else:
-        nodes, perms, stores = out.node, sampler.perm, seen
-        ends = {edge_type: (out.row[edge_type], out.col[edge_type], out.edge[edge_type]) for edge_type in out.row}
-    tree: Tree = {of: sorted((int(k),) for k in keys) for of, keys in nodes.items()}
-    for edge_type, (row, col, edge) in ends.items():
-        edge = edge if perms.get(edge_type) is None else perms[edge_type][edge]
-        edge = stores[edge_type].key[edge] if "key" in stores[edge_type] else edge
-        table = torch.stack([nodes[edge_type[0]][row], nodes[edge_type[2]][col], edge], 1)
-        tree[edge_type] = sorted(map(tuple, table.tolist()))
-    return tree
-
-
-def edges_up_to(data: Data | HeteroData, time: int) -> Data | HeteroData:
-    """The graph with the edges of a time and earlier, their own or that of their sources; ``key`` is what they were."""
-    seen = data.clone()
-    typed = isinstance(data, HeteroData)
-    for edge_type in data.edge_types if typed else [EDGE]:
-        store, source = (seen[edge_type], seen[edge_type[0]]) if typed else (seen, seen)
-        times = store.get("time", source.get("time"))
-        of_edge = times if len(times) == store.edge_index.shape[1] else times[store.edge_index[0]]
-        kept = torch.nonzero(of_edge <= time)[:, 0]
-        store.edge_index, store.key = store.edge_index[:, kept], kept
-    return seen
-
-
 def seeds_of(graph: Graph, node_type: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Seeds, and a time for each."""
     rng = np.random.default_rng(2)
@@ -220,28 +174,15 @@ def seeds_of(graph: Graph, node_type: str | None) -> tuple[np.ndarray, np.ndarra
     return rng.permutation(num_nodes)[: 3 * BATCH_SIZE - 2], rng.integers(-1, 14, 3 * BATCH_SIZE - 2)
 
 
-def trees_of(batch: Data | HeteroData) -> list[Tree]:
-    """Nodes and edges of each tree of a batch by itself, by keys."""
-    found = facts(batch)
-    trees: list[Tree] = []
-    for tree in range(1 + max(int(row[0]) for name, of in found.items() if isinstance(name, str) for row in of)):
-        of_tree: Tree = {}
-        for name, table in found.items():
-            columns = slice(1, 2) if isinstance(name, str) else slice(1, 4)
-            if isinstance(name, str) or len(name) == 3:
-                of_tree[name] = sorted(tuple(map(int, row[columns])) for row in table if row[0] == tree)
-        trees.append(of_tree)
-    return trees
-
-
 def pairs_of(batch: Data) -> set[tuple[int, int]]:
     """Keys of source and destination of the edges of a batch."""
     return set(map(tuple, batch.n_id[batch.edge_index].t().tolist()))
 
 
-def needs_single_trees(backend: str, options: dict[str, Any]) -> bool:
+def skip_trees(backend: str, options: dict[str, Any]) -> None:
     """PyG's own sampler grows trees with pyg-lib alone."""
-    return backend == "own" and not naive_backend.HAS_PYG_LIB and ("disjoint" in options or "time_attr" in options)
+    if backend == "own" and not naive_backend.HAS_PYG_LIB and ("disjoint" in options or "time_attr" in options):
+        pytest.skip("PyG's sampler grows trees with pyg-lib alone")
 
 
 @pytest.mark.parametrize(("case", "num_parts"), in_turns(NODES))
@@ -253,32 +194,6 @@ def test_nodes(places, backend, case, num_parts):
         batch_size=BATCH_SIZE, edge_keys=True, num_threads=0, **options,
     ) as batches:  # fmt: skip
         check_nodes(list(batches), case, keys, options, backend)
-
-
-@pytest.mark.parametrize(("case", "num_parts"), in_turns(NODES))
-def test_nodes_of_partitions_in_several_memories(backend, case, num_parts):
-    """Each rank has a partition in memory, and its own share of the seeds."""
-    kind, node_type, _ = NODES[case]
-    graph, port = make_graph(kind), free_port()
-    owners, (keys, options) = owners_of(graph, num_parts), node_inputs(case)
-    times = options.pop("input_time", None)
-
-    def work(rank: int) -> list[Any]:
-        own = torch.from_numpy(keys[rank::num_parts])
-        loader = DistNeighborLoader(
-            partition(graph, owners, rank, num_parts, options.get("time_attr")), master_addr="127.0.0.1",
-            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=60, batch_size=BATCH_SIZE,
-            input_nodes=own if node_type is None else (node_type, own),
-            input_time=None if times is None else torch.from_numpy(times[rank::num_parts]), **options,
-        )  # fmt: skip
-        try:
-            return list(loader)
-        finally:
-            loader.close()
-
-    for rank, batches in enumerate(all_well(on_ranks(num_parts, work))):
-        given = options if times is None else options | {"input_time": times[rank::num_parts]}
-        check_nodes(batches, case, keys[rank::num_parts], given, backend)
 
 
 def node_inputs(case: str) -> tuple[np.ndarray, dict[str, Any]]:
@@ -293,14 +208,7 @@ def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[s
     kind, node_type, _ = NODES[case]
     graph, options = make_graph(kind), dict(options)
     data, nodes, times = as_data(graph), torch.from_numpy(keys), options.pop("input_time", None)
-    if needs_single_trees(backend, options):
-        limits: Any = [None] * len(keys)
-        if "time_attr" in options:
-            limits = graph.nodes[node_type or NODE].features["time"][keys] if times is None else times
-        trees = [tree for batch in batches for tree in trees_of(batch)]
-        for found, key, limit in zip(trees, keys, limits, strict=True):
-            assert found == own_tree(data, node_type, key, limit, options["num_neighbors"])
-        return
+    skip_trees(backend, options)
     wanted = NeighborLoader(
         data, input_nodes=nodes if node_type is None else (node_type, nodes),
         input_time=None if times is None else torch.from_numpy(times), batch_size=BATCH_SIZE, **options,
@@ -325,31 +233,6 @@ def test_links(places, backend, case, num_parts):
         check_links(list(loader), case, pairs, times, backend)
 
 
-@pytest.mark.parametrize(("case", "num_parts"), in_turns(LINKS))
-def test_links_of_partitions_in_several_memories(backend, case, num_parts):
-    """Each rank has a partition in memory, and its own share of the links."""
-    kind, edge_type, options = LINKS[case]
-    graph, port = make_graph(kind), free_port()
-    owners, (pairs, times) = owners_of(graph, num_parts), link_inputs(case)
-
-    def work(rank: int) -> list[Any]:
-        own = torch.from_numpy(pairs[:, rank::num_parts].copy())
-        loader = DistLinkNeighborLoader(
-            partition(graph, owners, rank, num_parts, options.get("time_attr")), master_addr="127.0.0.1",
-            master_port=port, current_ctx=context(rank, num_parts), rpc_timeout=60, batch_size=BATCH_SIZE,
-            edge_label_index=own if edge_type is None else (edge_type, own), neg_sampling_ratio=1,
-            edge_label_time=None if times is None else torch.from_numpy(times[rank::num_parts].copy()), **options,
-        )  # fmt: skip
-        try:
-            return list(loader)
-        finally:
-            loader.close()
-
-    for rank, batches in enumerate(all_well(on_ranks(num_parts, work))):
-        limits = None if times is None else times[rank::num_parts]
-        check_links(batches, case, pairs[:, rank::num_parts], limits, backend)
-
-
 def link_inputs(case: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Keys of the ends of links, and a time for each where the case has times."""
     kind, edge_type, options = LINKS[case]
@@ -362,6 +245,7 @@ def link_inputs(case: str) -> tuple[np.ndarray, np.ndarray | None]:
 def check_links(batches: list[Any], case: str, pairs: np.ndarray, times: np.ndarray | None, backend: str) -> None:
     """Batches of a loader with a negative per link are those of PyG's own, which is given the negatives as links."""
     kind, edge_type, options = LINKS[case]
+    skip_trees(backend, options)
     data, edge_type_of, num_pairs = as_data(make_graph(kind)), edge_type or EDGE, pairs.shape[1]
     assert len(batches) == -(-num_pairs // BATCH_SIZE)
     for number, ours in enumerate(batches):
@@ -371,9 +255,6 @@ def check_links(batches: list[Any], case: str, pairs: np.ndarray, times: np.ndar
         assert pairs_found[:, :num_links].tolist() == pairs[:, first : first + num_links].tolist()
         assert pairs_found.shape[1] == 2 * num_links
         limits = None if times is None else torch.from_numpy(times[first : first + num_links].copy()).repeat(2)
-        if needs_single_trees(backend, options):
-            check_link_trees(trees_of(ours), data, edge_type, pairs_found, limits, options["num_neighbors"])
-            continue
         wanted = LinkNeighborLoader(
             data, edge_label_index=pairs_found if edge_type is None else (edge_type, pairs_found),
             edge_label_time=limits, batch_size=2 * num_links, **options,
@@ -382,20 +263,6 @@ def check_links(batches: list[Any], case: str, pairs: np.ndarray, times: np.ndar
         for store in batch.node_stores if "batch" in batch else []:
             store.batch %= num_links  # a negative belongs to its positive
         assert_same_facts(found, facts(batch))
-
-
-def check_link_trees(
-    found: list[Tree], data: Data | HeteroData, edge_type: Any, pairs: torch.Tensor, limits: Any, counts: Any
-) -> None:
-    """The trees of all ends of a link and of its negative have its number."""
-    limits = [None] * pairs.shape[1] if limits is None else limits.tolist()
-    for number, tree in enumerate(found):
-        wanted: Tree = {}
-        for link in (number, number + len(found)):
-            for end, key in zip((0, 2), pairs[:, link].tolist(), strict=True):
-                of_end = own_tree(data, edge_type and edge_type[end], key, limits[link], counts)
-                wanted = {name: wanted.get(name, []) + rows for name, rows in of_end.items()}
-        assert tree == {name: sorted(rows) for name, rows in wanted.items()}
 
 
 def assert_same_facts(ours: dict[object, object], theirs: dict[object, object]) -> None:
@@ -420,8 +287,7 @@ def stores_at(folder: str, place: str, pool: ServerPool) -> Iterator[tuple[Datas
 def test_own_loader_over_stores_gives_what_it_gives_over_data(places, server_pool, backend, case, place):
     """PyG's loader and sampler, with the graph behind our stores; the order of neighbours is nobody's promise."""
     kind, node_type, options = NODES[case]
-    if needs_single_trees(backend, options):
-        pytest.skip("PyG's sampler grows trees with pyg-lib alone")
+    skip_trees(backend, options)
     data, keys = as_data(make_graph(kind)), torch.from_numpy(seeds_of(make_graph(kind), node_type)[0])
     nodes = keys if node_type is None else (node_type, keys)
     with stores_at(places[kind, 2], place, server_pool) as (features, edges):
