@@ -186,20 +186,6 @@ def test_a_rank_outside_the_world_is_an_error(graph: Graph, rank: int) -> None:
         load(graph, 0, free_port(), current_ctx=outside)
 
 
-def test_columns_that_differ_are_an_error_on_every_rank(graph: Graph) -> None:
-    port = free_port()
-
-    def work(rank: int) -> Any:
-        data = partition(graph, owners_of(graph, 2), rank, 2)
-        if rank == 1:
-            data[0].put_tensor(data[0].get_tensor(None, "x").double(), group_name=None, attr_name="x")
-        return load(graph, rank, port, data=data)
-
-    for error in on_ranks(2, work):
-        assert isinstance(error, VersionMismatch)
-        assert "columns of node: rank 0 has" in str(error)
-
-
 def spoil_features(data: Any) -> None:
     data[0].put_tensor(torch.zeros(3), group_name=None, attr_name="x")
 

@@ -212,14 +212,16 @@ def seeds_at(key: int) -> NodeSamplerInput:
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed"])
-def test_rows_of_other_partitions_are_looked_up_once_the_ranks_have_met(graph: Graph, kind: str, tmp_path: Any) -> None:
-    graph, port = graph if kind == "plain" else make_timed_graph(np.random.default_rng(3)), free_port()
+def test_rows_of_other_partitions_are_looked_up_once_the_ranks_have_met(kind: str, tmp_path: Any) -> None:
+    graph = plain_graph(np.random.default_rng(5)) if kind == "plain" else make_timed_graph(np.random.default_rng(3))
     node_type, edge_type = next(iter(graph.nodes)), list(graph.edges)[-1]
-    for table, name in ((graph.nodes[node_type], "x"), (graph.edges[edge_type], "edge_attr")):
-        table.features[name] = np.random.default_rng(4).random((len(next(iter(table.features.values()))), 2))
-    tables = {True: graph.nodes[node_type].features["x"], False: graph.edges[edge_type].features["edge_attr"]}
+    nodes, edges = graph.nodes[node_type], graph.edges[edge_type]
+    nodes.features["x"] = np.random.default_rng(4).random((nodes.num_nodes, 3))
+    edges.features["edge_attr"] = np.random.default_rng(4).random((edges.num_edges, 2))
+    tables = {True: nodes.features["x"], False: edges.features["edge_attr"]}
     types = {True: None, False: None} if kind == "plain" else {True: node_type, False: edge_type}
     index = {of: np.random.default_rng(6).integers(0, len(rows), 3 * len(rows)) for of, rows in tables.items()}
+    port = free_port()
     pyg_dist.write_partitions(graph, tmp_path / "files", num_parts=2, method="hash")
 
     def work(rank: int) -> list[torch.Tensor]:

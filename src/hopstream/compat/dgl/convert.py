@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 
@@ -122,33 +122,8 @@ OF_DGL = frozenset({"_ID", "_TYPE", "inner_node", "inner_edge"})
 """Data that DGL keeps for itself."""
 
 
-@runtime_checkable
-class DGLGraphLike(Protocol):
-    """A ``DGLGraph``, of DGL or of this package."""
-
-    @property
-    def ntypes(self) -> Sequence[str]:
-        """Node types."""
-        ...
-
-    @property
-    def canonical_etypes(self) -> Sequence[EdgeType]:
-        """Edge types."""
-        ...
-
-    @property
-    def nodes(self) -> Any:
-        """Data by node type."""
-        ...
-
-    @property
-    def edges(self) -> Any:
-        """Data by edge type, or ends."""
-        ...
-
-    def num_nodes(self, ntype: str | None = None) -> int:
-        """Nodes of a type."""
-        ...
+MEMBERS = ("ntypes", "canonical_etypes", "nodes", "edges", "num_nodes")
+"""What a ``DGLGraph`` has, of DGL or of this package."""
 
 
 def as_graph(g: Any) -> Graph:
@@ -164,7 +139,7 @@ def as_graph(g: Any) -> Graph:
         return g.check()
     if isinstance(g, str | Path):
         return read_dataset(g) if (local_path(g) / MANIFEST).is_file() else read_graph(g)
-    if not isinstance(g, DGLGraphLike):
+    if not all(hasattr(g, name) for name in MEMBERS):
         return read_graph(g)
     node_names, edge_names = our_names(g.ntypes, g.canonical_etypes)
     data = {node_names[t]: _arrays(g.nodes[t].data) for t in g.ntypes}

@@ -135,6 +135,10 @@ def _write_meta(writer: DglWriter) -> None:
 
 def _skip_meta(reader: DglReader) -> None:
     reader.magic(META_MAGIC, "a graph of types")
+    _skip_matrix(reader)
+
+
+def _skip_matrix(reader: DglReader) -> None:
     reader.magic(CSR_MAGIC, "a matrix in rows")
     reader.raw(16)
     for _ in range(3):
@@ -190,11 +194,7 @@ def _skip_others(reader: DglReader, saved: int) -> None:
     for code in (CSR, CSC):
         if saved & code and code != first:
             _skip_meta(reader)
-            reader.magic(CSR_MAGIC, "a matrix in rows")
-            reader.raw(16)
-            for _ in range(3):
-                reader.array()
-            reader.raw(1)
+            _skip_matrix(reader)
 
 
 def _square(reader: DglReader) -> int:

@@ -28,22 +28,17 @@ def to_asyncio_future(future: torch.futures.Future[Any]) -> asyncio.Future[Any]:
     loop = asyncio.get_running_loop()
     awaitable: asyncio.Future[Any] = loop.create_future()
 
-    def settle(result: Any, error: Exception | None) -> None:
+    def settle(done: torch.futures.Future[Any]) -> None:
         if awaitable.done():  # cancelled, by a deadline for example
             return
-        if error is None:
-            awaitable.set_result(result)
-        else:
+        try:
+            awaitable.set_result(done.value())
+        except Exception as error:  # whatever it is, it is the coroutine's to handle
             awaitable.set_exception(error)
 
     def on_done(done: torch.futures.Future[Any]) -> None:
-        result, error = None, None
-        try:
-            result = done.value()
-        except Exception as raised:  # whatever it is, it is the coroutine's to handle
-            error = raised
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(settle, done)
 
     future.add_done_callback(on_done)
     return awaitable

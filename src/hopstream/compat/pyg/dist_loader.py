@@ -117,14 +117,12 @@ class DistLoader(OfOneProcess):
         before = member_of_thread()
         try:
             self.worker_init_fn(0)
-            if self._member is None:  # a script's own worker_init_fn has called init_rpc
-                self._member = current_member()
+            self._member = current_member()
             if not self._makes_batches:
                 self._agree()
         except BaseException as error:
             begun = member_of_thread()
-            if self._member is None and begun is not before:  # a script's own worker_init_fn has called init_rpc
-                self._member = begun
+            self._member = None if begun is before else begun
             self._give_up(error)
             raise
 
@@ -134,13 +132,13 @@ class DistLoader(OfOneProcess):
         Args:
             worker_id: 0: threads of this process do what PyG's worker processes do.
         """
-        self._member = init_rpc(
+        init_rpc(
             self.current_ctx, self.master_addr, self.master_port, self.num_rpc_threads, self.rpc_timeout,
             security=self._security, store_settings=self._store_settings,
         )  # fmt: skip
         if self.dist_sampler is not None:
             self.dist_sampler.init_sampler_instance()
-            self.dist_sampler.register_sampler_rpc(self._member)
+            self.dist_sampler.register_sampler_rpc()
         global_barrier()
 
     def channel_get(self, out: Any) -> Any:
@@ -214,7 +212,8 @@ class DistLoader(OfOneProcess):
         """Tell the others, who may be waiting, of an error here, and leave."""
         member, self._member = self._member, None
         if member is not None:
-            member.give_up(error)
+            member.tell(error)
+            member.end(waits=False)
 
     def _build(self, make: Callable[[], SubgraphLoader], in_caller: Callable[[Any], Any] | None) -> None:
         """Make the loader that makes the batches, as all ranks do; an error of one is told to the others.

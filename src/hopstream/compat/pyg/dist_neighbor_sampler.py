@@ -141,8 +141,7 @@ class DistNeighborSampler:
         if self._own is None:
             raise StateError("call init_sampler_instance before register_sampler_rpc")
         member = member or current_member()
-        shared = RankStore(self._own, member.group, member.location, security=member.security, settings=member.settings)
-        self._shared = shared
+        shared = self._shared = RankStore(self._own, member)
         member.closers.append(lambda waits: self.close(waits=waits))
         leave_at_exit()
         self._has_edge_keys = keeps_edge_keys(shared.store, "in")

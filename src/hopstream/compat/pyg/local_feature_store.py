@@ -111,19 +111,17 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             IdRangeError: An id is of no row of this part.
         """
         attr = self._tensor_attr_cls.cast(*args, **kwargs)
-        key = self.key(attr)
-        if key not in self._tensors:
-            raise UnknownNameError(f"there is no tensor {key[1]!r} of {_label(key[0])}; known: {list(self._tensors)}")
+        key, tensor = self.key(attr), self._known(attr)
         if attr.index is None:
             raise SchemaError(
                 f"index is missing; give the ids of the rows of {key[1]!r} of {_label(key[0])} that are wanted"
             )
         ids = ids_given(attr.index, "index")
         if key in self._of_all_nodes:
-            return self._tensors[key][check_ids(ids, len(self._tensors[key]), "index", "nodes")]
+            return tensor[check_ids(ids, len(tensor), "index", "nodes")]
         if key[0] not in self._rows:
             raise UnknownNameError(f"{_label(key[0])} have no global ids; known: {list(self._rows)}; use put_global_id")
-        rows, tensor = self._rows[key[0]], self._tensors[key]
+        rows = self._rows[key[0]]
         if len(tensor) != len(rows.ids):
             raise SchemaError(
                 f"{key[1]!r} of {_label(key[0])} has {len(tensor)} rows and there are {len(rows.ids)} global ids; put "
@@ -233,10 +231,13 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         return self._tensors.pop(self.key(attr), None) is not None
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
-        key = self.key(attr)
+        return tuple(self._known(attr).shape)
+
+    def _known(self, attr: TensorAttr) -> Tensor:
+        group, name = key = self.key(attr)
         if key not in self._tensors:
-            raise UnknownNameError(f"there is no tensor {key[1]!r} of {_label(key[0])}; known: {list(self._tensors)}")
-        return tuple(self._tensors[key].shape)
+            raise UnknownNameError(f"there is no tensor {name!r} of {_label(group)}; known: {list(self._tensors)}")
+        return self._tensors[key]
 
     def _put_group(self, group: Any, ids: Tensor | None, tensors: Mapping[str, Tensor | None]) -> None:
         if ids is not None:
@@ -307,23 +308,21 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         store.meta, store.num_partitions, pid, store.node_feat_pb, store.edge_feat_pb = info
         store.partition_idx = pid
         is_hetero = store.meta["is_hetero"]
-        nodes = read_part_file(root, pid, "node_feats.pt", store.node_feat_pb) or {}
-        for node_type, values in (nodes if is_hetero else {None: nodes}).items():
-            where = f"{root}: node_feats.pt of part {pid}"
+        for file, books, single, time in (
+            ("node_feats.pt", store.node_feat_pb, None, "time"),
+            ("edge_feats.pt", store.edge_feat_pb, EDGES, "edge_time"),
+        ):  # fmt: skip
+            where, is_of_nodes = f"{root}: {file} of part {pid}", single is None
             # In a graph with types global_id numbers the nodes of all types together, and id those of this one.
-            parts = _parts_of(where, store.node_feat_pb, node_type)
-            store._put_part(where, values, node_type, ("id" if is_hetero else "global_id", parts))
-            if values.get("time") is not None:
-                store.put_tensor(tensor_of(where, values, "time"), group_name=node_type, attr_name="time")
-                store._of_all_nodes.add((node_type, "time"))
-        edges = read_part_file(root, pid, "edge_feats.pt", store.edge_feat_pb) or {}
-        for edge_type, values in (edges if is_hetero else {EDGES: edges}).items():
-            where = f"{root}: edge_feats.pt of part {pid}"
-            parts = _parts_of(where, store.edge_feat_pb, edge_type)
-            store._put_part(where, values, edge_type, ("global_id", parts))
-            # Times that the graph calls time are among the features too; they are held once, under that name.
-            if values.get("edge_time") is not None and "time" not in values.get("feats", {}):
-                store.put_tensor(tensor_of(where, values, "edge_time"), group_name=edge_type, attr_name="edge_time")
+            id_name = "id" if is_hetero and is_of_nodes else "global_id"
+            found = read_part_file(root, pid, file, books) or {}
+            for group, values in (found if is_hetero else {single: found}).items():
+                store._put_part(where, values, group, (id_name, _parts_of(where, books, group)))
+                # Times that the graph calls time are among the features of edges too; they are held once then.
+                if values.get(time) is not None and (is_of_nodes or "time" not in values.get("feats", {})):
+                    store.put_tensor(tensor_of(where, values, time), group_name=group, attr_name=time)
+                    if is_of_nodes:
+                        store._of_all_nodes.add((group, time))
         return store
 
     def _put_part(self, where: str, values: Any, group: Any, name_and_parts: tuple[str, Tensor]) -> None:

@@ -78,39 +78,6 @@ def links_of(cut: CutGraph, split: str, part: int) -> dict[EdgeType, dict[str, T
     return found
 
 
-def is_of_links(value: object) -> bool:
-    """Whether a file holds links, and not nodes."""
-    return isinstance(value, dict) and (ENDS in value or any(isinstance(of, dict) for of in value.values()))
-
-
-def read_links(path: Path, value: Any, graph: Graph, edge_type: EdgeType | None) -> dict[EdgeType, IntArray]:
-    """Edge type to the keys of the edges that a file has as links.
-
-    Args:
-        path: Where the file is, for errors.
-        value: What it holds.
-        graph: The graph.
-        edge_type: The type of links in files that do not say it; needed where there are several.
-
-    Raises:
-        FormatError: It is not what such a file holds, or a link is no edge or one of several.
-        SettingsError: ``edge_type`` is needed.
-        UnknownNameError: There is no such edge type.
-    """
-    if ENDS in value:
-        if edge_type is None and len(graph.edges) > 1:
-            raise SettingsError(
-                f"{path} does not say of which edges its links are; give edge_type, one of {list(graph.edges)}"
-            )
-        value = {edge_type or next(iter(graph.edges), None): value}
-    found = {}
-    for of_type, links in value.items():
-        if of_type not in graph.edges:
-            raise UnknownNameError(f"{path}: there is no edge type {of_type!r}; {known_names(of_type, graph.edges)}")
-        found[of_type] = _keys_of(path, links, graph.edges[of_type])
-    return found
-
-
 def _keys_of(path: Path, links: Any, table: EdgeTable) -> IntArray:
     ends: Any = links.get(ENDS) if isinstance(links, Mapping) else None
     if not _is_ids(ends, 2) or ends.shape[0] != 2:
@@ -259,7 +226,7 @@ def read_partition_folders(
     for path in (place / f"{name}-{folder}" / "label.pt" for folder in LABEL_FOLDERS):
         if path.is_file():
             value = read_torch_file(path, tensors_only=True)
-            for of_type, labels in _by_type(path, value, graph, node_type).items():
+            for of_type, labels in _node_tensors(path, value, graph, node_type).items():
                 features = {**nodes[of_type].features}
                 features.setdefault(LABEL, labels.numpy())
                 nodes[of_type] = replace(nodes[of_type], features=features)
@@ -324,25 +291,38 @@ def _read_split(
     found: dict[str | EdgeType, list[IntArray]] = {}
     for path in paths:
         value = read_torch_file(path, tensors_only=True)
-        if is_of_links(value):
-            for of_edges, keys in read_links(path, value, graph, edge_type).items():
-                found.setdefault(of_edges, []).append(keys)
+        is_of_links = isinstance(value, dict) and (ENDS in value or any(isinstance(of, dict) for of in value.values()))
+        if is_of_links:
+            links = _by_type(path, {edge_type: value} if ENDS in value else value, graph.edges, "edge")
+            of_path: dict[Any, IntArray] = {t: _keys_of(path, of, graph.edges[t]) for t, of in links.items()}
         else:
-            by_type = _by_type(path, value, graph, node_type)
-            for of_nodes in by_type:
-                found.setdefault(of_nodes, []).append(ids_of(path, by_type, of_nodes).numpy())
+            of_nodes = _node_tensors(path, value, graph, node_type)
+            of_path = {t: ids_of(path, of_nodes, t).numpy() for t in of_nodes}
+        for owner, keys in of_path.items():
+            found.setdefault(owner, []).append(keys)
     return {t: np.sort(np.concatenate(ids)).astype(np.int64, copy=False) for t, ids in found.items()}
 
 
-def _by_type(path: Path, value: Any, graph: Graph, node_type: str | None) -> dict[str, Tensor]:
+def _node_tensors(path: Path, value: Any, graph: Graph, node_type: str | None) -> dict[str, Tensor]:
     """What a file holds by node type."""
-    if isinstance(value, Tensor):
-        if node_type is None and len(graph.nodes) > 1:
-            raise SettingsError(f"{path} does not say of which nodes it is; give node_type, one of {list(graph.nodes)}")
-        value = {node_type or next(iter(graph.nodes)): value}
+    value = {node_type: value} if isinstance(value, Tensor) else value
     if not isinstance(value, dict) or not all(isinstance(of, Tensor) for of in value.values()):
         raise FormatError(f"{path} holds {type(value).__name__}; wanted a tensor, or tensors by node type")
+    return _by_type(path, value, graph.nodes, "node")
+
+
+def _by_type(path: Path, value: dict[Any, Any], known: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+    """What a file holds by type; None stands for the only type, and is one that neither file nor caller names.
+
+    Raises:
+        SettingsError: A type is needed.
+        UnknownNameError: There is no such type.
+    """
+    if None in value:
+        if len(known) > 1:
+            raise SettingsError(f"{path} does not say of which {what}s it is; give {what}_type, one of {list(known)}")
+        value = {next(iter(known), None): value[None]}
     for of_type in value:
-        if of_type not in graph.nodes:
-            raise UnknownNameError(f"{path}: there is no node type {of_type!r}; {known_names(of_type, graph.nodes)}")
+        if of_type not in known:
+            raise UnknownNameError(f"{path}: there is no {what} type {of_type!r}; {known_names(of_type, known)}")
     return value

@@ -15,14 +15,14 @@ from typing import Any
 
 from hopstream.compat.pyg.own_part import OwnPart
 from hopstream.compat.pyg.part_writing import PartFacts, PartWriter, agree, records_of
-from hopstream.compat.pyg.rank_group import Group
+from hopstream.compat.pyg.rpc import RpcMember
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import parts_label
-from hopstream.store.security import Location, ServerSecurity
+from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 
@@ -34,23 +34,12 @@ _ORDER = "a rank takes part when it makes its loader or sampler: all ranks make 
 class RankStore:
     """A store over the parts of all ranks, and the server of this rank's part, until it is closed."""
 
-    def __init__(
-        self,
-        own: OwnPart,
-        group: Group | None,
-        location: Location,
-        *,
-        security: ServerSecurity | None = None,
-        settings: StoreSettings | None = None,
-    ) -> None:
+    def __init__(self, own: OwnPart, member: RpcMember) -> None:
         """Compare parts with the other ranks, serve the own part, and connect to the others'.
 
         Args:
             own: What this rank holds.
-            group: The ranks; it is left, or closed, with this object. None where there is one rank.
-            location: Where this rank serves; not looked at where there is one rank.
-            security: What this rank's server shows and asks for.
-            settings: Deadline of requests, and what this rank shows to other ranks' servers.
+            member: The rank's place among the others; its group is left, or closed, with this object.
 
         Raises:
             VersionMismatch: Ranks hold parts of different graphs or cuts, or a part is held by no rank; all raise.
@@ -58,7 +47,7 @@ class RankStore:
             StoreTimeout: Some ranks did not come in time.
             StoreUnavailable: Rank 0 or a server cannot be reached, or a rank gave up.
         """
-        self._group = group
+        self._group = member.group
         self._server: StoreServer | None = None
         self._served: LocalStore | None = None
         self._store: Store | None = None
@@ -67,13 +56,12 @@ class RankStore:
         self._is_closed = False
         try:
             with tempfile.TemporaryDirectory(prefix="hopstream-rank-", ignore_cleanup_errors=True) as folder:
-                self._store = self._open(own, Path(folder), location, security, settings or StoreSettings())
+                self._store = self._open(own, Path(folder), member)
         except BaseException as error:
-            if group is not None:
-                group.fail(f"{type(error).__name__}: {error}")
+            member.tell(error)
             self._release()
-            if group is not None:
-                group.close()
+            if self._group is not None:
+                self._group.close()
             raise
 
     @property
@@ -83,20 +71,21 @@ class RankStore:
             raise StoreUnavailable("the store of all ranks was not opened")
         return self._store
 
-    def _open(
-        self, own: OwnPart, root: Path, location: Location, security: ServerSecurity | None, settings: StoreSettings
-    ) -> Store:
+    def _open(self, own: OwnPart, root: Path, member: RpcMember) -> Store:
         told = [PartFacts.from_json(one) for one in self._gather(PartFacts.of(own).to_json(), "for the parts of all")]
         self._holders = [one.part for one in told]
         writer = PartWriter(own, agree(told), root)
         written = {name: record.content_to_json() for name, record in writer.write().items()}
         files = self._gather(written, "for the files of all")
-        self._check_copies(files)
+        for rank, part in enumerate(self._holders):
+            first = self._holders.index(part)
+            if files[first] != files[rank]:
+                raise VersionMismatch(f"ranks {first} and {rank} both hold part {part}, and the two differ")
         writer.write_manifest(records_of(files))
         self._served = LocalStore(open_dataset(root), [own.part])
         if self._group is None:
             return self._served
-        self._server = StoreServer(self._served, str(location), security=security)
+        self._server = StoreServer(self._served, str(member.location), security=member.security)
         self._locations = self._gather(self._server.location, "for the servers of all")
         check_reach(self._locations)
         entries = [
@@ -106,7 +95,7 @@ class RankStore:
         mine = entries[self._group.membership.rank]
         cluster = Cluster(dataset_id=self._served.dataset_id, servers=tuple(entries))
         try:
-            return open_cluster(cluster, settings, own=mine, explain=self._explain)
+            return open_cluster(cluster, member.settings or StoreSettings(), own=mine, explain=self._explain)
         except StoreUnavailable as error:  # the server may be that of a rank that gave up meanwhile
             if why := self._group.failure():
                 raise StoreUnavailable(f"rank {self._group.membership.rank} cannot go on: {why}") from error
@@ -120,13 +109,6 @@ class RankStore:
         except StoreTimeout as error:
             error.add_note(_ORDER)
             raise
-
-    def _check_copies(self, files: Sequence[object]) -> None:
-        """Refuse ranks that hold one part in different content."""
-        for rank, part in enumerate(self._holders):
-            first = self._holders.index(part)
-            if files[first] != files[rank]:
-                raise VersionMismatch(f"ranks {first} and {rank} both hold part {part}, and the two differ")
 
     def _explain(self, error: HopstreamError, parts: Sequence[int]) -> HopstreamError:
         """Why parts of others cannot be had: which rank gave up, with its words, or which ranks are gone."""

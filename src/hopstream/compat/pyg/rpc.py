@@ -116,11 +116,6 @@ class RpcMember:
         if self.group is not None:
             self.group.fail(f"{type(error).__name__}: {error}")
 
-    def give_up(self, error: BaseException) -> None:
-        """Tell the others of an error here, and leave."""
-        self.tell(error)
-        self.end(waits=False)
-
     def close(self, waits: bool | None = None) -> None:
         """Leave; see ``will_wait``."""
         self.end(self.will_wait(waits))

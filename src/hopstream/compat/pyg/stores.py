@@ -62,7 +62,8 @@ class ProcessStore:
     def _begin(self, source: str | Store, settings: StoreSettings | None) -> None:
         self._source = source
         self._settings = settings
-        self._lock = threading.Lock()
+        self._lock, self._edge_lock = threading.Lock(), threading.Lock()
+        self._edge_ids: dict[EdgeType, IntArray] = {}
         self._store: Store | None = None
         self._process_id = 0
         self._is_closed = False
@@ -93,6 +94,24 @@ class ProcessStore:
         if self._store is not self._source:
             # Also when nobody holds this any more or the program ends: a connection must not outlive the interpreter.
             weakref.finalize(self, _close, self._store, self._process_id)
+
+    def edge_ids(self, store: Store, edge_type: EdgeType) -> IntArray:
+        """int64[num_edges], the id of each edge key; 8 bytes per edge of each type asked for, read once per process.
+
+        Raises:
+            SettingsError: The dataset keeps no edge keys.
+        """
+        with self._edge_lock:
+            if edge_type not in self._edge_ids:
+                edges = read_edges(store, edge_type)
+                if edges.edge_keys is None:
+                    raise SettingsError(
+                        f"features of {type_label(edge_type)} are asked for by edge key, and the dataset keeps no edge "
+                        "keys; write the parts again with edge keys"
+                    )
+                ids = self._edge_ids[edge_type] = np.empty_like(edges.edge_ids)
+                ids[edges.edge_keys] = edges.edge_ids
+            return self._edge_ids[edge_type]
 
     def close(self) -> None:
         """Close what was opened here; a second call does nothing."""
@@ -192,7 +211,6 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         """Open the source, or share that of another store; see ``open_stores``."""
         super().__init__()
         self._open(source, store_settings)
-        self._edge_rows = _EdgeRows()
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """Every tensor that there is, by group and name.
@@ -322,7 +340,7 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         """int64[n], the ids of what an index says, which are keys."""
         keys = _keys(index, self._num_rows(owner), type_label(owner))
         if not isinstance(owner, str):
-            return self._edge_rows.ids_of(store, owner)[keys]
+            return self.source.edge_ids(store, owner)[keys]
         return keys if store.book.ids_are_keys else store.lookup(owner, keys)
 
 
@@ -393,35 +411,6 @@ class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # tor
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
         raise _read_only("remove_edge_index")
-
-
-class _EdgeRows:
-    """Where the features of edges are, by key: 8 bytes per edge of each type asked for, read once per process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ids: dict[EdgeType, IntArray] = {}
-
-    def ids_of(self, store: Store, edge_type: EdgeType) -> IntArray:
-        """int64[num_edges], the id of each edge key."""
-        with self._lock:
-            if edge_type not in self._ids:
-                edges = read_edges(store, edge_type)
-                if edges.edge_keys is None:
-                    raise SettingsError(
-                        f"features of {type_label(edge_type)} are asked for by edge key, and the dataset keeps no edge "
-                        "keys; write the parts again with edge keys"
-                    )
-                ids = np.empty_like(edges.edge_ids)
-                ids[edges.edge_keys] = edges.edge_ids
-                self._ids[edge_type] = ids
-            return self._ids[edge_type]
-
-    def __getstate__(self) -> dict[str, object]:
-        return {}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__()  # type: ignore[misc]  # it holds nothing that another process could use
 
 
 def _grouped(edges: WholeEdges, by_destination: bool, num_nodes: int) -> tuple[Tensor, Tensor, Tensor | None]:

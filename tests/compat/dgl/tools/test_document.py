@@ -1,7 +1,6 @@
 """The shell blocks of DGL's page on preprocessing run, with the scripts' names changed.
 
-The first test says them in our words. The last takes the page's own blocks and its own metadata, where the page is
-there.
+The test takes the page's own blocks and its own metadata, where the page is there.
 """
 
 from __future__ import annotations
@@ -63,27 +62,6 @@ def write_graph(root: Path, metadata: dict) -> None:
     (root / "ip_config.txt").write_text(MACHINES)
 
 
-def our_metadata() -> dict:
-    stems = {edge_type: edge_type.split(":")[1] for edge_type in NUM_EDGES}
-    return {
-        "graph_name": "MAG240M-LSC", "node_type": list(NUM_NODES), "edge_type": list(NUM_EDGES),
-        "edges": {
-            edge_type: {
-                "format": {"name": "csv", "delimiter": " "},
-                "data": [f"edges/{stem}-part{number}.csv" for number in (1, 2, 3)],
-            }
-            for edge_type, stem in stems.items()
-        },
-        "node_data": {
-            "paper": {
-                name: {"format": {"name": "numpy"}, "data": [f"node_data/paper-{name}-part{n}.npy" for n in (1, 2)]}
-                for name in ("feat", "label", "year")
-            }
-        },
-        "edge_data": {},
-    }  # fmt: skip
-
-
 def check(root: Path) -> None:
     """What the two commands left: parts of nodes as the page shows them, and a dataset of the graph."""
     owners = {t: (root / "MAG240M-LSC_2parts" / f"{t}.txt").read_text().splitlines() for t in NUM_NODES}
@@ -101,16 +79,6 @@ def check(root: Path) -> None:
     assert [(server.location, server.parts) for server in servers] == [
         ("grpc://172.31.19.1:30050", (0,)), ("grpc://172.31.23.205:30050", (1,))
     ]  # fmt: skip
-
-
-def test_two_commands_from_chunks_to_parts(tmp_path, capsys):
-    write_graph(tmp_path, our_metadata())
-    assert [run(f"{command} --workers 0" if DISPATCH in command else command, tmp_path) for command in COMMANDS] == [
-        0, 0
-    ]  # fmt: skip
-    said = capsys.readouterr().out
-    assert "assign  40 nodes of paper to 2 parts" in said and "write   part 1: " in said
-    check(tmp_path)
 
 
 @pytest.mark.skipif(not PAGES, reason="the page is not here")
