@@ -92,7 +92,7 @@ def test_damage_is_said_and_takes_no_memory(tmp_path, kind):
         path.write_bytes(whole[:size])
         with pytest.raises(FormatError):
             read(path)
-    for place in range(first, len(whole)):
+    for place in range(first, len(whole), 1 if kind == "tensors" else 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
             read(path)

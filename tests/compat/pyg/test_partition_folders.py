@@ -154,7 +154,7 @@ def test_links_of_others_are_found_by_their_ends(tmp_path):
         ({"edge_label_index": torch.zeros(2, 3)}, "has no edge_label_index of integers"),
         ({"edge_label_index": torch.zeros(3, 2, dtype=torch.int64)}, "has no edge_label_index of integers"),
         ({TO: {"edge_label": torch.zeros(2)}}, "has no edge_label_index of integers"),
-        ({TO: {}, "x": torch.zeros(1)}, "has no edge_label_index of integers"),
+        ({TO: {}}, "has no edge_label_index of integers"),
         (
             {"edge_label_index": torch.zeros(2, 1, dtype=torch.int64), "edge_id": torch.zeros(1)},
             "edge_id must be an integer for each of 1 links",
