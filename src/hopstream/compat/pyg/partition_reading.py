@@ -94,10 +94,11 @@ class PartRows:
     def check_ids(self, part: int, ids: Tensor | None) -> Tensor:
         """Raise ``FormatError`` unless the ids are those that the map says of the part, each once."""
         ids = torch.empty(0, dtype=torch.int64) if ids is None else ids
-        is_in_range = bool(((ids >= 0) & (ids < len(self.parts))).all())
-        num_wanted = int((self.parts == part).sum())
-        is_right = is_in_range and len(torch.unique(ids)) == len(ids) and bool((self.parts[ids] == part).all())
-        if not is_right or len(ids) != num_wanted:
+        wanted = self.parts == part
+        found, num_wanted = torch.zeros_like(wanted), int(wanted.sum())
+        is_in_range = bool(((ids >= 0) & (ids < len(wanted))).all())
+        found[ids if is_in_range else []] = True
+        if not is_in_range or len(ids) != num_wanted or not torch.equal(found, wanted):
             raise FormatError(
                 f"{self.where}: the ids of part {part} are not the {num_wanted} that the map of parts says"
             )
