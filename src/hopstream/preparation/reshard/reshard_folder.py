@@ -1,6 +1,6 @@
 """Cuts a re-sharding job so that it fits the memory, and gives its tasks the old dataset and their files.
 
-[Memory] As in ``dispatch_folder``: each process needs ``REST_BYTES`` before it does anything, and the workers share what
+[Memory] As in ``dispatch_folder``: each process needs ``REST_BYTES`` before it does anything; the workers share what
     is left. No block of rows, and no piece of a column, is larger than a worker's share allows; the rows of a hub are
     moved in pieces. Tables of ids are mapped, not read.
 [Disk] The dataset itself, and 8 bytes per node for two tables of ids.
