@@ -6,6 +6,7 @@ again, because a batch is a pure function of the input, the epoch and its number
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,6 +95,7 @@ class SampledChannel:
         loader: Name of the loader's class that makes its batches.
         share: Batches that are made ahead.
         credit: Most batches that are being made or wait.
+        max_bytes: Bytes of waiting messages above which no batch is made ahead.
         new_job: Makes what makes batches; called once per thread that works for the channel.
         arrived: Tells whoever waits for a batch.
         turn: Number of the iteration, ascending; -1 before the first.
@@ -125,6 +127,7 @@ class SampledChannel:
     arrived: threading.Condition
     payer: str = ""
     loader: str = ""
+    max_bytes: float = math.inf
     turn: int = -1
     epoch: int = -1
     cursor: int = 0
@@ -177,6 +180,7 @@ class SampledChannel:
             return False
         if self.asked:
             return True
+        may_hoard = may_hoard and self.num_buffered_bytes < self.max_bytes
         num_held = len(self.done) + len(self.in_flight)
         return self._next_ahead() is not None and num_held < (self.credit if may_hoard else 1)
 

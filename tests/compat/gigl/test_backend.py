@@ -80,7 +80,7 @@ def test_every_seed_comes_once_per_epoch_and_batches_are_right(backend: SharedDi
         assert sorted(torch.cat([m["batch"] for m in found]).tolist()) == list(range(NUM_NODES))
         for message in found:
             check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
-        assert backend.is_channel_epoch_done(5, epoch) and channel.empty()
+        assert backend.is_channel_epoch_done(5, epoch) and channel.recv(WAIT_S) is None
         assert backend.describe_channel(5)["completed_workers"] == 2
     assert backend.is_channel_epoch_done(5, 0) and not backend.is_channel_epoch_done(5, 2)
 
@@ -138,6 +138,47 @@ def test_a_channel_that_is_given_up_in_the_middle_leaves_no_thread(backend: Shar
         backend.describe_channel(1)
 
 
+def test_a_call_that_waits_ends_with_its_epoch_or_in_time(backend: SharedDistSamplingBackend, monkeypatch) -> None:
+    channel, begun, goes_on, found = QueueChannel(1), threading.Event(), threading.Event(), []
+    assert channel.recv(0.0) is None  # it is not registered, and then no epoch was started
+    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
+    assert channel.recv(0.0) is None
+    real = producer.message_of
+
+    def slow(batch: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(WAIT_S)
+        return real(batch)
+
+    monkeypatch.setattr(producer, "message_of", slow)
+    backend.start_new_epoch_sampling(1, 0)
+    assert begun.wait(WAIT_S)
+    with pytest.raises(StoreTimeout, match="batch 0 of epoch 0 was not ready"):
+        channel.recv(0.01)
+    waiter = threading.Thread(target=lambda: found.append(channel.recv(WAIT_S)))
+    waiter.start()
+    while not backend._scheduler._channels[1].num_waiters:  # type: ignore[union-attr]
+        begun.wait(0.001)
+    with pytest.raises(StoreTimeout, match=r"another call received messages of channel 1 for 0\.01 s"):
+        channel.recv(0.01)
+    backend.start_new_epoch_sampling(1, 1)
+    waiter.join(WAIT_S)
+    assert found == [None]
+    goes_on.set()
+    assert [m["batch"].tolist() for m in read_epoch(backend, channel, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_no_batch_is_made_ahead_where_as_many_bytes_wait(backend: SharedDistSamplingBackend) -> None:
+    narrow, wide = QueueChannel(20, max_bytes=1), QueueChannel(20)
+    for channel_id, channel in ((1, narrow), (2, wide)):
+        backend.register_input(channel_id, f"{channel_id}", NodeSamplerInput(torch.arange(32)), CONFIG, channel)
+        backend.start_new_epoch_sampling(channel_id, 0)
+    assert len(read_epoch(backend, wide, 8)) == 8  # so the other channel has had its turns
+    (told,) = backend._scheduler.describe(1)  # type: ignore[union-attr]
+    assert told["num_made"] == told["num_waiting"] == 1
+    assert len(read_epoch(backend, narrow, 8)) == 8
+
+
 @pytest.mark.parametrize(("maker", "error"), [(lambda _: None, "NoneType"), (lambda _: [][1], "IndexError")])
 def test_what_fails_is_told_in_every_message(
     backend: SharedDistSamplingBackend, monkeypatch, maker: Callable[[Any], Any], error: str
@@ -148,104 +189,6 @@ def test_what_fails_is_told_in_every_message(
     backend.start_new_epoch_sampling(1, 0)
     for message in read_epoch(backend, channel, 2):
         assert error in bytes(message[SAMPLING_ERROR].tolist()).decode()
-
-
-def test_a_channel_that_takes_no_message_is_told(backend: SharedDistSamplingBackend, monkeypatch) -> None:
-    has_failed = threading.Event()
-
-    class Full:
-        def send(self, message: object) -> None:
-            has_failed.set()
-            raise OSError("the disk is full")
-
-    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, Full())
-    backend.start_new_epoch_sampling(1, 0)
-    assert has_failed.wait(WAIT_S)
-    pump = backend._channels[1].pump
-    assert pump is not None
-    pump.join(WAIT_S)
-    with pytest.raises(RuntimeError, match="a message of channel 1 could not be sent: the disk is full"):
-        backend.is_channel_epoch_done(1, 0)
-    monkeypatch.setattr(Full, "send", lambda *_: None)
-    backend.start_new_epoch_sampling(1, 1)
-    pump = backend._channels[1].pump
-    assert pump is not None
-    pump.join(WAIT_S)
-    assert backend.is_channel_epoch_done(1, 1)
-
-
-def test_messages_of_an_earlier_generation_are_not_taken() -> None:
-    channel = QueueChannel(2)
-    channel.send({})
-    assert channel.recv(0.0, generation=0) == {}
-    channel.clear()
-    channel.send({})
-    assert channel.recv(0.0, generation=0) is None and channel.recv(0.0, generation=1) == {}
-
-
-class Impatient(threading.Condition):
-    """Raises where others would wait."""
-
-    def wait_for(self, predicate, timeout=None):
-        if not predicate():
-            raise BlockingIOError
-        return True
-
-
-def test_a_queue_is_bounded_in_number_and_in_bytes() -> None:
-    channel = QueueChannel(3, max_bytes=100)
-    channel._changed = Impatient()
-    big, small = {"x": torch.zeros(200, dtype=torch.uint8)}, {"x": torch.zeros(10, dtype=torch.float32)}
-    channel.send(big)  # one always fits
-    with pytest.raises(BlockingIOError):
-        channel.send(small)
-    for empty in (channel.recv, channel.clear):
-        empty()
-        channel.send(small)
-        channel.send(small)
-        with pytest.raises(BlockingIOError):
-            channel.send(small)  # 120 bytes
-    channel.recv()
-    channel.send({"x": torch.zeros(10)})
-    channel.clear()
-    for _ in range(3):
-        channel.send({})
-    with pytest.raises(BlockingIOError):
-        channel.send({})
-
-
-class Stuck(QueueChannel):
-    """A channel whose ``send`` blocks until ``goes_on`` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_called, self.goes_on = threading.Event(), threading.Event()
-
-    def send(self, message: dict) -> None:
-        self.is_called.set()
-        assert self.goes_on.wait(WAIT_S)
-
-
-def test_a_channel_that_does_not_return_is_told_in_time(backend: SharedDistSamplingBackend, monkeypatch) -> None:
-    channel = Stuck()
-    backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
-    backend.start_new_epoch_sampling(1, 0)
-    assert channel.is_called.wait(WAIT_S)
-    pump = backend._channels[1].pump
-    monkeypatch.setattr(producer, "DRAIN_S", 0.0)
-    with pytest.raises(StoreTimeout, match="the last epoch of the channel did not end in 0 s"):
-        backend.start_new_epoch_sampling(1, 1)
-    with pytest.raises(RuntimeError, match="a message of channel 1 could not be sent: the last epoch"):
-        backend.is_channel_epoch_done(1, 1)
-    with pytest.raises(StoreTimeout):  # two threads never send at once
-        backend.start_new_epoch_sampling(1, 2)
-    monkeypatch.setattr(producer, "JOIN_S", 0.5)
-    with pytest.raises(StoreTimeout, match=r"send\(\) of channel 1 did not return in 0\.5 s"):
-        backend.shutdown()
-    channel.goes_on.set()
-    assert pump is not None
-    pump.join(WAIT_S)
-    assert not pump.is_alive()
 
 
 def test_what_messages_have_of_nodes_and_edges(dataset: DistDataset) -> None:
@@ -274,8 +217,8 @@ def test_pagerank(dataset: DistDataset) -> None:
     backend.shutdown()
 
 
-def test_a_channel_must_be_able_to_send(backend: SharedDistSamplingBackend) -> None:
-    with pytest.raises(ValueError, match=r"channel is a object; give a QueueChannel, or anything with send\(\)"):
+def test_a_channel_must_be_a_queue(backend: SharedDistSamplingBackend) -> None:
+    with pytest.raises(ValueError, match=r"channel is a object; give a QueueChannel"):
         backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, object())  # type: ignore[arg-type]
     backend.shutdown()
 

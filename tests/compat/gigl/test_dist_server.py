@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from hopstream.compat.gigl.distributed.graph_store import dist_server
+from hopstream.compat.gigl.distributed.graph_store import shared_dist_sampling_producer as producer
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer, get_server, wait_and_shutdown_server
 from hopstream.compat.gigl.distributed.graph_store.messages import (
     FetchABLPInputRequest,
@@ -281,28 +282,33 @@ def test_anchors_and_labels(typed: DistServer) -> None:
         typed.get_ablp_input(FetchABLPInputRequest("train", "item", BUYS))
 
 
-def test_a_fetch_of_an_epoch_that_was_left_takes_nothing_of_the_next(server: DistServer, monkeypatch) -> None:
+@pytest.mark.parametrize("is_destroyed", [False, True])
+def test_a_fetch_ends_with_its_epoch_or_its_channel(server: DistServer, monkeypatch, is_destroyed: bool) -> None:
+    begun, goes_on, answers = threading.Event(), threading.Event(), []
+    real = producer.message_of
+
+    def slow(batch: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(WAIT_S)
+        return real(batch)
+
+    monkeypatch.setattr(producer, "message_of", slow)
     channel = register(server, init(server), range(NUM_NODES))
     server.start_new_epoch_sampling(channel, 0)
-    state, answers = server._channels[channel], []
-    waits, real = threading.Event(), state.channel.recv
-
-    def slow(timeout_s: float, generation: int) -> Any:
-        if not waits.is_set():  # the first look finds nothing, as where sampling is slow
-            waits.set()
-            assert started.wait(WAIT_S)
-        return real(timeout_s, generation)
-
-    started = threading.Event()
-    monkeypatch.setattr(state.channel, "recv", slow)
     thread = threading.Thread(target=lambda: answers.append(server.fetch_one_sampled_message(channel)))
     thread.start()
-    assert waits.wait(WAIT_S)
-    server.start_new_epoch_sampling(channel, 1)
-    started.set()
+    assert begun.wait(WAIT_S)
+    if is_destroyed:
+        goes_on_after = threading.Timer(0.1, goes_on.set)  # the thread that samples is waited for
+        goes_on_after.start()
+        server.destroy_sampling_input(channel)
+        goes_on_after.join()
+    else:
+        server.start_new_epoch_sampling(channel, 1)
     thread.join(WAIT_S)
     assert answers == [(None, True)]
-    assert seeds_of(read_epoch(server, channel)) == list(range(NUM_NODES))
+    goes_on.set()
+    assert seeds_of(read_epoch(server, channel)) == ([] if is_destroyed else list(range(NUM_NODES)))
 
 
 def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> None:
@@ -312,7 +318,7 @@ def test_what_clients_ask_for_is_bounded(server: DistServer, monkeypatch) -> Non
         assert server._channels[server.register_sampling_input(request)].channel.capacity == given
     for size, num_bytes in (("64MB", 64 * 10**6), (1000, 1000)):
         request = RegisterBackendRequest(backend, f"{size}", NodeSamplerInput([1]), CONFIG, 4, size)
-        assert server._channels[server.register_sampling_input(request)].channel._max_bytes == num_bytes
+        assert server._channels[server.register_sampling_input(request)].channel.max_bytes == num_bytes
     for size in ("many", -1, True):
         request = RegisterBackendRequest(backend, f"{size}", NodeSamplerInput([1]), CONFIG, 4, size)
         with pytest.raises(ValueError, match=f"buffer_size is '{size}'; it must be a size such as"):
@@ -479,22 +485,6 @@ def test_callers_of_one_key_get_one_backend_or_one_failure(server: DistServer, m
         assert sorted(type(answer).__name__ for answer in answers) == ["OSError", *["RuntimeError"] * 3]
         assert sum("another caller's making of backend" in str(answer) for answer in answers) == 3
         assert all("no threads are left" in str(answer) for answer in answers) and not server._backends
-
-
-def test_a_fetch_ends_when_its_channel_is_destroyed(server: DistServer, monkeypatch) -> None:
-    channel = register(server, init(server), range(NUM_NODES))
-    server.start_new_epoch_sampling(channel, 0)
-    state = server._channels[channel]
-    waits = threading.Event()
-    monkeypatch.setattr(state.channel, "recv", lambda *_: waits.set())
-    monkeypatch.setattr(state.channel, "empty", lambda: False)
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(server.fetch_one_sampled_message(channel)))
-    thread.start()
-    assert waits.wait(WAIT_S)
-    server.destroy_sampling_input(channel)
-    thread.join(WAIT_S)
-    assert answers == [(None, True)]
 
 
 def test_shutdown_warns_of_what_is_left(server: DistServer, caplog) -> None:

@@ -501,7 +501,7 @@ def test_a_call_in_the_middle_of_another(first: str, second: str) -> None:
 SETTINGS = settings(stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.mark.parametrize("max_examples", [100, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("max_examples", [30, pytest.param(2000, marks=pytest.mark.soak)])
 def test_clients_of_a_dist_server(max_examples: int) -> None:
     NUM_TAKEN[0] = 0
     run_state_machine_as_test(ClientsOfADistServer, settings=settings(SETTINGS, max_examples=max_examples))

@@ -20,6 +20,7 @@ import hopstream
 from hopstream.compat.gigl.distributed.dist_ablp_neighborloader import DistABLPLoader
 from hopstream.compat.gigl.distributed.distributed_neighborloader import DistNeighborLoader
 from hopstream.compat.gigl.distributed.graph_store import dist_server
+from hopstream.compat.gigl.distributed.graph_store import shared_dist_sampling_producer as producer
 from hopstream.compat.gigl.distributed.graph_store.compute import (
     async_request_server,
     init_compute_process,
@@ -43,7 +44,6 @@ from hopstream.compat.glt.typing import Split
 from hopstream.errors import StoreTimeout
 from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.preparation.write import write_parts
-from hopstream.stream.scheduler import Scheduler
 from tests.compat.gigl.channels import CONFIG, Asked, init, read_epoch, register, registration, seeds_of
 from tests.compat.gigl.conftest import WAIT_S, Connect, cluster
 from tests.compat.gigl.ring import NUM_NODES, SPLITS, check_ring_batch, write_range_ring, write_ring
@@ -520,13 +520,13 @@ def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings:
 def test_a_batch_that_takes_longer_than_a_call_is_not_lost(
     connect: Connect, rings: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, goes_on = Scheduler.fetched, threading.Event()
+    real, goes_on = producer.message_of, threading.Event()
 
-    def fetched(scheduler: Scheduler, *args: Any, **kwargs: Any) -> Any:
+    def slow(batch: Any) -> Any:
         assert goes_on.wait(WAIT_S)
-        return real(scheduler, *args, **kwargs)
+        return real(batch)
 
-    monkeypatch.setattr(Scheduler, "fetched", fetched)
+    monkeypatch.setattr(producer, "message_of", slow)
     monkeypatch.setattr(dist_server, "WAIT_SHARE", 0.2 / WAIT_S)
     channels = new_channels(connect(rings["hash"], 1))
     Asked(0).start_new_epoch_sampling(channels[0], 0)

@@ -67,7 +67,7 @@ from hopstream.compat.glt.sampler import (
     SamplerInput,
 )
 from hopstream.engine.settings import memory_bytes
-from hopstream.errors import SettingsError
+from hopstream.errors import SettingsError, StoreTimeout
 from hopstream.schema import EdgeType as Types
 from hopstream.store.whole import keeps_edge_keys
 from hopstream.stream.settings import SamplingLimits
@@ -76,7 +76,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FETCH_SLOW_LOG_SECS = 1.0
 """Seconds after which a fetch is reported as slow."""
-FETCH_POLL_S = 0.1
 FETCH_S = 600.0
 """How long one fetch waits for a batch."""
 WAIT_SHARE = 0.8
@@ -98,10 +97,7 @@ class ChannelState:
     Attributes:
         backend_id: The backend that samples it.
         worker_key: What the compute rank calls it.
-        channel: Where messages wait to be fetched.
-        epoch: The last epoch that was started; -1 before the first.
-        lock: Held while the channel is changed.
-        tombstoned: It was destroyed; a fetch that still waits ends.
+        channel: Where messages are received.
         clients: Who registered it; None for a caller in this process.
         used_at: When it was used last, or its client was present.
     """
@@ -109,9 +105,6 @@ class ChannelState:
     backend_id: int
     worker_key: str
     channel: QueueChannel
-    epoch: int = -1
-    lock: Any = field(default_factory=threading.RLock)
-    tombstoned: bool = False
     clients: set[str | None] = field(default_factory=set)
     used_at: float = field(default_factory=time.monotonic)
 
@@ -170,14 +163,12 @@ class DistServer(ServerOfParts):
         """Forget all channels and backends, and warn of those that were not destroyed; they are ended."""
         with self._lock:
             left = sorted(self._channels), sorted(self._backends)
-            channels, backends = list(self._channels.values()), list(self._backends.values())
+            backends = list(self._backends.values())
             self._channels.clear()
             self._backends.clear()
             self._num_fetches.clear()
         if any(left):
             logger.warning("channels %s and backends %s were left by loaders that were not shut down", *left)
-        for channel in channels:
-            channel.tombstoned = True
         with ExitStack() as stack:  # each is ended, whatever another one says
             for backend in backends:
                 stack.callback(backend.runtime.shutdown)
@@ -482,10 +473,6 @@ class DistServer(ServerOfParts):
             state = self._channels.pop(channel_id, None)
             backend = None if state is None else self._backends.get(state.backend_id)
             self._num_fetches.pop(channel_id, None)
-        if state is None:
-            return
-        with state.lock:
-            state.tombstoned = True
         if backend is None:
             return
         with backend.lock:
@@ -513,22 +500,16 @@ class DistServer(ServerOfParts):
         channel_id, epoch = read_integer("channel_id", channel_id), read_integer("epoch", epoch)
         with self._lock:
             state = self._used(channel_id)
-            if state is None:
-                if 0 < channel_id <= self._last_channel:
-                    return
-                raise RuntimeError(f"there is no channel {channel_id}; call register_sampling_input first")
-            backend = self._backends.get(state.backend_id)
-        with state.lock:
-            if state.tombstoned or epoch <= state.epoch or backend is None:
-                return
+            backend = None if state is None else self._backends.get(state.backend_id)
+        if state is None and not 0 < channel_id <= self._last_channel:
+            raise RuntimeError(f"there is no channel {channel_id}; call register_sampling_input first")
+        if backend is not None:
             try:
                 backend.runtime.start_new_epoch_sampling(channel_id, epoch)
             except (KeyError, RuntimeError):
                 with self._lock:
-                    if channel_id in self._channels:
+                    if channel_id in self._channels:  # else it was destroyed meanwhile
                         raise
-                return  # it was destroyed meanwhile
-            state.epoch = epoch
 
     def fetch_one_sampled_message(self, channel_id: int) -> tuple[SampleMessage | None, bool]:
         """Wait for the next message of a channel.
@@ -545,28 +526,19 @@ class DistServer(ServerOfParts):
         started, limit_s = time.monotonic(), min(FETCH_S, WAIT_SHARE * WAIT_S.get())
         with self._lock:
             state = self._used(channel_id)
-        if state is None or state.epoch < 0:
+        if state is None:
             return None, True
-        wait_s, generation = 0.0, state.channel.generation
-        while time.monotonic() - started < limit_s:
-            if state.tombstoned or state.channel.generation != generation:  # a later epoch was started
-                return None, True
-            message = state.channel.recv(wait_s, generation)
-            wait_s, state.used_at = FETCH_POLL_S, time.monotonic()
-            if message is not None:
-                self._log_fetch(channel_id, time.monotonic() - started)
-                return message, False
-            with self._lock:
-                backend = self._backends.get(state.backend_id)
-            try:
-                is_done = backend is None or backend.runtime.is_channel_epoch_done(channel_id, state.epoch)
-            except KeyError:
-                is_done = True
-            if is_done and state.channel.empty():
-                return None, True
-        if limit_s < FETCH_S:
-            return None, False
-        raise RuntimeError(f"no batch of channel {channel_id} came in {FETCH_S:g} s")
+        try:
+            message = state.channel.recv(limit_s)
+        except StoreTimeout as error:
+            if limit_s < FETCH_S:
+                return None, False
+            raise RuntimeError(f"no batch of channel {channel_id} came in {FETCH_S:g} s") from error
+        finally:
+            state.used_at = time.monotonic()
+        if message is not None:
+            self._log_fetch(channel_id, time.monotonic() - started)
+        return message, message is None
 
     def _log_fetch(self, channel_id: int, seconds: float) -> None:
         with self._lock:

@@ -12,12 +12,10 @@ import math
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -39,8 +37,6 @@ from hopstream.stream.settings import SamplingLimits
 
 logger = logging.getLogger(__name__)
 SampleMessage = dict[str, torch.Tensor]
-SCHEDULER_TICK_SECS = 0.05
-"""How often a start looks whether the thread of the last epoch has ended."""
 SCHEDULER_SLOW_SUBMIT_SECS = 1.0
 """Seconds after which a batch that is not made is logged as slow."""
 SAMPLING_ERROR = "#SAMPLING_ERROR"
@@ -49,6 +45,9 @@ _NO_COMMANDS = "threads sample, without queues of commands; call register_input 
 _NO_LOG = "states of the scheduler are not logged; ask "
 _REFUSED = {
     **dict.fromkeys(("SharedMpCommand", "StartEpochCmd", "CommandPayload"), f"{_NO_COMMANDS}describe_channel"),
+    **dict.fromkeys(
+        ("ActiveEpochState", "SCHEDULER_TICK_SECS"), "the scheduler keeps the state of epochs; ask describe_channel"
+    ),
     "EPOCH_DONE_EVENT": "threads send no events; ask is_channel_epoch_done or describe_channel",
     **dict.fromkeys(
         ("SCHEDULER_STATE_LOG_INTERVAL_SECS", "SCHEDULER_STATE_MAX_CHANNELS"), f"{_NO_LOG}describe_channel"
@@ -56,10 +55,6 @@ _REFUSED = {
 }
 JOIN_S = 5.0
 """How long a backend that shuts down waits for its threads."""
-DRAIN_S = 60.0
-"""How long a start waits for the thread of the last epoch."""
-TURN_S = 1.0
-"""How long one look for the next batch waits."""
 MAX_THREADS = 64
 """Threads of one backend, at most; more workers are taken for as many."""
 NO_LEASE_S = 1e9
@@ -76,12 +71,60 @@ def __getattr__(name: str) -> object:
     return find_name(__name__, name, {}, _REFUSED, ImportError)
 
 
-class Channel(Protocol):
-    """Where messages go: a ``QueueChannel``, or anything with ``send``."""
+class QueueChannel:
+    """Messages of an input that is registered with it, in the order of the epoch. Safe to use from many threads.
 
-    def send(self, message: SampleMessage) -> None:
-        """Take a message; waits for room as long as the consumer takes."""
-        ...
+    Messages wait at the backend's scheduler until they are received.
+    """
+
+    def __init__(self, capacity: int = 16, max_bytes: float = math.inf) -> None:
+        """Say how far batches are made ahead.
+
+        Args:
+            capacity: Most batches that are being made or wait.
+            max_bytes: Bytes of waiting messages above which no batch is made ahead.
+        """
+        self.capacity, self.max_bytes = capacity, max_bytes
+        self._receiving = threading.Lock()
+        self._scheduler: Scheduler | None = None
+        self._channel_id, self._epoch, self._step = -1, -1, 0
+
+    def attach(self, scheduler: Scheduler, channel_id: int) -> None:
+        """Receive the messages of a channel of a scheduler from now on."""
+        self._scheduler, self._channel_id = scheduler, channel_id
+
+    def begin(self, epoch: int) -> None:
+        """Receive the messages of an epoch that was started, from its first on; an earlier epoch changes nothing."""
+        with self._receiving:  # a call that waits for the last epoch has been told that this epoch was started
+            if epoch > self._epoch:
+                self._epoch, self._step = epoch, 0
+
+    def recv(self, timeout_s: float) -> SampleMessage | None:
+        """Wait for the next message.
+
+        Returns:
+            None after the last message of the epoch, where no epoch or a later one was started, and where the input is
+            not registered any more.
+
+        Raises:
+            StoreTimeout: The message did not come in time; the next call waits for the same one.
+        """
+        ends = time.monotonic() + timeout_s
+        if not self._receiving.acquire(timeout=timeout_s):
+            raise StoreTimeout(f"another call received messages of channel {self._channel_id} for {timeout_s:g} s")
+        try:
+            if self._scheduler is None or self._epoch < 0:
+                return None
+            left_s = max(0.0, ends - time.monotonic())
+            with self._scheduler.fetched(self._channel_id, self._step, left_s, turn=0, epoch=self._epoch) as made:
+                if made is None:
+                    return None
+                self._step += 1
+                return cast(_Message, made.message).message
+        except ChannelLost:
+            return None
+        finally:
+            self._receiving.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,141 +143,20 @@ class RegisterInputCmd:
     worker_key: str
     sampler_input: SamplerInput
     sampling_config: SamplingConfig
-    channel: Channel
+    channel: QueueChannel
 
 
-@dataclass(slots=True)
-class ActiveEpochState:
-    """How far an epoch of a channel is.
-
-    Attributes:
-        channel_id: The channel.
-        epoch: Its number.
-        input_len: Seeds.
-        batch_size: Seeds per batch.
-        drop_last: A last batch with fewer seeds is left out.
-        seeds_index: int64[n], places among the channel's seeds; None for all in order.
-        total_batches: Batches of the epoch.
-        submitted_batches: Batches that were asked for.
-        completed_batches: Batches that were sent to the channel.
-        cancelled: The channel was unregistered meanwhile.
-    """
-
-    channel_id: int
-    epoch: int
-    input_len: int
-    batch_size: int
-    drop_last: bool
-    seeds_index: torch.Tensor | None
-    total_batches: int
-    submitted_batches: int = 0
-    completed_batches: int = 0
-    cancelled: bool = False
-
-    @property
-    def is_done(self) -> bool:
-        """Every batch was sent."""
-        return self.completed_batches == self.total_batches
-
-
-class QueueChannel:
-    """Queue of messages in one process, bounded in number and in bytes. Safe to use from many threads."""
-
-    def __init__(self, capacity: int = 16, max_bytes: float = math.inf) -> None:
-        """Hold at most ``capacity`` messages of ``max_bytes`` together; one message always fits."""
-        self.capacity, self._max_bytes = capacity, max_bytes
-        self._messages: deque[SampleMessage] = deque()
-        self._num_bytes = 0
-        self._changed = threading.Condition()
-        self._is_closed = False
-        self.generation = 0
-        """How often all messages were dropped."""
-
-    def send(self, message: SampleMessage) -> None:
-        """Add a message. Waits for room without a deadline, as a consumer may pause; ``clear`` and ``close`` end it.
-
-        Raises:
-            ChannelLost: The channel was closed.
-        """
-        num_bytes = _num_bytes(message)
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._has_room(num_bytes))
-            if self._is_closed:
-                raise ChannelLost("the channel was closed")
-            self._messages.append(message)
-            self._num_bytes += num_bytes
-            self._changed.notify_all()
-
-    def recv(self, timeout_s: float | None = None, generation: int | None = None) -> SampleMessage | None:
-        """Take the first message.
-
-        Args:
-            timeout_s: How long to wait for one; None to wait until one comes or the channel is closed.
-            generation: Take none where the channel is of another generation.
-
-        Returns:
-            None where no message came in time, the channel was closed, or is of another generation.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or bool(self._messages), timeout_s)
-            if not self._messages or generation not in (None, self.generation):
-                return None
-            message = self._messages.popleft()
-            self._num_bytes -= _num_bytes(message)
-            self._changed.notify_all()
-            return message
-
-    def empty(self) -> bool:
-        """Whether no message waits."""
-        return not self._messages
-
-    def clear(self) -> None:
-        """Drop all messages; what is sent from now on is of the next generation."""
-        with self._changed:
-            self._messages.clear()
-            self._num_bytes = 0
-            self.generation += 1
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Drop all messages, and end all waits of ``send`` and ``recv``."""
-        with self._changed:
-            self._is_closed = True
-            self.clear()
-
-    def _has_room(self, num_bytes: int) -> bool:
-        has_space = len(self._messages) < self.capacity and self._num_bytes + num_bytes <= self._max_bytes
-        return has_space or not self._messages
-
-
-def _num_bytes(message: SampleMessage) -> int:
-    return sum(tensor.nbytes for tensor in message.values())
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Registered:
     """One channel of a backend.
 
     Attributes:
         command: What registered it.
         loader: What makes its batches; None where there are no seeds.
-        state: The last epoch that was started.
-        pump: The thread that sends its batches.
-        starting: Held while an epoch is started.
-        failure: Why not all batches of the epoch were sent.
     """
 
     command: RegisterInputCmd
     loader: SubgraphLoader | None
-    state: ActiveEpochState | None = None
-    pump: threading.Thread | None = None
-    starting: Any = field(default_factory=threading.Lock)
-    failure: Exception | None = None
-
-    @property
-    def epoch(self) -> int:
-        """The last epoch that was started; -1 before the first."""
-        return -1 if self.state is None else self.state.epoch
 
 
 class SharedDistSamplingBackend:
@@ -294,7 +216,7 @@ class SharedDistSamplingBackend:
         worker_key: str,
         sampler_input: SamplerInput,
         sampling_config: SamplingConfig,
-        channel: Channel,
+        channel: QueueChannel,
     ) -> None:
         """Take a channel on.
 
@@ -303,93 +225,60 @@ class SharedDistSamplingBackend:
             worker_key: What the compute rank calls it.
             sampler_input: Its seeds.
             sampling_config: Equal to the backend's.
-            channel: Where its messages go.
+            channel: Where its messages are received.
 
         Raises:
             RuntimeError: ``init_backend`` was not called.
-            ValueError: The number is taken, or the configuration is another one.
+            ValueError: The number is taken, the configuration is another one, or ``channel`` is no ``QueueChannel``.
         """
         self._running()
+        if not isinstance(channel, QueueChannel):
+            raise ValueError(f"channel is a {type(channel).__name__}; give a QueueChannel")
         loader, form = self._new_loader(sampler_input) if len(sampler_input) else (None, None)
         command = RegisterInputCmd(channel_id, worker_key, sampler_input, sampling_config, channel)
         with self._lock:
             scheduler = self._running()
-            self._check_new(channel_id, sampling_config, channel)
+            self._check_new(channel_id, sampling_config)
             num_batches = 0 if loader is None else len(loader)
-            credit = self.worker_options.buffer_capacity
-            if isinstance(channel, QueueChannel):
-                credit = min(credit, channel.capacity)
             scheduler.add(
                 channel_id, 0, worker_key, Share(first=0, stride=1, num_steps=num_batches),
-                credit=credit, loader=type(loader).__name__, payer=worker_key,
+                credit=min(self.worker_options.buffer_capacity, channel.capacity), max_bytes=channel.max_bytes,
+                loader=type(loader).__name__, payer=worker_key,
                 new_job=lambda: _Job(cast(Any, loader), cast(Any, form)),
             )  # fmt: skip
+            channel.attach(scheduler, channel_id)
             self._channels[channel_id] = _Registered(command, loader)
 
     def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
-        """Start an epoch of a channel; one that is no later than the last changes nothing.
-
-        What is left of the last epoch is dropped where the channel is a ``QueueChannel``; another one must have been
-        read to the end.
+        """Start an epoch of a channel, and drop what is left of the last; an earlier epoch changes nothing.
 
         Raises:
             KeyError: There is no such channel.
-            StoreTimeout: The thread of the last epoch did not end within ``DRAIN_S``.
         """
-        scheduler = self._running()
         with self._lock:
             known = self._known(channel_id)
-        with known.starting:
-            with self._lock:
-                if epoch <= self._known(channel_id).epoch:
-                    return
-                if known.state is not None:
-                    known.state.cancelled = True
-                num_seeds, num_batches = len(known.command.sampler_input), len(known.loader or ())
-                state = known.state = ActiveEpochState(
-                    channel_id, epoch, num_seeds, self._config.batch_size, self._config.drop_last, None, num_batches
-                )
-                known.failure = None
-                scheduler.begin(channel_id, 0, epoch, 0)
-            if isinstance(known.command.channel, QueueChannel):
-                try:
-                    _drain(known.command.channel, known.pump)
-                except StoreTimeout as error:
-                    known.failure = error
-                    raise
-            known.pump = threading.Thread(
-                target=self._pump, args=(scheduler, known, state), name=f"hopstream-channel-{channel_id}", daemon=True
-            )
-            known.pump.start()
+            self._running().begin(channel_id, 0, epoch, 0)
+        known.command.channel.begin(epoch)
 
     def unregister_input(self, channel_id: int) -> None:
-        """Give a channel up, and close what its messages go to; unknown ones are gone already."""
+        """Give a channel up, with its messages; unknown ones are gone already."""
         with self._lock:
             known = self._channels.pop(channel_id, None)
             if known is None or self._scheduler is None:
                 return
-            if known.state is not None and not known.state.is_done:
-                known.state.cancelled = True
             self._scheduler.remove(channel_id)
-        if isinstance(known.command.channel, QueueChannel):
-            known.command.channel.close()
         if known.loader is not None:
             known.loader.close()
 
     def is_channel_epoch_done(self, channel_id: int, epoch: int) -> bool:
-        """Whether every batch of an epoch of a channel was sent, or a later one has begun.
+        """Whether every batch of an epoch of a channel was made, or a later one has begun.
 
         Raises:
             KeyError: There is no such channel.
-            RuntimeError: A message could not be sent.
         """
         with self._lock:
-            known = self._known(channel_id)
-            if known.failure is not None:
-                raise RuntimeError(
-                    f"a message of channel {channel_id} could not be sent: {known.failure}"
-                ) from known.failure
-            return known.epoch > epoch or (known.epoch == epoch and known.state is not None and known.state.is_done)
+            self._known(channel_id)
+            return self._running().is_epoch_done(channel_id, epoch)
 
     def describe_channel(self, channel_id: int) -> dict[str, Any]:
         """What is known of a channel: ``epoch``, ``input_sizes`` per worker, and ``completed_workers``.
@@ -400,42 +289,30 @@ class SharedDistSamplingBackend:
             KeyError: There is no such channel.
         """
         with self._lock:
-            known = self._known(channel_id)
-            num_seeds = len(known.command.sampler_input)
+            num_seeds = len(self._known(channel_id).command.sampler_input)
             bounds = [num_seeds * worker // self.num_workers for worker in range(self.num_workers + 1)]
-            is_done = known.state is not None and known.state.is_done
+            (told,) = self._running().describe(channel_id)
             return {
-                "epoch": known.epoch,
+                "epoch": told["epoch"],
                 "input_sizes": [stop - start for start, stop in pairwise(bounds)],
-                "completed_workers": self.num_workers if is_done else 0,
+                "completed_workers": self.num_workers if told["is_epoch_done"] else 0,
             }
 
     def shutdown(self) -> None:
         """Give up all channels and end the threads; a second call does nothing.
 
         Raises:
-            StoreTimeout: A batch under way, or the ``send`` of a channel, did not end within ``JOIN_S``.
+            StoreTimeout: A batch under way did not end within ``JOIN_S``.
         """
         with self._lock:
             self._is_shut_down = True
-            scheduler, known = self._scheduler, list(self._channels.values())
-        for one in known:
-            self.unregister_input(one.command.channel_id)
+            scheduler, known = self._scheduler, list(self._channels)
+        for channel_id in known:
+            self.unregister_input(channel_id)
         if scheduler is not None:
             scheduler.close(JOIN_S)
-        ends = time.monotonic() + JOIN_S
-        for one in known:
-            with one.starting:
-                pump = one.pump
-            if pump is None:
-                continue
-            pump.join(max(0.0, ends - time.monotonic()))
-            if pump.is_alive():
-                raise StoreTimeout(f"send() of channel {one.command.channel_id} did not return in {JOIN_S:g} s")
 
-    def _check_new(self, channel_id: int, config: SamplingConfig, channel: Channel) -> None:
-        if not callable(getattr(channel, "send", None)):
-            raise ValueError(f"channel is a {type(channel).__name__}; give a QueueChannel, or anything with send()")
+    def _check_new(self, channel_id: int, config: SamplingConfig) -> None:
         if channel_id in self._channels:
             raise ValueError(
                 f"channel {channel_id} is registered already; unregister it first, or choose another number"
@@ -464,49 +341,13 @@ class SharedDistSamplingBackend:
         options = {"weight_attr": graph.weight_attr, "ppr": self._ppr, "num_threads": 0}
         return make(graph, facts, self._config, given, **options), form
 
-    def _pump(self, scheduler: Scheduler, known: _Registered, state: ActiveEpochState) -> None:
-        """Send the batches of an epoch to the channel, in order; the life of a thread.
-
-        It ends after the last batch, or when the channel is unregistered or a later epoch begins.
-        """
-        try:
-            for step in range(state.total_batches):
-                state.submitted_batches = step + 1
-                message = _wait_for(scheduler, state, step)
-                if state.cancelled:
-                    return
-                known.command.channel.send(message)
-                with self._lock:
-                    state.completed_batches = step + 1
-        except ChannelLost:
-            logger.debug("channel %d was unregistered, or a later epoch began", state.channel_id)
-        except Exception as error:
-            logger.exception("a message of channel %d could not be sent", state.channel_id)
-            if not state.cancelled:
-                known.failure = error
-
-
-def _drain(channel: QueueChannel, pump: threading.Thread | None) -> None:
-    """Wait for the thread of the last epoch to end, and drop what it has sent.
-
-    Raises:
-        StoreTimeout: It did not end within ``DRAIN_S``.
-    """
-    ends = time.monotonic() + DRAIN_S
-    while pump is not None and pump.is_alive():
-        if time.monotonic() > ends:
-            raise StoreTimeout(f"the last epoch of the channel did not end in {DRAIN_S:g} s; make the loader again")
-        channel.clear()  # it may wait for room, for at most one more message
-        pump.join(SCHEDULER_TICK_SECS)
-    channel.clear()
-
 
 class _Message:
     """A message as the scheduler keeps it, which counts its bytes."""
 
     def __init__(self, message: SampleMessage) -> None:
         self.message = message
-        self._num_bytes = _num_bytes(message)
+        self._num_bytes = sum(tensor.nbytes for tensor in message.values())
 
     def __len__(self) -> int:
         return self._num_bytes
@@ -528,18 +369,3 @@ class _Job:
             logger.exception("a batch failed")
             message = {SAMPLING_ERROR: torch.from_numpy(np.frombuffer(lines, np.uint8).copy())}
         return cast(Bytes, _Message(message))
-
-
-def _wait_for(scheduler: Scheduler, state: ActiveEpochState, step: int) -> SampleMessage:
-    """Wait for a batch as long as its making takes, which deadlines of stores bound.
-
-    Raises:
-        ChannelLost: The channel was unregistered, or a later epoch began.
-    """
-    while True:
-        with (
-            suppress(StoreTimeout),
-            scheduler.fetched(state.channel_id, step, TURN_S, turn=0, epoch=state.epoch) as made,
-        ):
-            assert made is not None  # noqa: S101 - the step is one of the epoch
-            return cast(_Message, made.message).message
