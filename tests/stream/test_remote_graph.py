@@ -58,9 +58,9 @@ def graph(two_processes: list[SamplingProcess]) -> RemoteGraph:
 
 
 class TestRemoteLoader(LoaderContract):
-    @pytest.fixture(params=[0, 3])
-    def new_loader(self, request: pytest.FixtureRequest, graph: RemoteGraph) -> Any:
-        return lambda **settings: node_loader(graph, **{"num_threads": request.param, "batch_size": 24, **settings})
+    @pytest.fixture
+    def new_loader(self, graph: RemoteGraph) -> Any:
+        return lambda **settings: node_loader(graph, **{"num_threads": 3, "batch_size": 24, **settings})
 
     @pytest.mark.parametrize("leave", ["raise", "close", "lose"])
     def test_leaving_early_leaves_no_thread(self, new_loader: Any, leave: str) -> None:
@@ -83,13 +83,6 @@ def test_pickling_or_copying_says_what_to_do_instead(graph: RemoteGraph) -> None
     for send in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="RemoteGraph can be neither pickled nor copied: make one in each process"):
             send(graph)
-
-
-def test_the_server_processes_end_well(timed_parts: dict[int, Path]) -> None:
-    with serve_processes(timed_parts[1]) as (process,):
-        with node_loader(remote_graph(process.location), batch_size=60) as loader:
-            assert len(list(loader)) == 2
-        assert process.stop() == 0
 
 
 @pytest.mark.parametrize("num_before", [1, 7])
@@ -135,7 +128,8 @@ def test_what_a_server_makes_ahead_is_bounded_by_what_the_loader_asked(timed_par
 def test_ranks_of_one_job_share_a_backend(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[2]) as served:
         graph = remote_graph(served.locations)
-        loaders = [node_loader(graph, rank=rank, world_size=4, remainder="uneven") for rank in range(4)]
+        options: dict[str, Any] = {"world_size": 4, "remainder": "uneven", "batch_size": 10}
+        loaders = [node_loader(graph, rank=rank, **options) for rank in range(4)]
         taken = [batch.input_ids.tolist() for loader in loaders for batch in loader]
         assert sorted(chain.from_iterable(taken)) == list(range(120))
         assert (served.num_channels, served.num_backends) == (8, 2)
@@ -147,12 +141,12 @@ def test_ranks_of_one_job_share_a_backend(timed_parts: dict[int, Path]) -> None:
 def test_a_channel_whose_lease_ran_out_is_made_again(timed_parts: dict[int, Path]) -> None:
     with (
         serve_here(timed_parts[2], SamplingLimits(threads=1, lease_s=0.1)) as served,
-        node_loader(timed_parts[1]) as local,
-        node_loader(remote_graph(served.locations), num_threads=0) as loader,
+        node_loader(timed_parts[1], batch_size=10) as local,
+        node_loader(remote_graph(served.locations), batch_size=10, num_threads=0) as loader,
     ):
         wanted = [flat(batch) for batch in local]
         iterator = iter(loader)
-        got = [flat(next(iterator)) for _ in range(50)]
+        got = [flat(next(iterator)) for _ in range(5)]
         wait_until(lambda: served.num_channels == 0, "the leases run out")
         assert got + [flat(batch) for batch in iterator] == wanted
 
@@ -187,7 +181,7 @@ def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) ->
 def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[2], SamplingLimits(threads=1, max_channels=1)) as served:
         graph, process = remote_graph(served.locations), psutil.Process()
-        with node_loader(graph) as one:
+        with node_loader(graph, batch_size=40) as one:
             assert len(list(one)) == len(one)
             threads, connections = set(threading.enumerate()), process.net_connections()
             with pytest.raises(StoreUnavailable, match=r"no server can take the loader: .*\(--max-channels\)") as error:
@@ -198,7 +192,7 @@ def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int,
             assert {one for one in threading.enumerate() if "grpc://" in one.name} <= threads
             wait_until(lambda: len(process.net_connections()) <= len(connections), "the connections are closed")
             assert (served.num_channels, served.num_backends) == (2, 2)
-        with node_loader(graph) as two:  # who goes makes room
+        with node_loader(graph, batch_size=40) as two:  # who goes makes room
             assert len(list(two)) == len(two)
 
 
@@ -209,43 +203,41 @@ def test_a_loader_is_made_where_one_server_has_room(timed_parts: dict[int, Path]
             next(iter(one))
             (described,) = served.services[1]._scheduler.describe()
             served.services[1]._scheduler.remove(int(str(described["channel_id"])))
-            with node_loader(graph) as two:
+            with node_loader(graph, batch_size=20) as two:
                 assert len(list(two)) == len(two)
 
 
-@pytest.mark.parametrize("num_servers", [1, 2])
-def test_servers_that_are_too_busy_for_a_while_cost_no_batch(timed_parts: dict[int, Path], num_servers: int) -> None:
+def test_servers_that_are_too_busy_for_a_while_cost_no_batch(timed_parts: dict[int, Path]) -> None:
     with node_loader(timed_parts[1], batch_size=24) as near:
         wanted = [flat(batch) for batch in near]
     with (
-        serve_here(timed_parts[num_servers]) as served,
+        serve_here(timed_parts[2]) as served,
         node_loader(remote_graph(served.locations), batch_size=24) as far,
     ):
         session: Any = far._setup.session
         attempts = [make_busy(server.connection, 3) for server in session._servers]
         assert [flat(batch) for batch in far] == wanted
-        assert [sum(refused) for refused in attempts] == [3] * num_servers
+        assert [sum(refused) for refused in attempts] == [3, 3]
 
 
-@pytest.mark.parametrize("num_servers", [1, 2])
 def test_a_loader_is_made_by_servers_that_are_too_busy_at_first(
-    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch, num_servers: int
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[list[bool]] = []
     init = client.RemoteSession._init
 
     def busy_at_first(session: Any, server: Any, **options: Any) -> int:
-        if len(attempts) < num_servers:
+        if len(attempts) < 2:
             attempts.append(make_busy(server.connection, 2))
         return init(session, server, **options)
 
     monkeypatch.setattr(client.RemoteSession, "_init", busy_at_first)
     with (
-        serve_here(timed_parts[num_servers]) as served,
+        serve_here(timed_parts[2]) as served,
         node_loader(timed_parts[1], batch_size=24) as near,
         node_loader(remote_graph(served.locations), batch_size=24) as far,
     ):
-        assert [sum(refused) for refused in attempts] == [2] * num_servers
+        assert [sum(refused) for refused in attempts] == [2, 2]
         assert [flat(batch) for batch in far] == [flat(batch) for batch in near]
 
 
@@ -267,13 +259,14 @@ def move_on(served: Served, turn: int, epoch: int) -> None:
             one._scheduler.begin(int(str(described["channel_id"])), turn, epoch, 0)
 
 
-@pytest.mark.parametrize("num_threads", [0, 2])
-@pytest.mark.parametrize("num_servers", [1, 2])
-@pytest.mark.parametrize(("turn", "epoch"), [(1 << 62, 0), (1 << 62, 5), (0, 5), (0, 1 << 62)])
+@pytest.mark.parametrize(
+    ("turn", "epoch", "num_servers", "num_threads"),
+    [(0, 5, 1, 0), (0, 1 << 62, 2, 2), (1 << 62, 0, 2, 0), (1 << 62, 5, 1, 2)],
+)
 def test_an_iteration_goes_on_where_somebody_else_has_moved_its_channels_on(
-    timed_parts: dict[int, Path], num_threads: int, num_servers: int, turn: int, epoch: int
+    timed_parts: dict[int, Path], turn: int, epoch: int, num_servers: int, num_threads: int
 ) -> None:
-    options: dict[str, Any] = {"batch_size": 10, "num_threads": num_threads}
+    options: dict[str, Any] = {"batch_size": 20, "num_threads": num_threads}
     with (
         serve_here(timed_parts[num_servers]) as served,
         node_loader(timed_parts[1], **options) as near,
@@ -531,7 +524,11 @@ def test_closing_while_a_channel_is_being_made_leaves_none(
         del iterator
 
 
-def test_closing_while_a_batch_is_waited_for_ends_the_wait(timed_parts: dict[int, Path]) -> None:
+def test_closing_while_a_batch_is_waited_for_ends_the_wait(
+    timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DESTROY_S", "POLL_S", "SLACK_S"):
+        monkeypatch.setattr(client, name, 0.5)
     held, found = threading.Event(), []
 
     def wrap(store: Any) -> Any:

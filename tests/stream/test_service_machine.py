@@ -294,5 +294,5 @@ class ClientsOfAService(RuleBasedStateMachine):
 
 TestClientsOfAService = ClientsOfAService.TestCase
 TestClientsOfAService.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -334,5 +334,5 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
 TestClientsOfAScheduler = ClientsOfAScheduler.TestCase
 TestClientsOfAScheduler.settings = settings(
-    max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
