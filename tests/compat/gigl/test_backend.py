@@ -175,7 +175,7 @@ def test_no_batch_is_made_ahead_where_as_many_bytes_wait(backend: SharedDistSamp
         backend.start_new_epoch_sampling(channel_id, 0)
     assert len(read_epoch(backend, wide, 8)) == 8  # so the other channel has had its turns
     (told,) = backend._scheduler.describe(1)  # type: ignore[union-attr]
-    assert told["num_made"] == told["num_waiting"] == 1
+    assert 1 <= told["num_made"] <= 2  # each of two threads may have begun one before the first was there
     assert len(read_epoch(backend, narrow, 8)) == 8
 
 

@@ -24,7 +24,6 @@ from hopstream.compat.gigl.distributed.graph_store.messages import (
     RegisterBackendRequest,
 )
 from hopstream.compat.gigl.distributed.graph_store.sharding import ServerSlice
-from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer import SharedDistSamplingBackend
 from hopstream.compat.gigl.distributed.sampler_options import KHopNeighborSamplerOptions, PPRSamplerOptions
 from hopstream.compat.gigl.types.graph import FeatureInfo
 from hopstream.compat.glt.distributed import dist_dataset
@@ -428,63 +427,26 @@ def test_numbers_that_no_client_was_given_are_unknown(server: DistServer) -> Non
             server.start_new_epoch_sampling(number, 0)
 
 
-class CountingLock:
-    """Counts who waits for a lock."""
-
-    def __init__(self, lock: Any) -> None:
-        self.lock, self.waiting = lock, threading.Semaphore(0)
-
-    def acquire(self, timeout: float) -> bool:
-        self.waiting.release()
-        return bool(self.lock.acquire(timeout=timeout))
-
-    def release(self) -> None:
-        self.lock.release()
-
-
 @pytest.mark.parametrize("fails", [False, True])
-def test_callers_of_one_key_get_one_backend_or_one_failure(server: DistServer, monkeypatch, fails: bool) -> None:
-    """The other callers wait for the first, and get its backend or its failure."""
-    num_made: list[SharedDistSamplingBackend] = []
-    begun, go = threading.Event(), threading.Event()
-    real = SharedDistSamplingBackend.init_backend
+def test_callers_of_one_key_get_one_backend(server: DistServer, monkeypatch, fails: bool) -> None:
+    """Also where the first call fails: the next one tries again."""
+    failures = [OSError("no threads are left")] if fails else []
+    real = DistDataset.graph
 
-    def slow(backend: SharedDistSamplingBackend) -> None:
-        num_made.append(backend)
-        begun.set()
-        assert go.wait(WAIT_S)
-        if fails:
-            raise OSError("no threads are left")
-        real(backend)
+    def failing(dataset: DistDataset) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(dataset)
 
-    monkeypatch.setattr(SharedDistSamplingBackend, "init_backend", slow)
-    answers: list[Any] = []
-
-    def ask() -> None:
-        try:
-            answers.append(init(server))
-        except Exception as error:
-            answers.append(error)
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    threads[0].start()
-    assert begun.wait(WAIT_S)
-    (state,) = server._backends.values()
-    counting = state.lock = CountingLock(state.lock)
-    for thread in threads[1:]:
-        thread.start()
-    assert all(counting.waiting.acquire(timeout=WAIT_S) for _ in threads[1:])
-    go.set()
-    for thread in threads:
-        thread.join(WAIT_S)
-    state.lock = counting.lock
-    assert len(num_made) == 1 and len(answers) == 4
-    if not fails:
-        assert set(answers) == {state.backend_id}
-    else:
-        assert sorted(type(answer).__name__ for answer in answers) == ["OSError", *["RuntimeError"] * 3]
-        assert sum("another caller's making of backend" in str(answer) for answer in answers) == 3
-        assert all("no threads are left" in str(answer) for answer in answers) and not server._backends
+    monkeypatch.setattr(DistDataset, "graph", failing)
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(init, server) for _ in range(4)]
+        errors = [str(call.exception(WAIT_S)) for call in calls if call.exception(WAIT_S)]
+    assert errors == ["no threads are left"] * fails
+    (backend,) = server._backends
+    assert {call.result() for call in calls if not call.exception()} == {backend}
+    server.start_new_epoch_sampling(channel := register(server, backend, [1]), 0)
+    assert seeds_of(read_epoch(server, channel)) == [1]
 
 
 def test_shutdown_warns_of_what_is_left(server: DistServer, caplog) -> None:

@@ -39,8 +39,7 @@ METHODS = {
 FIELDS = {
     producer.RegisterInputCmd: "channel_id worker_key sampler_input sampling_config channel",
     dist_server.ChannelState: "backend_id worker_key channel clients=… used_at=…",
-    dist_server.SamplingBackendState: "backend_id backend_key runtime active_channels=… lock=… init_complete=False "
-    "init_error=None tearing_down=False clients=… used_at=…",
+    dist_server.SamplingBackendState: "backend_id backend_key runtime active_channels=… lock=… clients=… used_at=…",
 }
 
 REFUSED = (

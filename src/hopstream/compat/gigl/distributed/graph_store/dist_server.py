@@ -80,8 +80,6 @@ FETCH_S = 600.0
 """How long one fetch waits for a batch."""
 WAIT_SHARE = 0.8
 """How much of the time that its caller waits a fetch takes, so that no message comes too late."""
-INIT_WAIT_S = 180.0
-"""How long a caller waits for another one that makes the same backend, which may wait so long for other servers."""
 LEASE_S = SamplingLimits().lease_s
 """Seconds without use, and without a sign of its client, after which a channel is given up."""
 EMPTY_CAPACITY = 1
@@ -118,10 +116,7 @@ class SamplingBackendState:
         backend_key: What loaders call it.
         runtime: What samples.
         active_channels: Numbers of its channels.
-        lock: Held while it is made or torn down.
-        init_complete: It can be used.
-        init_error: Why it could not be made.
-        tearing_down: It is being shut down.
+        lock: Held while a channel is registered or given up.
         clients: Who asked for it and has not registered a channel; None for a caller in this process.
         used_at: When it was asked for last, or one of these clients was present.
     """
@@ -131,9 +126,6 @@ class SamplingBackendState:
     runtime: SharedDistSamplingBackend
     active_channels: set[int] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock)
-    init_complete: bool = False
-    init_error: BaseException | None = None
-    tearing_down: bool = False
     clients: set[str | None] = field(default_factory=set)
     used_at: float = field(default_factory=time.monotonic)
 
@@ -187,7 +179,7 @@ class DistServer(ServerOfParts):
                 if not there.isdisjoint(state.clients):
                     state.used_at = now
             channels = [(number, one) for number, one in self._channels.items() if one.used_at < used_before]
-            backends = [one for one in self._backends.values() if one.init_complete and one.used_at < used_before]
+            backends = [one for one in self._backends.values() if one.used_at < used_before]
             self._given_up.extend(number for number, _ in channels)
         with ExitStack() as stack:
             for number, channel in channels:
@@ -365,61 +357,36 @@ class DistServer(ServerOfParts):
     def init_sampling_backend(self, opts: InitSamplingBackendRequest) -> int:
         """Make a backend, or find the one of this key; its number.
 
-        It waits for another caller that makes the same backend, up to ``INIT_WAIT_S`` and less where its own caller
-        waits less.
+        Where several callers ask for one that is not running yet, they wait until one of them has started it.
 
         Raises:
-            RuntimeError: Another caller's making of it failed or took longer, or it is being torn down.
+            RuntimeError: It cannot run yet, is being torn down, or there is no room for another one.
             ValueError: There is one of this key with other ``sampler_options``.
+            StoreError: Another server cannot be reached; the next call tries again.
         """
         _check_type("opts", opts, InitSamplingBackendRequest)
         with self._lock:
             state = next((s for s in self._backends.values() if s.backend_key == opts.backend_key), None)
-            is_first = state is None
-            if len(self._backends) >= MAX_BACKENDS and is_first:
-                raise RuntimeError(f"the server has {MAX_BACKENDS} backends, as many as it may have; shut loaders down")
             if state is None:
+                if len(self._backends) >= MAX_BACKENDS:
+                    raise RuntimeError(
+                        f"the server has {MAX_BACKENDS} backends, as many as it may have; shut loaders down"
+                    )
                 runtime = SharedDistSamplingBackend(
                     data=self.dataset, worker_options=opts.worker_options, sampling_config=opts.sampling_config,
                     sampler_options=opts.sampler_options, degree_tensors=None,
                 )  # fmt: skip
                 state = SamplingBackendState(next(self._backend_ids), opts.backend_key, runtime)
                 self._backends[state.backend_id] = state
-                state.lock.acquire()  # before anybody else finds it
-            state.clients.add(CALLER.get())
-            state.used_at = time.monotonic()
-        if is_first:
-            try:
-                state.runtime.init_backend()
-                state.init_complete = True
-            except BaseException as error:
-                state.init_error = error
-                with self._lock:
-                    self._backends.pop(state.backend_id, None)
-                raise
-            finally:
-                state.lock.release()
-            return state.backend_id
-        wait_s = min(INIT_WAIT_S, WAIT_SHARE * WAIT_S.get())
-        if not state.lock.acquire(timeout=wait_s):
-            raise RuntimeError(
-                f"backend {opts.backend_key!r} is being made by another caller, for {wait_s:.3g} s by now"
-            )
-        try:
-            if state.init_error is not None:
-                raise RuntimeError(
-                    f"another caller's making of backend {opts.backend_key!r} failed: {state.init_error}"
-                ) from state.init_error
-            if opts.sampler_options != state.runtime.sampler_options:
+            elif opts.sampler_options != state.runtime.sampler_options:
                 raise SettingsError(
                     f"backend {opts.backend_key!r} samples with {state.runtime.sampler_options}, and "
                     f"{opts.sampler_options} are asked for; choose another backend_key"
                 )
-            if state.tearing_down or not state.init_complete:
-                raise RuntimeError(f"backend {opts.backend_key!r} is being torn down; ask again")
-            return state.backend_id
-        finally:
-            state.lock.release()
+            state.clients.add(CALLER.get())
+            state.used_at = time.monotonic()
+        state.runtime.init_backend()
+        return state.backend_id
 
     def register_sampling_input(self, opts: RegisterBackendRequest) -> int:
         """Make a channel on a backend; its number.
@@ -436,23 +403,25 @@ class DistServer(ServerOfParts):
             backend = self._backends.get(opts.backend_id)
         if backend is None:
             raise KeyError(f"there is no backend {opts.backend_id}; call init_sampling_backend first")
+        most = backend.runtime.worker_options.buffer_capacity if len(sampler_input) else EMPTY_CAPACITY
+        channel = QueueChannel(min(max(1, opts.buffer_capacity), most), max_bytes)
+        state = ChannelState(opts.backend_id, opts.worker_key, channel, clients={CALLER.get()})
+        channel_id = next(self._channel_ids)
         with backend.lock:
-            if backend.tearing_down:
-                raise KeyError(f"backend {opts.backend_id} was torn down; call init_sampling_backend again")
-            most = backend.runtime.worker_options.buffer_capacity if len(sampler_input) else EMPTY_CAPACITY
-            capacity = min(max(1, opts.buffer_capacity), most)
-            channel = QueueChannel(capacity, max_bytes)
-            state = ChannelState(opts.backend_id, opts.worker_key, channel, clients={CALLER.get()})
-            channel_id = next(self._channel_ids)
+            self._check_there(backend)
             backend.runtime.register_input(channel_id, opts.worker_key, sampler_input, opts.sampling_config, channel)
             with self._lock:
-                if self._backends.get(opts.backend_id) is not backend:
-                    raise KeyError(f"backend {opts.backend_id} was shut down; call init_sampling_backend again")
+                self._check_there(backend)
                 self._channels[channel_id] = state
                 self._last_channel = max(self._last_channel, channel_id)
                 backend.active_channels.add(channel_id)
                 backend.clients.discard(CALLER.get())  # its channel has a lease from now on
         return channel_id
+
+    def _check_there(self, backend: SamplingBackendState) -> None:
+        with self._lock:
+            if self._backends.get(backend.backend_id) is not backend:
+                raise KeyError(f"backend {backend.backend_id} was shut down; call init_sampling_backend again")
 
     def _seeds_of(self, given: SamplerInput | RemoteNodeSplitSamplerInput) -> SamplerInput:
         """Read the nodes of a split that this partition owns; other inputs are as they came."""
@@ -483,9 +452,8 @@ class DistServer(ServerOfParts):
     def _end_unused(self, backend: SamplingBackendState, used_before: float) -> None:
         """End a backend that has no channels, where it was not used since."""
         with backend.lock:
-            if backend.active_channels or backend.tearing_down or backend.used_at >= used_before:
+            if backend.active_channels or backend.used_at >= used_before:
                 return
-            backend.tearing_down = True
             with self._lock:
                 self._backends.pop(backend.backend_id, None)
             backend.runtime.shutdown()
