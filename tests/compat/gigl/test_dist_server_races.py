@@ -1,4 +1,4 @@
-"""A DistServer keeps the promises of its documentation over any sequence of calls of several clients."""
+"""Any two calls of clients of a DistServer, at once, have the outcomes of one order or of the other."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from hopstream.compat.gigl.distributed.graph_store.dist_server import DistServer
 from hopstream.compat.gigl.distributed.graph_store.messages import InitSamplingBackendRequest, RegisterBackendRequest
@@ -39,17 +28,12 @@ CONFIGS = [
     for is_shuffled in (False, True)
 ]
 OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=1, prefetch_size=2, worker_concurrency=2)
-NUM_THREADS = 3
-NUM_KEPT = 3
-"""Channels that are registered before a server is shut down."""
 DEADLINE_S = 10.0
 NUM_PLACES = 8
 """Calls release locks less often."""
 BLOCKED_S = 0.02
 """How long a call pauses for another one, which may wait for it."""
 DATASETS: list[DistDataset] = []
-NUM_TAKEN = [0]
-"""Messages that calls of ``fetch`` took."""
 There = dict[int, tuple[int, set[int]]]
 """By number of a backend: its key, and the numbers of its channels."""
 
@@ -142,7 +126,6 @@ class Operation:
 
 
 KINDS = ("init", "register", "start", "fetch", "destroy", "shut_down")
-DRAWN = st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 9), st.integers(0, 11))
 
 
 class Pause:
@@ -210,161 +193,40 @@ def at_once(*works: Callable[[], Any], num_released: int = 0) -> list[Any]:
     return outcomes
 
 
-def in_threads(work: Callable[[], Any]) -> list[Any]:
-    outcomes = at_once(*[work] * NUM_THREADS)
-    for error in outcomes:
-        if isinstance(error, Exception):
-            raise error
-    return outcomes
-
-
-class ClientsOfADistServer(RuleBasedStateMachine):
-    """Loaders of two kinds, on any number of ranks.
-
-    Calls come one after the other, the same from several threads at once, or any two of any clients at once.
-    """
-
-    backends: Bundle[Backend] = Bundle("backends")
-    channels: Bundle[Channel] = Bundle("channels")
+class Clients:
+    """Loaders of two kinds, on any number of ranks."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.known: list[Backend] = []
         self.ids: set[int] = set()
-
-    @initialize()
-    def begin(self) -> None:
         self.server = DistServer(DATASETS[0], log_every_n=3)
         self.server._lock = PausingLock(self.server._lock)
 
-    def teardown(self) -> None:
-        if hasattr(self, "server"):
-            self.shut_down()
-
-    @rule(target=backends, key=st.integers(0, 1), is_raced=st.booleans())
-    def init(self, key: int, is_raced: bool) -> Backend:
-        def ask() -> int:
-            return self.server.init_sampling_backend(self.asking(key))
-
-        (found,) = set(in_threads(ask) if is_raced else [ask()])
-        for backend in self.known:
-            if backend.key == key and backend.is_there:
-                assert backend.backend_id == found
-                return backend
-        assert found not in {backend.backend_id for backend in self.known}
-        self.known.append(Backend(found, key))
+    def init(self, key: int) -> Backend:
+        self.known.append(Backend(self.server.init_sampling_backend(self.asking(key)), key))
         return self.known[-1]
 
-    @rule(target=channels, key=st.integers(0, 1), num_seeds=st.integers(1, 11))
-    def open_channel(self, key: int, num_seeds: int) -> Channel:
-        """What a loader does first, so that most channels have messages."""
-        channel = self.register(self.init(key, is_raced=False), num_seeds)
-        self.start(channel, 1)
-        return channel
-
-    @rule(target=channels, backend=backends, num_seeds=st.integers(0, 11))
     def register(self, backend: Backend, num_seeds: int) -> Channel:
-        request = self.registration(backend, CONFIGS[backend.key], range(num_seeds))
-        channel = Channel(-1, backend, num_seeds)
-        if not backend.is_there:
-            with pytest.raises(KeyError, match="call init_sampling_backend"):
-                self.server.register_sampling_input(request)
-            channel.is_there = False
-            return channel
-        channel.channel_id = self.server.register_sampling_input(request)
-        assert channel.channel_id not in self.ids
+        request = self.registration(backend, range(num_seeds))
+        channel = Channel(self.server.register_sampling_input(request), backend, num_seeds)
         self.ids.add(channel.channel_id)
         backend.channels.append(channel)
         return channel
 
-    @rule(backend=backends)
-    def register_what_is_refused(self, backend: Backend) -> None:
-        if backend.is_there:
-            with pytest.raises(ValueError, match="its backend samples with"):
-                self.server.register_sampling_input(self.registration(backend, CONFIGS[1 - backend.key], [1]))
-            with pytest.raises(IndexError):
-                self.server.register_sampling_input(self.registration(backend, CONFIGS[backend.key], [1000]))
-
     def asking(self, key: int) -> InitSamplingBackendRequest:
         return InitSamplingBackendRequest(f"{key}", OPTIONS, KHopNeighborSamplerOptions([2]), CONFIGS[key])
 
-    def registration(self, backend: Backend, config: SamplingConfig, seeds: Any) -> RegisterBackendRequest:
+    def registration(self, backend: Backend, seeds: Any) -> RegisterBackendRequest:
         given = NodeSamplerInput(torch.tensor(list(seeds), dtype=torch.int64))
-        return RegisterBackendRequest(backend.backend_id, "rank", given, config, 2, "1MB")
+        return RegisterBackendRequest(backend.backend_id, "rank", given, CONFIGS[backend.key], 2, "1MB")
 
-    @rule(channel=channels, later=st.integers(-1, 2))
-    def start(self, channel: Channel, later: int) -> None:
-        """Also an epoch that has been, which changes nothing, and one in the middle of the last."""
-        epoch = channel.epoch + later
-        if channel.channel_id < 0:
-            with pytest.raises(RuntimeError, match="there is no channel"):
-                self.server.start_new_epoch_sampling(channel.channel_id, epoch)
-            return
+    def start(self, channel: Channel, epoch: int) -> None:
         self.server.start_new_epoch_sampling(channel.channel_id, epoch)
-        if channel.is_there and later > 0:
-            channel.epoch, channel.left = epoch, set(range(channel.num_seeds))
+        channel.epoch, channel.left = epoch, set(range(channel.num_seeds))
 
-    @rule(channel=channels)
-    def fetch_one(self, channel: Channel) -> None:
-        self.fetch(channel)
-
-    @precondition(lambda self: self.with_messages())
-    @rule(place=st.integers(0, 9))
-    def fetch_where_messages_are(self, place: int) -> None:
-        there = self.with_messages()
-        assert self.fetch(there[place % len(there)])
-
-    def with_messages(self) -> list[Channel]:
-        return [one for backend in self.known for one in backend.channels if one.is_there and one.left]
-
-    def fetch(self, channel: Channel) -> bool:
-        """Whether there was a message, which is checked."""
-        message, is_done = self.server.fetch_one_sampled_message(channel.channel_id)
-        if not channel.is_there or not channel.left:
-            assert (message, is_done) == (None, True)
-            return False
-        assert message is not None and not is_done
-        NUM_TAKEN[0] += 1
-        check_ring_batch(message["node"], message["edge_index"], message["x"], message["batch"])
-        self.take(channel, message["batch"].tolist())
-        return True
-
-    def take(self, channel: Channel, seeds: list[int]) -> None:
-        assert set(seeds) <= channel.left and len(set(seeds)) == len(seeds) == min(4, len(channel.left))
-        channel.left -= set(seeds)
-
-    @rule(channel=channels)
     def fetch_all(self, channel: Channel) -> None:
-        while self.fetch(channel):
-            pass
-        assert not (channel.is_there and channel.left)
+        assert sorted(self.read_all(channel)) == (sorted(channel.left) if channel.is_there else [])
 
-    @rule(channel=channels)
-    def fetch_all_from_several_threads(self, channel: Channel) -> None:
-        def read() -> list[list[int]]:
-            found = []
-            while (message := self.server.fetch_one_sampled_message(channel.channel_id)[0]) is not None:
-                found.append(message["batch"].tolist())
-            return found
-
-        batches = [seeds for of_thread in in_threads(read) for seeds in of_thread]
-        found = sorted(seed for seeds in batches for seed in seeds)
-        assert found == (sorted(channel.left) if channel.is_there else [])
-        channel.left = set()
-
-    @rule(channel=channels, is_raced=st.booleans())
-    def destroy(self, channel: Channel, is_raced: bool) -> None:
-        def ask() -> None:
-            self.server.destroy_sampling_input(channel.channel_id)
-
-        if is_raced:
-            in_threads(ask)
-        ask()
-        if channel.is_there:
-            channel.is_there = False
-            channel.backend.is_there = any(one.is_there for one in channel.backend.channels)
-
-    @rule(one=DRAWN, other=DRAWN, num_released=st.integers(0, NUM_PLACES - 1))
     def two_at_once(self, one: tuple[str, int, int, int], other: tuple[str, int, int, int], num_released: int) -> None:
         """Their outcomes, and what is there, are those of one order or the other."""
         operations = [self.operation(*one), self.operation(*other)]
@@ -399,7 +261,7 @@ class ClientsOfADistServer(RuleBasedStateMachine):
             return self.server.init_sampling_backend(self.asking(given.key))
         if given.kind == "register":
             backend = given.backend or Backend(99, given.key)
-            request = self.registration(backend, CONFIGS[backend.key], range(given.number))
+            request = self.registration(backend, range(given.number))
             return self.server.register_sampling_input(request)
         if given.kind == "start":
             return self.server.start_new_epoch_sampling(channel_id, given.number)
@@ -464,21 +326,10 @@ class ClientsOfADistServer(RuleBasedStateMachine):
             if backend.is_there
         }
 
-    @precondition(lambda self: len(self.ids) > NUM_KEPT)
-    @rule()
-    def shut_down(self) -> None:
-        self.server.shutdown()
-        for backend in self.known:
-            backend.is_there = False
-            for channel in backend.channels:
-                channel.is_there = False
-
-    @invariant()
-    def what_is_kept_is_true(self) -> None:
-        if hasattr(self, "server"):
-            there = {number: channels for number, (_, channels) in self.there().items()}
-            assert {key: state.active_channels for key, state in self.server._backends.items()} == there
-            assert self.server.left == sorted(set().union(*there.values()))
+    def check_what_is_kept(self) -> None:
+        there = {number: channels for number, (_, channels) in self.there().items()}
+        assert {key: state.active_channels for key, state in self.server._backends.items()} == there
+        assert self.server.left == sorted(set().union(*there.values()))
 
 
 @pytest.mark.parametrize("second", KINDS)
@@ -486,23 +337,12 @@ class ClientsOfADistServer(RuleBasedStateMachine):
 def test_a_call_in_the_middle_of_another(first: str, second: str) -> None:
     """Wherever the first call lets others in; the channel is the only one of its backend, or one of two."""
     for num_channels, num_released in product((1, 2), range(1, NUM_PLACES)):
-        clients = ClientsOfADistServer()
-        clients.begin()
-        backend = clients.init(0, is_raced=False)
+        clients = Clients()
+        backend = clients.init(0)
         for _ in range(num_channels):
             clients.start(clients.register(backend, 9), 1)
         clients.two_at_once((first, 0, 0, 3), (second, 0, num_channels - 1, 5), num_released)
-        clients.what_is_kept_is_true()
+        clients.check_what_is_kept()
         for channel in backend.channels:
             clients.fetch_all(channel)
-        clients.teardown()
-
-
-SETTINGS = settings(stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@pytest.mark.parametrize("max_examples", [30, pytest.param(2000, marks=pytest.mark.soak)])
-def test_clients_of_a_dist_server(max_examples: int) -> None:
-    NUM_TAKEN[0] = 0
-    run_state_machine_as_test(ClientsOfADistServer, settings=settings(SETTINGS, max_examples=max_examples))
-    assert NUM_TAKEN[0] >= max_examples // 4  # a machine whose channels are all empty or gone would prove little
+        clients.server.shutdown()
