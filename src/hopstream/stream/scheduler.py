@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.store.wire import Bytes, encode_error
@@ -30,14 +30,14 @@ MAX_CALLS = 256
 """Most calls of one channel that wait for batches, or whose answer has not left the server, at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Claim:
-    """A batch that a thread has undertaken to make, and since when."""
+    """A batch that a thread has undertaken to make, and since when; without a job the thread makes one first."""
 
     channel: SampledChannel
     iteration: tuple[int, int]
     step: int
-    job: Job
+    job: Job | None
     paid_s: float
     since_s: float
 
@@ -45,6 +45,11 @@ class _Claim:
     def is_needed(self) -> bool:
         """Whether the channel is still there and in the same epoch."""
         return not self.channel.is_destroyed and self.channel.iteration == self.iteration
+
+    @property
+    def stage(self) -> str:
+        """What the thread is doing."""
+        return "starting" if self.job is None else self.job.stage
 
 
 class Scheduler:
@@ -406,7 +411,7 @@ class Scheduler:
             channel.virtual_s += channel.cost_s  # paid beforehand, so that other threads turn to other channels
             claim = _Claim(
                 channel=channel, iteration=channel.iteration, step=channel.take_work(),
-                job=channel.idle_jobs.pop() if channel.idle_jobs else _LateJob(channel.new_job),
+                job=channel.idle_jobs.pop() if channel.idle_jobs else None,
                 paid_s=channel.cost_s, since_s=self._clock(),
             )  # fmt: skip
             self._claims.add(claim)
@@ -436,7 +441,7 @@ class Scheduler:
             channel.stats.num_failed += made.has_failed
             if channel.is_destroyed:
                 return
-            if not made.has_failed:
+            if claim.job is not None and not made.has_failed:
                 channel.idle_jobs.append(claim.job)
             if claim.iteration == channel.iteration:
                 channel.in_flight.discard(claim.step)
@@ -496,7 +501,7 @@ class Scheduler:
                 "batch %d of epoch %d of channel %d (%s, %s)%s is not done after %g s; its stage: %s",
                 claim.step, claim.iteration[1], claim.channel.channel_id, claim.channel.loader,
                 claim.channel.worker_key, "" if is_needed else ", which nobody needs any more,", self._limits.slow_s,
-                claim.job.stage,
+                claim.stage,
             )  # fmt: skip
 
 
@@ -508,31 +513,13 @@ def _tell(listener: Callable[..., None], *news: object) -> None:
         LOG.exception("%r failed; the thread that told it goes on", listener)
 
 
-class _LateJob:
-    """Makes a channel's job in the thread that is to use it, outside the lock."""
-
-    def __init__(self, new_job: Callable[[], Job]) -> None:
-        self._new_job = new_job
-        self._job: Job | None = None
-
-    @property
-    def stage(self) -> str:
-        return "starting" if self._job is None else self._job.stage
-
-    def __call__(self, epoch: int, step: int) -> Bytes:
-        if self._job is None:
-            self._job = self._new_job()
-        return self._job(epoch, step)
-
-
 def _make(claim: _Claim) -> Made:
     """Make a batch, without the lock; whatever goes wrong is the consumer's to hear."""
     try:
-        return Made(claim.job(claim.iteration[1], claim.step))
+        job = claim.job = claim.job or claim.channel.new_job()
+        return Made(job(claim.iteration[1], claim.step))
     except BaseException as error:
-        error.add_note(
-            f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server ({claim.job.stage})"
-        )
+        error.add_note(f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server ({claim.stage})")
         LOG.info("batch %d of channel %d failed", claim.step, claim.channel.channel_id, exc_info=True)
         return Made(_failure(error), has_failed=True)
 
@@ -546,7 +533,6 @@ def _failure(error: BaseException) -> Bytes:
 
 
 def _described(channel: SampledChannel, now: float) -> dict[str, object]:
-    stats = channel.stats
     return {
         "channel_id": channel.channel_id,
         "backend_id": channel.backend_id,
@@ -562,11 +548,7 @@ def _described(channel: SampledChannel, now: float) -> dict[str, object]:
         "num_in_flight": len(channel.in_flight),
         "num_waiting": len(channel.done),
         "num_buffered_bytes": channel.num_buffered_bytes,
-        "num_made": stats.num_made,
-        "num_failed": stats.num_failed,
-        "num_fetched": stats.num_fetched,
-        "num_bytes": stats.num_bytes,
-        "sampling_s": stats.sampling_s,
+        **asdict(channel.stats),
         "idle_s": now - channel.used_at,
         "age_s": now - channel.made_at,
     }

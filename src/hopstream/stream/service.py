@@ -19,9 +19,7 @@ from typing import Any
 from hopstream.errors import (
     ChannelLost,
     FormatError,
-    HopstreamError,
     SettingsError,
-    StateError,
     StoreTimeout,
     StoreUnavailable,
 )
@@ -50,7 +48,7 @@ BUFFER_BYTES = 64 << 20
 MAX_WAIT_S = 30.0
 """Longest wait of one fetch; a client that wants to wait longer asks again."""
 INIT_WAIT_S = 60.0
-"""How long the second caller of ``init_sampling_backend`` waits for the first."""
+"""How long a caller waits for another one that opens the graph."""
 MAX_BACKENDS = 1024
 MAX_OPTION_BYTES = 16 << 20
 """Largest request for a backend: options take kilobytes."""
@@ -69,8 +67,6 @@ class Backend:
         loader: The loader's class.
         options: Its options, without what a channel starts from.
         digest: Of loader and options.
-        ready: Set when it can be used, or has failed.
-        error: Why it has failed.
         store: Where it samples.
         channels: Its channels by what their compute ranks call them, with a digest of their inputs.
         used_at: When it was asked for last; one without channels is given up after a lease.
@@ -81,9 +77,7 @@ class Backend:
     loader: str
     options: Mapping[str, Any]
     digest: str
-    ready: threading.Event = field(default_factory=threading.Event)
-    error: HopstreamError | None = None
-    store: Store | None = None
+    store: Store
     channels: dict[str, tuple[str, int]] = field(default_factory=dict)
     used_at: float = field(default_factory=time.monotonic)
 
@@ -130,7 +124,7 @@ class SamplingService:
 
         Raises:
             SettingsError: The key is taken by a backend of other options.
-            StoreTimeout: Another caller's making of it did not end in time.
+            StoreTimeout: Another caller's opening of the graph did not end in time.
             StoreUnavailable: The server is shutting down, or has no room for another backend or channel.
             HopstreamError: Whatever opening the graph raises, for every caller that waited for it.
         """
@@ -146,15 +140,12 @@ class SamplingService:
             self._scheduler.check_room(_key(frame, "worker_key"))
         if named := sorted(INPUT_OPTIONS & set(options)):
             raise SettingsError(f"{', '.join(named)} is an input of a channel; give it to register_sampling_input")
-        made = Backend(backend_id=_new_id(), backend_key=key, loader=loader, options=options, digest=digest)
-        backend = self._known_or(made)
-        if backend is made:
-            self._build(backend)
-        elif not backend.ready.wait(INIT_WAIT_S):
-            raise StoreTimeout(f"backend {key[:100]!r} is being made by another caller, for {INIT_WAIT_S:g} s by now")
-        if backend.error is not None:
-            raise backend.error
-        backend.used_at = time.monotonic()
+        backend = self._known_or(
+            Backend(
+                backend_id=_new_id(), backend_key=key, loader=loader, options=options, digest=digest,
+                store=self._graph_of_all(),
+            )
+        )  # fmt: skip
         if backend.digest != digest:
             raise SettingsError(f"backend {key[:100]!r} has other options; choose another backend_key")
         return {"backend_id": backend.backend_id}, []
@@ -361,6 +352,7 @@ class SamplingService:
         with self._lock:
             for backend in self._backends.values():
                 if backend.backend_key == made.backend_key:
+                    backend.used_at = time.monotonic()
                     return backend
             if len(self._backends) >= MAX_BACKENDS:
                 raise StoreUnavailable(
@@ -368,19 +360,6 @@ class SamplingService:
                 )
             self._backends[made.backend_id] = made
             return made
-
-    def _build(self, backend: Backend) -> None:
-        try:
-            backend.store = self._graph_of_all()
-        except HopstreamError as error:
-            backend.error = error
-        except Exception as error:  # also the second caller's to hear
-            backend.error = StateError(f"the graph could not be opened: {type(error).__name__}: {error}")
-        finally:
-            if backend.error is not None:
-                with self._lock:
-                    self._backends.pop(backend.backend_id, None)
-            backend.ready.set()
 
     def _graph_of_all(self) -> Store:
         """The graph. Who comes while it is being opened waits for that, and hears of its failure, too."""
@@ -400,6 +379,7 @@ class SamplingService:
         try:
             graph = self._open_graph()
         except BaseException as error:
+            error.add_note("while the graph was opened")
             with self._lock:
                 self._opening = None
             opening.set_exception(error)
@@ -433,7 +413,7 @@ class SamplingService:
     def _backend(self, backend_id: int) -> Backend:
         with self._lock:
             backend = self._backends.get(backend_id)
-        if backend is None or not backend.ready.is_set():
+        if backend is None:
             raise ChannelLost(f"there is no backend {backend_id}; call init_sampling_backend first")
         backend.used_at = time.monotonic()
         return backend
@@ -443,7 +423,7 @@ class SamplingService:
         unused_since = time.monotonic() - self._limits.lease_s
         with self._lock:
             for backend in list(self._backends.values()):
-                if not backend.channels and backend.ready.is_set() and backend.used_at < unused_since:
+                if not backend.channels and backend.used_at < unused_since:
                     del self._backends[backend.backend_id]
 
     def _forget(self, channel: SampledChannel) -> None:
