@@ -83,7 +83,7 @@ def everything(batch: MiniBatch) -> dict[str, Any]:
     return {one.name: plain(getattr(batch, one.name)) for one in fields(batch)}
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
 @given(batch=BATCHES)
 def test_a_batch_arrives_as_it_was(batch: MiniBatch) -> None:
     assert everything(sent(batch)) == everything(batch)

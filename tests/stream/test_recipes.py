@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -80,11 +80,13 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@settings(max_examples=40)
 @given(options=st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
 def test_options_arrive_as_they_were(options: dict[str, Any]) -> None:
     assert same(sent(options), options)
 
 
+@settings(max_examples=40)
 @given(options=st.dictionaries(st.text(max_size=5), VALUES, max_size=4))
 def test_equal_options_have_equal_digests(options: dict[str, Any]) -> None:
     header, arrays = encode_options(options)

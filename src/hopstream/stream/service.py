@@ -161,10 +161,10 @@ class SamplingService:
             SettingsError: The options are not those of the backend, the key is taken, or there are too many channels.
             HopstreamError: Whatever the loader says of its options.
         """
-        backend = self._backend(_integer(frame, "backend_id"))
+        backend = self._backend(integer_of(frame, "backend_id"))
         key = _key(frame, "worker_key")
-        first, stride = _integer(frame, "first", 0), _integer(frame, "stride", 1)
-        credit = min(_integer(frame, "credit", 1), self._limits.credit)
+        first, stride = integer_of(frame, "first", 0), integer_of(frame, "stride", 1)
+        credit = min(integer_of(frame, "credit", 1), self._limits.credit)
         digest = recipe_digest(str([first, stride, credit]), frame.header.get("options"), frame.arrays)
         options = decode_options(frame.header.get("options"), frame.arrays)
         if frame.text("config") != backend.digest:
@@ -203,9 +203,9 @@ class SamplingService:
         Raises:
             ChannelLost: There is no such channel.
         """
-        epoch, turn = _integer(frame, "epoch", 0), _integer(frame, "turn", 0, default=0)
-        first_step = _integer(frame, "first_step", 0, default=0)
-        turn, epoch = self._scheduler.begin(_integer(frame, "channel_id"), turn, epoch, first_step)
+        epoch, turn = integer_of(frame, "epoch", 0), integer_of(frame, "turn", 0, default=0)
+        first_step = integer_of(frame, "first_step", 0, default=0)
+        turn, epoch = self._scheduler.begin(integer_of(frame, "channel_id"), turn, epoch, first_step)
         return {"turn": turn, "epoch": epoch}, []
 
     def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Bytes]:
@@ -220,7 +220,7 @@ class SamplingService:
             SettingsError: Too many calls of the channel are unanswered.
             HopstreamError: Whatever the making of the batch raised.
         """
-        step = _integer(frame, "step", 0)
+        step = integer_of(frame, "step", 0)
         for message, _ in self._messages(frame, range(step, step + 1)):
             yield message
 
@@ -231,8 +231,11 @@ class SamplingService:
         ``{"end_of_epoch": true}`` after the last batch, or with ``{"pending": true}`` where the next batch is not ready
         in ``wait_s``. A stream that broke is asked for again from the first batch that did not come.
         """
-        step, num_messages = _integer(frame, "step", 0), _integer(frame, "max_messages", 1, MAX_STREAMED, MAX_STREAMED)
-        stride = self._scheduler.share_of(_integer(frame, "channel_id")).stride
+        step, num_messages = (
+            integer_of(frame, "step", 0),
+            integer_of(frame, "max_messages", 1, MAX_STREAMED, MAX_STREAMED),
+        )
+        stride = self._scheduler.share_of(integer_of(frame, "channel_id")).stride
         for message, is_last in self._messages(frame, range(step, step + num_messages * stride, stride)):
             yield message
             if is_last:
@@ -244,7 +247,7 @@ class SamplingService:
         ``{worker_key}`` in its place gives up all of a compute rank, also one whose number it never learned.
         """
         is_by_key = frame.header.get("worker_key") is not None
-        ids = self._scheduler.ids_of(_key(frame, "worker_key")) if is_by_key else [_integer(frame, "channel_id")]
+        ids = self._scheduler.ids_of(_key(frame, "worker_key")) if is_by_key else [integer_of(frame, "channel_id")]
         removed = [channel for channel in map(self._scheduler.remove, ids) if channel is not None]
         for channel in removed:
             self._forget(channel)
@@ -252,7 +255,7 @@ class SamplingService:
 
     def describe_channel(self, frame: Frame) -> Answer:
         """What is known of a channel: ``{channel_id}`` to ``{channel: {…}}``."""
-        return {"channel": self.describe(_integer(frame, "channel_id"))[0]}, []
+        return {"channel": self.describe(integer_of(frame, "channel_id"))[0]}, []
 
     def describe_channels(self, _: Frame) -> Answer:
         """What is known of all channels, and of the scheduler."""
@@ -261,7 +264,7 @@ class SamplingService:
     def is_channel_epoch_done(self, frame: Frame) -> Answer:
         """Whether every batch of a channel's share was made: ``{channel_id, epoch}`` to ``{is_done}``."""
         return {
-            "is_done": self._scheduler.is_epoch_done(_integer(frame, "channel_id"), _integer(frame, "epoch", 0))
+            "is_done": self._scheduler.is_epoch_done(integer_of(frame, "channel_id"), integer_of(frame, "epoch", 0))
         }, []
 
     def report(self) -> dict[str, Any]:
@@ -332,11 +335,11 @@ class SamplingService:
     def _messages(self, frame: Frame, steps: Iterable[int]) -> Iterator[tuple[Bytes, bool]]:
         """The messages of some batches, and of each whether it is the last one."""
         channel_id, lowest, wait_s = (
-            _integer(frame, "channel_id"),
-            _integer(frame, "lowest", 0, default=0),
+            integer_of(frame, "channel_id"),
+            integer_of(frame, "lowest", 0, default=0),
             _wait_s(frame),
         )
-        asked = {name: _integer(frame, name, 0) for name in ("turn", "epoch") if frame.header.get(name) is not None}
+        asked = {name: integer_of(frame, name, 0) for name in ("turn", "epoch") if frame.header.get(name) is not None}
         for step in steps:
             try:
                 with self._scheduler.fetched(channel_id, step, wait_s, lowest=lowest, **asked) as made:
@@ -464,7 +467,12 @@ def _new_id() -> int:
     return secrets.randbits(62)
 
 
-def _integer(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1, default: int | None = None) -> int:
+def integer_of(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1, default: int | None = None) -> int:
+    """An integer of a request's header.
+
+    Raises:
+        FormatError: It is missing, none, or out of its range.
+    """
     value = frame.header.get(name, default)
     if type(value) is not int or not low <= value <= high:
         raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be an integer from {low} to {high}")

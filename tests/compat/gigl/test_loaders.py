@@ -87,8 +87,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("method", ["hash", "range"])
-@pytest.mark.parametrize("num_servers", [1, 2, 4])
+@pytest.mark.parametrize(("num_servers", "method"), [(1, "hash"), (2, "range"), (4, "hash")])
 def test_the_ring_from_ids_alone(connect: Connect, rings: dict[str, Path], num_servers: int, method: str) -> None:
     dataset = connect(rings[method], num_servers)
     ids = dataset.fetch_node_ids()

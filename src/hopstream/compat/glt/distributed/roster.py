@@ -11,7 +11,6 @@ present and then says nothing for ``GONE_S`` counts as gone.
 from __future__ import annotations
 
 import logging
-import reprlib
 import secrets
 import threading
 import time
@@ -25,6 +24,7 @@ from hopstream.store.connection import Connection
 from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Bytes, Frame, encode_frame
+from hopstream.stream.service import integer_of
 
 LOG = logging.getLogger(__name__)
 MAX_RANKS = 1 << 20
@@ -132,7 +132,7 @@ class Roster:
 
     def _hear(self, role: str, step: str, frame: Frame) -> int:
         """Note what a member says; its rank."""
-        name, rank = frame.text("name"), _number(frame, "rank")
+        name, rank = frame.text("name"), integer_of(frame, "rank", 0, MAX_RANKS)
         known = self._named.get(name, _Known(role, rank))
         if step == "join":
             self._check_new(known, frame)
@@ -159,7 +159,7 @@ class Roster:
                     f"after {GONE_S:g} s"
                 )
             return
-        known.location, num_servers = frame.text("location"), _number(frame, "num_servers")
+        known.location, num_servers = frame.text("location"), integer_of(frame, "num_servers", 0, MAX_RANKS)
         if num_servers != self._num_servers or rank >= num_servers:
             raise SettingsError(
                 f"server {rank} of {num_servers} joined a session of {self._num_servers} servers; start all servers "
@@ -179,7 +179,7 @@ class Roster:
         if self._is_over and role == "client":
             return []
         ranked = self._ranked[role]
-        wanted = range(self._num_servers if role == "server" else _number(frame, "num_clients"))
+        wanted = range(self._num_servers if role == "server" else integer_of(frame, "num_clients", 0, MAX_RANKS))
         return [
             rank
             for rank in wanted
@@ -189,7 +189,7 @@ class Roster:
     def _teller(self, frame: Frame) -> int:
         """The client that tells the servers to end: the first of those that are there in the end."""
         there = [rank for rank, known in self._ranked["client"].items() if known.has_left and not known.is_gone]
-        return min(there, default=0) if _number(frame, "num_clients") else 0
+        return min(there, default=0) if integer_of(frame, "num_clients", 0, MAX_RANKS) else 0
 
     def _present(self) -> list[str]:
         """Names of the clients that are present; what else was known by name is forgotten."""
@@ -199,15 +199,6 @@ class Roster:
     def _is_abandoned(self) -> bool:
         seen = [known.seen_at for known in self._ranked["client"].values()]
         return bool(self._num_clients and seen) and max(seen) < time.monotonic() - ABANDONED_S
-
-
-def _number(frame: Frame, name: str) -> int:
-    value = frame.header.get(name)
-    if type(value) is not int or not 0 <= value <= MAX_RANKS:
-        raise FormatError(
-            f"header field {name!r} is {reprlib.repr(value)}; it must be an integer from 0 to {MAX_RANKS}"
-        )
-    return value
 
 
 class Member:

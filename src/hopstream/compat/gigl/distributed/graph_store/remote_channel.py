@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import torch
 
@@ -50,7 +49,8 @@ class RemoteReceivingChannel:
         if pin_memory and not torch.cuda.is_available():
             raise SettingsError("pin_memory needs a GPU, and torch finds none; leave it out")
         self._mask, self._prefetch, self._is_pinned = mask, prefetch_size, pin_memory
-        self._asked: set[Future[tuple[SampleMessage | None, bool]]] = set()
+        self._asked: dict[Future[tuple[SampleMessage | None, bool]], int] = {}
+        """Fetches under way, to the place of their server."""
         self.reset()
 
     def reset(self) -> None:
@@ -67,9 +67,7 @@ class RemoteReceivingChannel:
         if late:
             raise StoreTimeout(f"{len(late)} fetches of the last epoch did not end in {RECV_S:g} s; see servers' logs")
         self._asked.clear()
-        self._arrived: queue.SimpleQueue[tuple[int, Future[tuple[SampleMessage | None, bool]]]] = queue.SimpleQueue()
         self._has_ended = [not is_active for is_active in self._mask]
-        self._num_pending = [0] * len(self._servers)
         self._has_begun = False
         self._failure: Exception | None = None
 
@@ -98,16 +96,14 @@ class RemoteReceivingChannel:
                 for _ in range(0 if has_ended else self._prefetch):
                     self._ask(place)
         ends = time.monotonic() + RECV_S
-        while any(self._num_pending) or not all(self._has_ended):
-            try:
-                place, asked = self._arrived.get(timeout=max(0.0, ends - time.monotonic()))
-            except queue.Empty:
-                waiting = [rank for rank, count in zip(self._servers, self._num_pending, strict=True) if count]
+        while self._asked:
+            if not wait(self._asked, max(0.0, ends - time.monotonic()), FIRST_COMPLETED).done:
+                waiting = sorted({self._servers[place] for place in self._asked.values()})
                 raise StoreTimeout(
                     f"no message came in {RECV_S:g} s from servers {', '.join(map(str, waiting))}; see their logs"
-                ) from None
-            self._num_pending[place] -= 1
-            self._asked.discard(asked)
+                )
+            asked = next(one for one in self._asked if one.done())
+            place = self._asked.pop(asked)
             try:
                 message, is_done = asked.result()
             except Exception as error:
@@ -124,10 +120,6 @@ class RemoteReceivingChannel:
         raise StopIteration
 
     def _ask(self, place: int) -> None:
-        if self._has_ended[place]:
-            return
-        arrived = self._arrived
-        asked = session().submit(self._servers[place], "fetch_one_sampled_message", self._ids[place])
-        self._num_pending[place] += 1
-        self._asked.add(asked)
-        asked.add_done_callback(lambda done: arrived.put((place, done)))
+        if not self._has_ended[place]:
+            asked = session().submit(self._servers[place], "fetch_one_sampled_message", self._ids[place])
+            self._asked[asked] = place
