@@ -20,7 +20,6 @@ from tests.stream.fakes import (
     Call,
     FakeJob,
     FakeTime,
-    Gate,
     HandClock,
     add,
     fetch,
@@ -294,73 +293,3 @@ class TestAConsumerThatNeverReads:
         rounds = [(num_fetched(is_there=False), num_fetched(is_there=True)) for _ in range(5)]
         alone, beside = (max(one) for one in zip(*rounds, strict=True))
         assert beside >= 0.95 * alone
-
-
-class RealTime:
-    """Work that sleeps, and what all of it has taken."""
-
-    def __init__(self, wanted_s: float) -> None:
-        self.is_enough = threading.Event()
-        self.longest_s = 0.0
-        self._lock = threading.Lock()
-        self._left_s = wanted_s
-
-    def work(self, cost_s: float) -> Callable[[int, int], None]:
-        def sleep(epoch: int, step: int) -> None:
-            started = time.monotonic()
-            time.sleep(cost_s)
-            took_s = time.monotonic() - started
-            with self._lock:
-                self.longest_s = max(self.longest_s, took_s)
-                self._left_s -= took_s
-                if self._left_s <= 0:
-                    self.is_enough.set()
-
-        return sleep
-
-
-REAL_COSTS_S = (*COSTS_S[:6], 0.016, 0.020)
-
-
-def sampling_s_of(scheduler: Scheduler) -> dict[int, float]:
-    known = [one for one in scheduler.describe() if one["channel_id"] != PLUG]
-    return {int(str(one["channel_id"])): float(str(one["sampling_s"])) for one in known}
-
-
-@pytest.mark.slow
-def test_in_real_time():
-    """On a busy machine a batch may take far longer than it should, so the longest of all is allowed for."""
-    real, gate = RealTime(wanted_s=4.0), Gate()
-    with scheduling(threads=2) as scheduler:
-        add(scheduler, PLUG, gate, num_steps=2)
-        scheduler.begin(PLUG, 0, 0, 0)
-        gate.wait_reached()
-        gate.wait_reached()
-        for n, cost_s in enumerate(REAL_COSTS_S):
-            add(scheduler, n, real.work(cost_s), num_steps=ENDLESS, credit=ENDLESS)
-            scheduler.begin(n, 0, 0, 0)
-        gate.open()
-        assert real.is_enough.wait(DEADLINE_S)
-        sampling_s = sampling_s_of(scheduler)
-    print(sampling_s, real.longest_s)  # noqa: T201
-    mean_s = sum(sampling_s.values()) / len(REAL_COSTS_S)
-    allowed_s = max(0.1 * mean_s, 2.5 * real.longest_s)
-    assert all(abs(one - mean_s) <= allowed_s for one in sampling_s.values())
-
-
-@pytest.mark.bench
-@pytest.mark.parametrize("credit", [2, 8])
-def test_in_real_time_with_consumers_that_keep_up(credit):
-    real = RealTime(wanted_s=8.0)
-    with scheduling(threads=2) as scheduler:
-        for n, cost_s in enumerate(REAL_COSTS_S):
-            add(scheduler, n, real.work(cost_s), num_steps=ENDLESS, credit=credit)
-            scheduler.begin(n, 0, 0, 0)
-
-        def consume(n: int) -> None:
-            while not real.is_enough.is_set():
-                fetch(scheduler, n)
-
-        for consumer in [Call(lambda n=n: consume(n)) for n in range(len(REAL_COSTS_S))]:
-            consumer.result()
-        check_fair(sampling_s_of(scheduler))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -29,6 +31,7 @@ from tests.stream.fakes import (
     HandClock,
     add,
     fetch,
+    no_work,
     scheduling,
     settle,
     take,
@@ -772,3 +775,36 @@ class TestClosing:
             scheduler.close(0.01)
         gate.open()
         assert scheduler.close() == []
+
+
+class Maker:
+    """What a channel makes its jobs with; it lives as long as the channel."""
+
+    def __init__(self, jobs: list[weakref.ref[FakeJob]]) -> None:
+        self._jobs = jobs
+
+    def __call__(self) -> FakeJob:
+        job = FakeJob(no_work)
+        self._jobs.append(weakref.ref(job))
+        return job
+
+
+def test_channels_and_jobs_are_let_go_of():
+    """Also by threads that worked for them last and have nothing else to do."""
+    makers: list[weakref.ref[Maker]] = []
+    jobs: list[weakref.ref[FakeJob]] = []
+    with scheduling(threads=2) as scheduler:
+        for n in range(20):
+            maker = Maker(jobs)
+            makers.append(weakref.ref(maker))
+            share = Share(first=0, stride=1, num_steps=50)
+            scheduler.add(n, 1, f"rank {n}", share, credit=20, new_job=maker)
+            del maker
+            scheduler.begin(n, 0, 0, 0)
+            fetch(scheduler, n)
+        settle(scheduler)
+        for n in range(20):
+            scheduler.remove(n)
+        gc.collect()
+        assert len(jobs) >= 20
+        assert not [one for one in (*makers, *jobs) if one() is not None]

@@ -185,7 +185,7 @@ def test_what_fails_is_told_in_every_message(
 ) -> None:
     channel = QueueChannel(20)
     backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
-    monkeypatch.setattr(type(backend._channels[1].loader), "maker", maker)
+    monkeypatch.setattr(type(backend._loaders[1]), "maker", maker)
     backend.start_new_epoch_sampling(1, 0)
     for message in read_epoch(backend, channel, 2):
         assert error in bytes(message[SAMPLING_ERROR].tolist()).decode()

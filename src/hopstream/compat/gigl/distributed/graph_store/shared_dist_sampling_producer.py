@@ -146,19 +146,6 @@ class RegisterInputCmd:
     channel: QueueChannel
 
 
-@dataclass(frozen=True, slots=True)
-class _Registered:
-    """One channel of a backend.
-
-    Attributes:
-        command: What registered it.
-        loader: What makes its batches; None where there are no seeds.
-    """
-
-    command: RegisterInputCmd
-    loader: SubgraphLoader | None
-
-
 class SharedDistSamplingBackend:
     """Samples a dataset for many channels. Safe to use from many threads."""
 
@@ -185,7 +172,9 @@ class SharedDistSamplingBackend:
         self._config, self.sampler_options = sampling_config, sampler_options
         self._ppr = ppr_settings_of(sampler_options, sampling_config.edge_dir, data.facts)
         self._lock = threading.RLock()
-        self._channels: dict[int, _Registered] = {}
+        self._channels: dict[int, RegisterInputCmd] = {}
+        self._loaders: dict[int, SubgraphLoader] = {}
+        """What makes the batches of channels that have seeds."""
         self._scheduler: Scheduler | None = None
         self._is_shut_down = False
 
@@ -247,7 +236,9 @@ class SharedDistSamplingBackend:
                 new_job=lambda: _Job(cast(Any, loader), cast(Any, form)),
             )  # fmt: skip
             channel.attach(scheduler, channel_id)
-            self._channels[channel_id] = _Registered(command, loader)
+            self._channels[channel_id] = command
+            if loader is not None:
+                self._loaders[channel_id] = loader
 
     def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
         """Start an epoch of a channel, and drop what is left of the last; an earlier epoch changes nothing.
@@ -258,17 +249,17 @@ class SharedDistSamplingBackend:
         with self._lock:
             known = self._known(channel_id)
             self._running().begin(channel_id, 0, epoch, 0)
-        known.command.channel.begin(epoch)
+        known.channel.begin(epoch)
 
     def unregister_input(self, channel_id: int) -> None:
         """Give a channel up, with its messages; unknown ones are gone already."""
         with self._lock:
-            known = self._channels.pop(channel_id, None)
-            if known is None or self._scheduler is None:
+            if self._channels.pop(channel_id, None) is None or self._scheduler is None:
                 return
             self._scheduler.remove(channel_id)
-        if known.loader is not None:
-            known.loader.close()
+            loader = self._loaders.pop(channel_id, None)
+        if loader is not None:
+            loader.close()
 
     def is_channel_epoch_done(self, channel_id: int, epoch: int) -> bool:
         """Whether every batch of an epoch of a channel was made, or a later one has begun.
@@ -289,7 +280,7 @@ class SharedDistSamplingBackend:
             KeyError: There is no such channel.
         """
         with self._lock:
-            num_seeds = len(self._known(channel_id).command.sampler_input)
+            num_seeds = len(self._known(channel_id).sampler_input)
             bounds = [num_seeds * worker // self.num_workers for worker in range(self.num_workers + 1)]
             (told,) = self._running().describe(channel_id)
             return {
@@ -320,7 +311,7 @@ class SharedDistSamplingBackend:
         if config != self._config:
             raise ValueError(f"channel {channel_id} has {config}; its backend samples with {self._config}")
 
-    def _known(self, channel_id: int) -> _Registered:
+    def _known(self, channel_id: int) -> RegisterInputCmd:
         if channel_id not in self._channels:
             raise KeyError(f"channel {channel_id} is not registered; call register_input first")
         return self._channels[channel_id]
