@@ -156,8 +156,7 @@ def test_nodes_of_the_ring_over_servers(connect, rings, method: str) -> None:
         iter(loader)
 
 
-@pytest.mark.parametrize("method", ["hash", "range"])
-@pytest.mark.parametrize("neg", ["binary", "triplet", None])
+@pytest.mark.parametrize(("method", "neg"), [("hash", "binary"), ("range", "triplet"), ("hash", None)])
 def test_links_of_the_ring_over_servers(connect, rings, method: str, neg: str | None) -> None:
     connect(rings[method])
     src = torch.arange(NUM_NODES)
@@ -188,9 +187,8 @@ def test_links_of_the_ring_over_servers(connect, rings, method: str, neg: str | 
         loader.shutdown()
 
 
-@pytest.mark.parametrize("method", ["hash", "range"])
-def test_subgraphs_of_the_ring_over_servers(connect, rings, method: str) -> None:
-    connect(rings[method])
+def test_subgraphs_of_the_ring_over_servers(connect, rings) -> None:
+    connect(rings["range"])
     loader = glt.distributed.DistSubGraphLoader(
         None, torch.arange(NUM_NODES), [-1, -1], 3, **ALL, worker_options=remote()
     )
