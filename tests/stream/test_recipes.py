@@ -17,20 +17,17 @@ from hypothesis.extra import numpy as hnp
 
 from hopstream.arrays import RaggedArray
 from hopstream.errors import FormatError, HopstreamError, SettingsError
-from hopstream.load.service import Recipe
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.contract import Links
 from hopstream.store.wire import decode_frame, encode_frame
 from hopstream.stream.messages import (
-    INPUT_OPTIONS,
     LONG_LIST,
     MAX_DEPTH,
     decode_options,
     encode_options,
     recipe_digest,
-    split_recipe,
 )
 
 ARRAYS = st.sampled_from(NUMERIC_DTYPES).flatmap(
@@ -289,10 +286,3 @@ def test_an_array_that_is_named_often_is_one_array() -> None:
     finally:
         tracemalloc.stop()
     assert len({id(one) for one in got}) == 1
-
-
-def test_a_recipe_is_split_into_how_and_from_what() -> None:
-    config, inputs = split_recipe(Recipe("NeighborLoader", {"num_neighbors": [3], "seeds": "train", "rank": 1}))
-    assert (config.loader, dict(config.options)) == ("NeighborLoader", {"num_neighbors": [3]})
-    assert (inputs.loader, dict(inputs.options)) == ("NeighborLoader", {"seeds": "train", "rank": 1})
-    assert {"seeds", "anchors", "labels", "rank", "world_size"} < INPUT_OPTIONS

@@ -545,7 +545,7 @@ def test_closing_while_a_batch_is_waited_for_ends_the_wait(
         loader: NeighborLoader = node_loader(remote_graph(served.locations))
         thread = threading.Thread(target=consume)
         thread.start()
-        wait_until(lambda: served.services[0]._backends != {}, "the server is asked")
+        wait_until(lambda: served.services[0]._opening is not None, "the server is asked")
         loader.close()
         thread.join(5)
         assert not thread.is_alive()

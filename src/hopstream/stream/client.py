@@ -39,7 +39,7 @@ from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.sources import check_source
 from hopstream.store.wire import Frame, encode_frame
-from hopstream.stream.messages import decode_batch, encode_options, recipe_digest, split_recipe
+from hopstream.stream.messages import INPUT_OPTIONS, decode_batch, encode_options, recipe_digest
 from hopstream.stream.questions import GraphQuestions
 from hopstream.uris import local_path
 
@@ -206,10 +206,11 @@ class RemoteSession(BatchSession):
     def prepare(self, recipe: Recipe) -> None:
         """Take over what decides over the batches, and check that some server has room for another loader."""
         self._recipe = recipe
-        config, inputs = split_recipe(recipe)
+        config = {name: value for name, value in recipe.options.items() if name not in INPUT_OPTIONS}
+        inputs = {name: value for name, value in recipe.options.items() if name in INPUT_OPTIONS}
         self._loader = recipe.loader
-        self._config: tuple[dict[str, Any], list[Array]] = encode_options(config.options)
-        self._inputs: tuple[dict[str, Any], list[Array]] = encode_options(inputs.options)
+        self._config: tuple[dict[str, Any], list[Array]] = encode_options(config)
+        self._inputs: tuple[dict[str, Any], list[Array]] = encode_options(inputs)
         self._digest = recipe_digest(recipe.loader, *self._config)
         refusals = self._failures(self._servers, lambda server: self._init(server, is_patient=True))
         if len(refusals) == len(self._servers) and not any(isinstance(e, StoreTimeout) for e in refusals.values()):

@@ -21,7 +21,6 @@ import numpy as np
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
 from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.batch import Buffers, MiniBatch
-from hopstream.load.service import Recipe
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES, EdgeType
@@ -66,13 +65,6 @@ def decode_options(value: object, arrays: Sequence[Array]) -> dict[str, Any]:
     # What a loader keeps must not keep the whole request alive; arrays of a request may lie at any address, too.
     copies = [np.array(array) for array in arrays]
     return {str(name): _decode(option, copies, MAX_DEPTH) for name, option in value.items()}
-
-
-def split_recipe(recipe: Recipe) -> tuple[Recipe, Recipe]:
-    """How it is sampled, and what one rank starts from."""
-    inputs = {name: value for name, value in recipe.options.items() if name in INPUT_OPTIONS}
-    rest = {name: value for name, value in recipe.options.items() if name not in INPUT_OPTIONS}
-    return Recipe(recipe.loader, rest), Recipe(recipe.loader, inputs)
 
 
 def recipe_digest(loader: str, options: object, arrays: Sequence[Array]) -> str:

@@ -82,7 +82,6 @@ WAIT_SHARE = 0.8
 """How much of the time that its caller waits a fetch takes, so that no message comes too late."""
 LEASE_S = SamplingLimits().lease_s
 """Seconds without use, and without a sign of its client, after which a channel is given up."""
-EMPTY_CAPACITY = 1
 MAX_BACKENDS = 256
 MAX_REMEMBERED = 1024
 """How many given-up channels a server remembers; the oldest are forgotten first."""
@@ -403,8 +402,8 @@ class DistServer(ServerOfParts):
             backend = self._backends.get(opts.backend_id)
         if backend is None:
             raise KeyError(f"there is no backend {opts.backend_id}; call init_sampling_backend first")
-        most = backend.runtime.worker_options.buffer_capacity if len(sampler_input) else EMPTY_CAPACITY
-        channel = QueueChannel(min(max(1, opts.buffer_capacity), most), max_bytes)
+        capacity = min(max(1, opts.buffer_capacity), backend.runtime.worker_options.buffer_capacity)
+        channel = QueueChannel(capacity, max_bytes)
         state = ChannelState(opts.backend_id, opts.worker_key, channel, clients={CALLER.get()})
         channel_id = next(self._channel_ids)
         with backend.lock:
