@@ -1,0 +1,49 @@
+"""Does a loader go on where the network cuts its connections in the middle of an answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hopstream.store.security import Location
+from tests.load.graphs import flat
+from tests.ports import free_ports
+from tests.stream.proxy import Proxy
+from tests.stream.serving import Served, node_loader, remote_graph, serve_here
+
+REFUSE_S = 0.3
+
+
+@contextmanager
+def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator[tuple[list[Proxy], str]]:
+    """The first servers can be reached through proxies alone; the proxies, and where the loader is to ask."""
+    locations = served.locations.split(",")
+    with ExitStack() as stack:
+        proxies = []
+        for number, port in enumerate(free_ports(num_proxies)):
+            address = Location.parse(locations[number])
+            proxies.append(Proxy(port, (address.host, address.port), cut_after=cut_after, refuse_s=REFUSE_S))
+            stack.callback(proxies[-1].close)
+            locations[number] = proxies[-1].location
+        yield proxies, ",".join(locations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("num_proxies", [1, 2])
+def test_connections_that_are_cut_again_and_again_cost_no_batch(
+    timed_parts: dict[int, Path], num_proxies: int, num_threads: int
+) -> None:
+    """Where all servers are behind proxies there is nobody else to ask while one refuses."""
+    with node_loader(timed_parts[1], batch_size=4) as local:
+        wanted = [flat(batch) for batch in local]
+    with serve_here(timed_parts[2]) as served, behind_proxies(served, 15_000, num_proxies) as (proxies, locations):
+        with node_loader(remote_graph(locations), batch_size=4, num_threads=num_threads) as loader:
+            assert [flat(batch) for batch in loader] == wanted
+            assert [flat(batch) for batch in loader] != wanted  # the next epoch, in another order
+            print([(proxy.num_cuts, proxy.num_passed) for proxy in proxies])  # noqa: T201
+            assert all(proxy.num_cuts >= num_proxies for proxy in proxies)  # alone it is asked last after the first
+        assert served.num_channels == 0
