@@ -8,24 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.cli.progress import Facts
 from hopstream.dataset.balance import PartitionReport
-from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
+from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of
 from hopstream.dataset.halo_record import Halo
-from hopstream.dataset.layout import Dataset, PartArrays
-from hopstream.dataset.overlays import RowReader
-from hopstream.errors import FormatError
+from hopstream.dataset.layout import Dataset
+from hopstream.dataset.rows import DatasetRows
 from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types, type_label
 from hopstream.store.contract import Store
-
-if TYPE_CHECKING:
-    pass
-
 
 CHUNK_NODES = 1 << 20
 MAX_COUNTED = 1 << 16
@@ -73,50 +67,49 @@ class DegreeSummary:
         return ends_of(self.edge_type, self.direction)[0]
 
 
-def degrees_of_dataset(dataset: Dataset, progress: Callable[[str, int, int], None]) -> list[DegreeSummary]:
+Report = Callable[[str, int, int], None]
+
+
+def degrees_of_dataset(dataset: Dataset, progress: Report) -> list[DegreeSummary]:
     """Summarize every edge type and direction that a dataset holds.
 
     Raises:
         FormatError: A file is missing or truncated, or offsets descend.
     """
     book = dataset.manifest.book
-    parts = [dataset.open_part(part) for part in range(book.num_parts)]
-    owners = list(book.edge_offsets)
-    summaries = []
-    for done, (edge_type, direction) in enumerate(owners):
-        progress("degrees", done, len(owners))
-        where = f"{dataset.root}: {owner_label((edge_type, direction))}"
-        chunks = (chunk for part in parts for chunk in _newest_degrees(part, (edge_type, direction), where))
-        summaries.append(summarize(edge_type, direction, chunks))
-    progress("degrees", len(owners), len(owners))
-    return summaries
+    for part in range(book.num_parts):
+        dataset.open_part(part)  # which checks that all files are there
+    rows = DatasetRows(dataset.root, dataset.manifest)
+
+    def read(owner: EdgeOwner) -> Iterator[IntArray]:
+        for part, num_rows in enumerate(np.diff(book.node_offsets[ends_of(*owner)[0]]).tolist()):
+            for first, stop in _stretches(num_rows):
+                yield rows.spans(owner, part, first, stop).counts
+
+    return _summaries(book, read, progress)
 
 
-def _newest_degrees(part: PartArrays, owner: EdgeOwner, where: str) -> Iterator[IntArray]:
-    """Degrees of the rows of a part, of each where it is newest."""
-    reader = RowReader.of(part, owner)
-    if not reader.overlay_rows:
-        yield from _stretches(reader.pieces[0].indptr, where)
-        return
-    for edges in reader.pieces:
-        for _ in _stretches(edges.indptr, where):  # refuses offsets that descend
-            pass
-    for first in range(0, reader.num_rows, CHUNK_NODES):
-        yield reader.spans(np.arange(first, min(first + CHUNK_NODES, reader.num_rows))).counts
-
-
-def degrees_of_store(store: Store, progress: Callable[[str, int, int], None]) -> list[DegreeSummary]:
+def degrees_of_store(store: Store, progress: Report) -> list[DegreeSummary]:
     """Summarize every edge type and direction by asking a store that answers for all parts."""
-    owners = list(store.book.edge_offsets)
-    summaries = []
-    for done, (edge_type, direction) in enumerate(owners):
+
+    def read(owner: EdgeOwner) -> Iterator[IntArray]:
+        for first, stop in _stretches(store.book.num_ids(ends_of(*owner)[0])):
+            yield store.degrees(*owner, np.arange(first, stop, dtype=np.int64))
+
+    return _summaries(store.book, read, progress)
+
+
+def _stretches(num_rows: int) -> Iterator[tuple[int, int]]:
+    return ((first, min(first + CHUNK_NODES, num_rows)) for first in range(0, num_rows, CHUNK_NODES))
+
+
+def _summaries(
+    book: PartitionBook, read: Callable[[EdgeOwner], Iterator[IntArray]], progress: Report
+) -> list[DegreeSummary]:
+    owners, summaries = list(book.edge_offsets), []
+    for done, owner in enumerate(owners):
         progress("degrees", done, len(owners))
-        num_nodes = store.book.num_ids(ends_of(edge_type, direction)[0])
-        chunks = (
-            store.degrees(edge_type, direction, np.arange(i, min(i + CHUNK_NODES, num_nodes), dtype=np.int64))
-            for i in range(0, num_nodes, CHUNK_NODES)
-        )
-        summaries.append(summarize(edge_type, direction, chunks))
+        summaries.append(summarize(*owner, read(owner)))
     progress("degrees", len(owners), len(owners))
     return summaries
 
@@ -168,14 +161,6 @@ def _histogram(counts: IntArray, large: IntArray) -> tuple[int, ...]:
     while len(bins) > 1 and not bins[-1]:
         bins.pop()
     return tuple(bins)
-
-
-def _stretches(indptr: IntArray, where: str) -> Iterator[IntArray]:
-    for start in range(0, len(indptr) - 1, CHUNK_NODES):
-        degrees = np.diff(indptr[start : start + CHUNK_NODES + 1])
-        if int(degrees.min()) < 0:
-            raise FormatError(f"{where}: indptr descends; copy the dataset again, or verify it")
-        yield degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

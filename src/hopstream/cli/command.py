@@ -192,9 +192,8 @@ def run_command(arguments: Sequence[str] | None) -> int:
     """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
-    command = typer.main.get_command(_make_app())
     try:
-        status = command.main(
+        status = _command().main(
             args=None if arguments is None else list(arguments), prog_name="hopstream", standalone_mode=False
         )
     except typer.Abort:
@@ -246,11 +245,17 @@ def _usage_text(error: Exception) -> str:
     return f"{message}{join} {context.command_path} --help" if context else message
 
 
+@functools.cache
+def _command() -> Any:
+    """The command that typer makes of the verbs, once per process."""
+    return typer.main.get_command(_make_app())
+
+
 def _make_app() -> typer.Typer:
     app = typer.Typer(
         cls=GroupedVerbs,
         help="A graph data engine for training graph neural networks on graphs that outgrow one machine.",
-        rich_markup_mode=None,  # see help.py
+        rich_markup_mode=None,  # so that GroupedVerbs and GroupedOptions write the help
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
