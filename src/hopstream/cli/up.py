@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json as json_format
 import os
-import selectors
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryFile
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Annotated, Any, get_args
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 MAX_ERROR_LINES = 20
 """Lines of a child's stderr that are kept to explain its end."""
-READ_BYTES = 1 << 16
 KILL_S = 10.0
 """How long the system may take to end a process that was killed."""
 
@@ -87,6 +87,10 @@ class Child:
         return f"{self.name} (process {self.process.pid}) {how}{said}"
 
 
+_News = tuple[Child, IO[bytes], str | None] | None
+"""A line that a child wrote to a stream, or that the stream has ended; None wakes who waits."""
+
+
 class Children:
     """Child processes that end with this context, or with this process."""
 
@@ -99,9 +103,8 @@ class Children:
         """
         self._grace_s = grace_s
         self._on_error_line = on_error_line
-        self._selector = selectors.DefaultSelector()
         self._running: list[Child] = []
-        self._partial: dict[IO[bytes], bytes] = {}
+        self._news: SimpleQueue[_News] = SimpleQueue()
 
     def __enter__(self) -> Children:
         """Start none yet."""
@@ -109,10 +112,7 @@ class Children:
 
     def __exit__(self, *exc_info: object) -> None:
         """Stop all children."""
-        try:
-            self.stop()
-        finally:
-            self._selector.close()
+        self.stop()
 
     def start(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> Child:
         """Start this interpreter with some arguments, in a session of its own so that Ctrl-C does not reach it.
@@ -129,23 +129,20 @@ class Children:
             raise StoreUnavailable(f"{name} cannot be started: {error}") from error
         child = Child(name, process)
         self._running.append(child)
-        for stream in _streams(process):
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(stream, selectors.EVENT_READ, child)
+        for stream in (process.stdout, process.stderr):
+            threading.Thread(target=self._read, args=(child, stream), name="hopstream-child", daemon=True).start()
         return child
 
-    def watch(self, wake: socket.socket) -> None:
-        """Let ``wait`` return also when there is something to read from a socket."""
-        self._selector.register(wake, selectors.EVENT_READ, None)
+    def wake(self) -> None:
+        """Let ``wait`` return; may be called by a signal handler."""
+        self._news.put(None)
 
     def wait(self, timeout_s: float) -> list[Child]:
         """Wait for news; return the children that have ended since the last call."""
-        for key, _ in self._selector.select(max(timeout_s, 0.0)):
-            stream: Any = key.fileobj
-            if key.data is None:
-                stream.recv(READ_BYTES)
-            else:
-                self._read(stream, key.data)
+        with suppress(Empty):
+            self._take(self._news.get(timeout=max(timeout_s, 0.0)))
+            while True:
+                self._take(self._news.get_nowait())
         # The end of a process is seen by the end of its streams, a moment before the process itself can be waited for.
         for child in self._running:
             if child.open_streams == 0 and child.process.poll() is None:
@@ -154,7 +151,8 @@ class Children:
         ended = [child for child in self._running if child.has_ended]
         for child in ended:
             self._running.remove(child)
-            _close(child.process)
+            with suppress(OSError):
+                cast(IO[bytes], child.process.stdin).close()
         return ended
 
     def stop(self, is_hurried: Callable[[], bool] = lambda: False) -> list[Child]:
@@ -180,68 +178,48 @@ class Children:
         while self._running and (left := ends - time.monotonic()) > 0 and not is_hurried():
             self.wait(left)
 
-    def _read(self, stream: IO[bytes], child: Child) -> None:
-        try:
-            data = os.read(stream.fileno(), READ_BYTES)
-        except BlockingIOError:
+    def _read(self, child: Child, stream: IO[bytes]) -> None:
+        """Pass on what a child writes, line by line, in a thread of the stream's own."""
+        with stream:
+            for line in stream:
+                self._news.put((child, stream, line.removesuffix(b"\n").decode(errors="replace")))
+        self._news.put((child, stream, None))
+
+    def _take(self, news: _News) -> None:
+        if news is None:
             return
-        is_output = stream is child.process.stdout
-        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
-        if data:
-            self._partial[stream] = rest
-        else:
-            lines += [rest] if rest else []
-            self._selector.unregister(stream)
+        child, stream, line = news
+        if line is None:
             child.open_streams -= 1
-        texts = [line.decode(errors="replace") for line in lines]
-        (child.lines if is_output else child.errors).extend(texts)
-        if not is_output:
-            for text in texts:
-                self._on_error_line(text)
+        elif stream is child.process.stdout:
+            child.lines.append(line)
+        else:
+            child.errors.append(line)
+            self._on_error_line(line)
 
 
+@dataclass(slots=True)
 class StopSignals:
-    """Counts the signals that ask this process to stop, and wakes whoever waits for children."""
+    """Counts the signals that ask this process to stop."""
 
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self, wake: socket.socket) -> None:
-        """Wake whoever reads the other end of a socket."""
-        self._wake = wake
-        self.count = 0
-
-    def on_signal(self, number: int, _: FrameType | None) -> None:
-        """Count, and wake."""
-        self.count += 1
-        with suppress(OSError):  # full: whoever is to be woken has not slept since the last signal
-            self._wake.send(b"!")
+    count: int = 0
 
 
 @contextmanager
 def stop_signals(children: Children) -> Iterator[StopSignals]:
     """Catch the signals that ask to stop while inside, and let them interrupt ``children.wait``."""
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        reader.setblocking(False)
-        writer.setblocking(False)
-        signals = StopSignals(writer)
-        children.watch(reader)
-        previous = {number: signal.signal(number, signals.on_signal) for number in StopSignals.NUMBERS}
-        try:
-            yield signals
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    signals = StopSignals()
 
+    def on_signal(number: int, _: FrameType | None) -> None:
+        signals.count += 1
+        children.wake()
 
-def _streams(process: subprocess.Popen[bytes]) -> list[IO[bytes]]:
-    return [stream for stream in (process.stdout, process.stderr) if stream is not None]
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield signals
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 MAX_WAIT_S = 3600.0

@@ -1,15 +1,18 @@
 """Reads a dataset of any number of parts piece by piece, in the order of keys.
 
 Where a node is follows from its id. Where an edge is, and the keys of its ends, is dealt out to files by ranges of edge
-keys, and each range is put in order in memory. Features are read where they are, through memory maps.
+keys, and each range is put in order in memory. Features are fetched by id.
 
-[Cost] Memory for one range of edges, and what ``edge_keys`` takes; 36 bytes of disk per edge.
+[Cost] Memory for one range of edges, and what ``edge_keys`` takes; 32 bytes of disk per edge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -18,9 +21,8 @@ from hopstream.dataset.book import Owner, ends_of
 from hopstream.dataset.chunks import positions_of
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import open_dataset
-from hopstream.dataset.overlays import edge_pieces
 from hopstream.dataset.read_back import edge_keys, neighbors_of
-from hopstream.dataset.rows import DatasetRows
+from hopstream.dataset.rows import DatasetRows, RaggedFiles
 from hopstream.errors import FormatError, IdRangeError, SchemaError
 from hopstream.graph.graph import EdgeTable
 from hopstream.ingest.chunked.memory import MemoryEdges, MemoryMask
@@ -35,14 +37,18 @@ from hopstream.ingest.chunked.sources import (
 )
 from hopstream.ingest.chunking.buckets import append_values
 from hopstream.schema import EdgeType, FeatureSchema
+from hopstream.store.contract import FetchRequest
+from hopstream.store.local import LocalStore
 
 RANGE_EDGES = 1 << 20
 """Edges that are put in order at a time."""
 DEALT_EDGES = 1 << 18
 """Edges that are dealt out at a time."""
 RAGGED_ROWS = 1 << 14
-PLACE = np.dtype([("key", np.int64), ("src", np.int64), ("dst", np.int64), ("item", np.int64), ("piece", np.int32)])
-"""An edge: its key, its ends' keys, its piece, and its place there."""
+PLACE = np.dtype([("key", np.int64), ("src", np.int64), ("dst", np.int64), ("id", np.int64)])
+"""An edge: its key, its ends' keys, and its id."""
+IdsOf = Callable[[int, int], IntArray]
+"""``ids_of(start, stop)`` gives the ids of a stretch of keys."""
 
 
 def chunked_of_dataset(
@@ -63,119 +69,95 @@ def chunked_of_dataset(
     schema, book = dataset.manifest.schema, dataset.manifest.book
     if schema.label_types:
         raise SchemaError(f"{root} has label types, which a unigraph cannot hold; write it before it is split")
-    rows, direction = DatasetRows(dataset.root, dataset.manifest), dataset.manifest.directions[0]
+    rows, store = DatasetRows(dataset.root, dataset.manifest), LocalStore(dataset)
     rows.check_files(dataset.manifest.files)
-    parts = [dataset.open_part(part) for part in range(book.num_parts)]
     nodes = {
         t: ChunkedNodes(
             num_nodes=book.num_ids(t),
-            features=_features(
-                features, _node_finder(rows, t), [part.node_features[t] for part in parts], book.num_ids(t)
-            ),
-            masks={n: MemoryMask(book.num_ids(t), *(p.splits[t][n] for p in parts)) for n in schema.splits.get(t, ())},
+            features=_features(store, rows, t, partial(rows.ids_of_keys, t)),
+            masks={n: MemoryMask(book.num_ids(t), *store.split_runs(t, n)) for n in schema.splits.get(t, ())},
         )
-        for t, features in schema.nodes.items()
+        for t in schema.nodes
     }
     edges: dict[EdgeType, ChunkedEdges] = {}
-    for number, (edge_type, features) in enumerate(schema.edges.items()):
+    for number, edge_type in enumerate(schema.edges):
         places = _places_by_key(rows, edge_type, KeyBook(dataset), scratch / f"edges-{number}")
-        pieces = [piece.features for piece in edge_pieces(book, parts, (edge_type, direction)) if piece is not None]
-        ends = EdgeTable(src_keys=places["src"], dst_keys=places["dst"])
         edges[edge_type] = ChunkedEdges(
             num_edges=len(places),
-            ends=MemoryEdges(ends),
-            features=_features(features, _edge_finder(places), pieces, len(places)),
+            ends=MemoryEdges(EdgeTable(src_keys=places["src"], dst_keys=places["dst"])),
+            features=_features(store, rows, (edge_type, store.directions[0]), _ids_in(places["id"])),
         )
     masks: dict[EdgeType, dict[str, ColumnSource]] = {
-        t: {name: MemoryMask(edges[t].num_edges, *(p.links[t].splits[name] for p in parts)) for name in names}
+        t: {name: MemoryMask(edges[t].num_edges, *store.edge_split_runs(t, name)) for name in names}
         for t, names in schema.edge_splits.items()
         if names
     }
     return ChunkedGraph(name=root.name, root=root, nodes=nodes, edges=edges), masks
 
 
-Find = Callable[[int, int], tuple[IntArray, IntArray]]
-"""``find(start, stop)`` gives the piece of each row of a stretch of keys, and its place there; integer[n] each."""
+def _ids_in(ids: IntArray) -> IdsOf:
+    return lambda start, stop: ids[start:stop]
 
 
-def _node_finder(rows: DatasetRows, node_type: str) -> Find:
-    offsets = rows.book.node_offsets[node_type]
-
-    def find(start: int, stop: int) -> tuple[IntArray, IntArray]:
-        ids = rows.ids_of_keys(node_type, start, stop)
-        parts = rows.book.parts_of(node_type, ids)
-        return parts, ids - offsets[parts]
-
-    return find
-
-
-def _edge_finder(places: Array) -> Find:
-    return lambda start, stop: (places["piece"][start:stop], places["item"][start:stop])
-
-
-def _features(
-    schemas: Mapping[str, FeatureSchema], find: Find, pieces: Sequence[Mapping[str, Column]], num_rows: int
-) -> dict[str, FeatureSource]:
-    """The sources of features from those of each piece."""
+def _features(store: LocalStore, rows: DatasetRows, owner: Owner, ids_of: IdsOf) -> dict[str, FeatureSource]:
+    """The features of nodes, or of edges, in the order of keys."""
+    own_type = owner if isinstance(owner, str) else owner[0]
+    num_rows = store.book.num_ids(owner) if isinstance(owner, str) else store.book.num_edges(owner[0])
     found: dict[str, FeatureSource] = {}
-    for name, schema in schemas.items():
-        columns = [features[name] for features in pieces]
-        source = _Fixed if schema.is_fixed_width else _Ragged
-        found[name] = source(schema, num_rows, columns, find)
+    for name, files in rows.columns(owner).features.items():
+        column = _Column(store, owner, name, ids_of)
+        schema = store.schema.feature(own_type, name)
+        if isinstance(files, RaggedFiles):
+            paths = (str(folder / files.values.name) for folder in rows.folders(owner))
+            found[name] = _Ragged(schema, num_rows, sum(rows.manifest.files[path].shape[0] for path in paths), column)
+        else:
+            found[name] = _Fixed(schema, num_rows, column)
     return found
 
 
-def _found(columns: Sequence[Column], find: Find, start: int, stop: int) -> Iterator[tuple[Column, IntArray, IntArray]]:
-    """For each piece its column, the places of the rows that it has of a stretch, and where these stand in it."""
-    pieces, places = find(start, stop)
-    for piece in np.flatnonzero(np.bincount(pieces)).tolist():
-        here = np.flatnonzero(pieces == piece)
-        yield columns[piece], places[here], here
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A feature in a store, whose rows are asked for by the range of their keys."""
+
+    store: LocalStore
+    owner: Owner
+    name: str
+    ids_of: IdsOf
+
+    def fetch(self, start: int, stop: int) -> Column:
+        request = FetchRequest(owner=self.owner, names=(self.name,), ids=self.ids_of(start, stop))
+        return self.store.fetch([request])[0][self.name]
+
+    def lengths(self, start: int, stop: int) -> IntArray:
+        return self.store.row_lengths(self.owner, self.name, self.ids_of(start, stop))
 
 
 class _Fixed(ColumnSource):
-    """A feature of fixed width, over all pieces."""
+    """A feature of fixed width."""
 
-    def __init__(self, schema: FeatureSchema, num_rows: int, columns: Sequence[Column], find: Find) -> None:
+    def __init__(self, schema: FeatureSchema, num_rows: int, column: _Column) -> None:
         self.num_rows, self.dtype, self.shape = num_rows, schema.numpy_dtype, schema.shape
-        self._columns, self._find = columns, find
+        self._column = column
 
     def read(self, start: int, stop: int) -> Array:
         if not 0 <= start <= stop <= self.num_rows:
             raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
-        values = np.empty((stop - start, *self.shape), self.dtype)
-        for column, places, targets in _found(self._columns, self._find, start, stop):
-            values[targets] = column[places]  # type: ignore[index]
-        return values
+        return cast(Array, self._column.fetch(start, stop))
 
 
 class _Ragged(RaggedSource):
-    """A feature of strings or lists, over all pieces."""
+    """A feature of strings or lists."""
 
-    def __init__(self, schema: FeatureSchema, num_rows: int, columns: Sequence[Column], find: Find) -> None:
+    def __init__(self, schema: FeatureSchema, num_rows: int, num_elements: int, column: _Column) -> None:
         self.num_rows, self.dtype, self.shape = num_rows, schema.numpy_dtype, schema.shape
-        self.is_string = schema.is_string
-        self._columns, self._find = [column for column in columns if isinstance(column, RaggedArray)], find
-        self.num_elements = sum(len(column.values) for column in self._columns)
+        self.is_string, self.num_elements = schema.is_string, num_elements
+        self._column = column
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
         for first in range(start, stop, RAGGED_ROWS):
-            last = min(first + RAGGED_ROWS, stop)
-            lengths = np.empty(last - first, np.int64)
-            for column, places, targets in _found(self._columns, self._find, first, last):
-                lengths[targets] = column.offsets[places + 1] - column.offsets[places]  # type: ignore[union-attr]
+            lengths = self._column.lengths(first, min(first + RAGGED_ROWS, stop))
             for begin, end in cut_rows(offsets_of(lengths), self.element_bytes):
-                yield self._piece(first + begin, first + end)
-
-    def _piece(self, start: int, stop: int) -> RaggedArray:
-        found = [
-            (column.take(places), at)
-            for column, places, at in _found(self._columns, self._find, start, stop)
-            if isinstance(column, RaggedArray)
-        ]
-        order = np.empty(stop - start, np.int64)
-        order[np.concatenate([at for _, at in found])] = np.arange(stop - start)
-        return self.joined([taken for taken, _ in found]).take(order)
+                yield cast(RaggedArray, self._column.fetch(first + begin, first + end))
 
 
 def _places_by_key(rows: DatasetRows, edge_type: EdgeType, book: KeyBook, folder: Path) -> Array:
@@ -219,6 +201,6 @@ def _place_blocks(rows: DatasetRows, edge_type: EdgeType, book: KeyBook) -> Iter
         own = np.repeat(book.keys_of(own_type, block.row_ids), block.counts)
         other = book.keys_of(other_type, neighbors_of(rows, owner, block))
         places["src"], places["dst"] = (other, own) if owner[1] == "in" else (own, other)
-        places["key"], places["item"] = keys_of(block), positions_of(block.starts, block.counts)
-        places["piece"] = block.piece
+        places["key"] = keys_of(block)
+        places["id"] = rows.book.offsets(owner)[block.piece] + positions_of(block.starts, block.counts)
         yield places
