@@ -162,7 +162,7 @@ SIZES = [124_300_000, 999_900_000, 10_000_000, 300_000, 5, 888_800_000]
         balance_plot("bytes", [0, 0], ["0 B", "0 B"], "0 B"),
         balance_plot("edges", [999_900] * 6, ["999.9 k"] * 6, "999.9 k"),
         heat_map([[999_900] * 12] * 12),
-        histogram_plot([9] * 20, HistogramWords("", "example", "byte", "", ""), [1_000_000 * i for i in range(21)]),
+        histogram_plot([9] * 40, HistogramWords("", "example", "byte", "", ""), 10),
     ],
 )  # fmt: skip
 def test_labels_are_inside_the_picture_and_apart(svg: str):

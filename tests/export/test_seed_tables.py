@@ -163,7 +163,7 @@ def test_records_of_several_values_and_kinds(parts: Path, tmp_path: Path):
     with RecordWriter(tmp_path / "a.tfrecord") as writer:
         writer.write(encoded[0])
         writer.write(encoded[1])
-    with pytest.raises(SchemaError, match=r"a\.tfrecord record 1: #id has 2 values \(strings\)"):
+    with pytest.raises(SchemaError, match=r"a\.tfrecord record 1: feature '#id' has 2 values; wanted 1"):
         keys_of(parts, tmp_path, SeedTable.of(tmp_path / "a.tfrecord"))
     write_records(tmp_path / "m.tfrecord-00000-of-00002", ["author 1"])
     write_records(tmp_path / "m.tfrecord-00001-of-00002", [1])

@@ -15,7 +15,7 @@ from hopstream.tfgnn.messages import EXAMPLE, message_class
 from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.spec import GraphSpec
-from hopstream.tfgnn.statistics import MAX_BINS, ExampleStatistics, Numbers, RangeBins, SizeStatistics
+from hopstream.tfgnn.statistics import ExampleStatistics, Numbers, SizeStatistics
 from tests.tfgnn.schemas import EVERYTHING
 
 NUM = 50
@@ -140,21 +140,3 @@ def test_kinds_without_values_are_those_of_the_schema(spec):
         kinds.append({name: of.kind for name, of in statistics.features.items() if not name.startswith("context/")})
     assert {"float32", "uint64", "strings", "int64"} <= set(kinds[0].values())
     assert kinds[0] == {name: kind for name, kind in kinds[1].items() if name in kinds[0]}
-
-
-@pytest.mark.parametrize("block", [1, 7, 100])
-@pytest.mark.parametrize(("low", "high"), [(1029, 1092), (5, 6), (0, 3), (0, 10**6), (10**12, 10**12 + 40)])
-def test_range_bins_count_what_was_added(rng, block, low, high):
-    numbers, bins = rng.integers(low, high, 100), RangeBins()
-    for start in range(0, 100, block):
-        bins.add(numbers[start : start + block])
-    bins.add(numbers[:0])
-    assert 1 <= len(bins.counts) <= MAX_BINS
-    assert np.histogram(numbers, np.array(bins.bounds) - 0.5)[0].tolist() == bins.counts
-    assert bins.bounds[0] <= numbers.min() and numbers.max() < bins.bounds[-1]
-    assert bins.counts[0] and bins.counts[-1]
-    assert bins.width == 1 or (numbers.max() - numbers.min()) // bins.width >= MAX_BINS // 2 - 1
-
-
-def test_nothing_has_no_range_bins():
-    assert RangeBins().counts == []

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopstream.cli.options import JsonFlag, with_settings
+from hopstream.cli.page import check_page_path, render_page, write_page
 from hopstream.cli.progress import Clock, Cost, Facts, Json, Output, progress_bars
 from hopstream.cli.server_flags import ClientAccess
 from hopstream.cli.units import bytes_text, count_text, edge_type_text, plural_text, write_types
-from hopstream.errors import FormatError, SettingsError
+from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 
@@ -43,8 +44,7 @@ def run(
 ) -> None:
     """Show what is in a dataset: types, sizes, degrees, and how well it is cut."""
     output = Output(is_json=json)
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
+    check_page_path(html)
     if source.startswith(("grpc://", "grpc+tls://")):
         raise SettingsError(f"{source} is an address; inspect takes a dataset's folder or a cluster file")
     path = local_path(source)
@@ -64,14 +64,7 @@ def run(
     _write_parts(output, census)
     _write_matrix(output, census)
     if html is not None:
-        from hopstream.arrays import write_text
-        from hopstream.cli.page import render_page
-        from hopstream.engine.atomic_folder import errors_named
-
-        with errors_named(html):
-            write_text(html, render_page(census))
-        output.text()
-        output.stage("done", "page", str(html), {"html": str(html)})
+        write_page(output, html, render_page(census))
 
 
 def _census_of_dataset(path: Path, verify: bool, progress: Progress) -> Census:

@@ -11,11 +11,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hopstream.cli.census import Census, DegreeSummary
 from hopstream.cli.units import bytes_text, count_text, edge_type_text, features_text, full_plural_text, percent_text
-from hopstream.dataset.balance import max_over_mean
+from hopstream.errors import FormatError
 from hopstream.schema import EdgeType
+
+if TYPE_CHECKING:
+    from hopstream.cli.census import Census, DegreeSummary
+    from hopstream.cli.progress import Output
 
 WIDTH, HEIGHT = 340, 210
 LEFT, RIGHT, TOP, BOTTOM = 62, 6, 8, 40
@@ -78,33 +83,29 @@ def degree_plot(summary: DegreeSummary) -> str:
     return histogram_plot(summary.histogram, HistogramWords("Degree distribution", "node", "edge", axis, description))
 
 
-def histogram_plot(bins: Sequence[int], words: HistogramWords, bounds: Sequence[int] | None = None) -> str:
-    """Bars of logarithmic height over bins.
+def histogram_plot(bins: Sequence[int], words: HistogramWords, first: int = 0) -> str:
+    """Bars of logarithmic height over bins for 0, 1, 2 to 3, 4 to 7 and so on.
 
     Args:
         bins: What is counted in each.
         words: What the plot says.
-        bounds: Where bins begin, and where the last one ends; None: they are for 0, 1, 2 to 3, 4 to 7 and so on.
+        first: The first bin that is drawn.
     """
     decades = max(1, math.ceil(math.log10(max(*bins, 1) * 1.05)))
-    step = (FRAME.right - FRAME.left) / max(len(bins), MIN_BINS)
+    step = (FRAME.right - FRAME.left) / max(len(bins) - first, MIN_BINS)
     marks = [_count_axis(decades, words.counted + "s")]
     # Labels are a power of two apart; every second or fourth where they would run into each other.
-    room = 30 if bounds is None else _text_width(f"{bounds[-1]:,}") + 2
-    skip = 1 << max(0, math.ceil(math.log2(room / step)))
-    for i, count in enumerate(bins):
-        left = FRAME.left + i * step
-        label = bin_text(i) if bounds is None else span_text(bounds[i], bounds[i + 1])
+    skip = 1 << max(0, math.ceil(math.log2(30 / step)))
+    for i, count in enumerate(bins[first:], first):
+        left = FRAME.left + (i - first) * step
+        label = bin_text(i)
         if count:
             # A bin of one has a height of its own, though the logarithm of one is nothing.
             height = (FRAME.bottom - FRAME.top) * (math.log10(count) + 0.15) / (decades + 0.15)
-            css = "bar empty" if i == 0 and bounds is None else "bar"
+            css = "bar empty" if i == 0 else "bar"
             title = f"{full_plural_text(count, words.counted)} with {label} {words.per}{'' if label == '1' else 's'}"
             marks.append(_rectangle(css, (left + 1, FRAME.bottom - height, step - 2, height), title))
-        if bounds is not None:
-            if i % skip == 0:
-                marks.append(_text("tick middle", left + step / 2, FRAME.bottom + 14, f"{bounds[i]:,}"))
-        elif i == 0 or (i - 1) % skip == 0:
+        if i == 0 or (i - 1) % skip == 0:
             text = "0" if i == 0 else _power_text(i - 1)
             marks.append(_text("tick middle", left + step / 2, FRAME.bottom + 14, text))
     marks.append(_text("axis middle", (FRAME.left + FRAME.right) / 2, HEIGHT - 6, words.axis))
@@ -196,11 +197,6 @@ def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
 def bin_text(index: int) -> str:
     """The degrees that a bin of a histogram counts: ``0``, ``1``, ``2 to 3``, ``4 to 7``."""
     return str(index) if index < 2 else f"{1 << (index - 1):,} to {(1 << index) - 1:,}"
-
-
-def span_text(start: int, end: int) -> str:
-    """The numbers from ``start`` to before ``end``."""
-    return f"{start:,}" if end == start + 1 else f"{start:,} to {end - 1:,}"
 
 
 def _count_axis(decades: int, counted: str) -> str:
@@ -355,6 +351,38 @@ def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -
     )
 
 
+def bins_figure(
+    title: str, plot: str, caption: str, headers: Sequence[str], bins: Sequence[int], first: int = 0
+) -> str:
+    """A histogram with its name, its caption, and its bins from ``first`` on as a table."""
+    rows = [(bin_text(i), f"{count:,}") for i, count in enumerate(bins[first:], first)]
+    return (
+        f"<figure><h3>{escape(title)}</h3>{plot}<figcaption>{escape(caption)}</figcaption>"
+        f"<details><summary>as a table</summary>{table('', headers, rows)}</details></figure>"
+    )
+
+
+def check_page_path(html: Path | None) -> None:
+    """Refuse a path that no page can be written to, before anything is read.
+
+    Raises:
+        FormatError: It is a folder, or lies in none.
+    """
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
+
+
+def write_page(output: Output, html: Path, text: str) -> None:
+    """Write a page, and say where it is."""
+    from hopstream.arrays import write_text
+    from hopstream.engine.atomic_folder import errors_named
+
+    with errors_named(html):
+        write_text(html, text)
+    output.text()
+    output.stage("done", "page", str(html), {"html": str(html)})
+
+
 def render_page(census: Census) -> str:
     """The whole page."""
     sections = [_head(census), _types(census), _degrees(census.degrees), _parts(census), _edges_between(census)]
@@ -434,12 +462,8 @@ def _degrees(summaries: Sequence[DegreeSummary]) -> str:
             f"Mean {summary.mean:,.1f}, median {summary.median:,}, 99 % at most {summary.p99:,}, "
             f"highest {summary.largest:,}"
         )
-        bins = [(bin_text(i), f"{count:,}") for i, count in enumerate(summary.histogram)]
-        bins_table = table("", ("edges per node", ">nodes"), bins)
-        figures.append(
-            f"<figure><h3>{escape(title)}</h3>{degree_plot(summary)}<figcaption>{escape(caption)}</figcaption>"
-            f"<details><summary>as a table</summary>{bins_table}</details></figure>"
-        )
+        headers = ("edges per node", ">nodes")
+        figures.append(bins_figure(title, degree_plot(summary), caption, headers, summary.histogram))
     about = "How many nodes have how many edges. Both axes are logarithmic; the grey bar counts nodes without edges."
     return section("Degrees", about, grid(figures))
 
@@ -459,6 +483,8 @@ def _parts(census: Census) -> str:
 
 
 def _load_figure(name: str, load: Sequence[int]) -> str:
+    from hopstream.dataset.balance import max_over_mean
+
     show = bytes_text if name == "bytes" else count_text
     value = sum(load) / len(load)
     mean = f"{value:.2g}" if value < 10 and name != "bytes" else show(round(value))

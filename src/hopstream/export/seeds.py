@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -217,25 +217,38 @@ class SeedTable:
         for path in self.paths:
             if self.kind == "npy":
                 yield from array_batches(open_array(path), str(path), len(self.columns))
-            elif self.kind == "tfrecord":
-                yield from self._examples(path)
             else:
                 yield from self._table(path)
 
     def _table(self, path: Path) -> Iterator[SeedBatch]:
-        is_csv = self.kind == "csv"
-        delimiter = "\t" if ".tsv" in path.name else ","
-        files = TableFiles(
-            root=path.parent, paths=(path,), format="csv" if is_csv else "parquet", delimiter=delimiter
-        )  # fmt: skip
-        there = _csv_header(path, delimiter) if is_csv else _parquet_columns(path)
+        files, there = self._opened(path)
+        if not there and self.kind == "tfrecord":  # no records
+            return
         names = self._chosen(path, there)
         others = self._others(path, there, names)
-        for batch in read_batches(files, [*names, *others]):
-            columns = tuple(_ids_of(batch.columns[name], f"{path}: column {name!r}") for name in names)
-            values = {name: _values_of(batch.columns[name], f"{path}: column {name!r}") for name in others}
-            _refuse_nulls((*columns, *values.values()), (*names, *others), batch.origin.place)
-            yield SeedBatch(columns, batch.origin.place, values)
+        try:
+            for batch in read_batches(files, [*names, *others]):
+                columns = tuple(_ids_of(batch.columns[name], f"{path}: column {name!r}") for name in names)
+                values = {name: _values_of(batch.columns[name], f"{path}: column {name!r}") for name in others}
+                _refuse_nulls((*columns, *values.values()), (*names, *others), batch.origin.place)
+                yield SeedBatch(columns, batch.origin.place, values)
+        except SchemaError as error:  # what TFRecord files hold is said by their first record
+            raise SchemaError(str(error).replace("the schema says", "wanted")) from error
+
+    def _opened(self, path: Path) -> tuple[TableFiles, list[str]]:
+        """A file as a table, and the names of its columns."""
+        files = TableFiles(root=path.parent, paths=(path,), format=cast(Any, self.kind))
+        if self.kind == "csv":
+            delimiter = "\t" if ".tsv" in path.name else ","
+            return replace(files, delimiter=delimiter), _csv_header(path, delimiter)
+        if self.kind == "parquet":
+            return files, _parquet_columns(path)
+        lists = decode_example(next(read_records(path), b""))
+        held = {
+            name: FeatureSchema(dtype=STRING if isinstance(values, RaggedArray) else values.dtype.name)
+            for name, values in sorted(lists.items())
+        }
+        return replace(files, columns=held), list(held)
 
     def _chosen(self, path: Path, there: Sequence[str]) -> list[str]:
         """The column of each end."""
@@ -257,26 +270,6 @@ class SeedTable:
         if missing:
             raise SchemaError(f"{path} has no column {missing[0]!r}; its columns are {list(there)}")
         return list(self.values)
-
-    def _examples(self, path: Path) -> Iterator[SeedBatch]:
-        rows: list[dict[str, Any]] = []
-        first = 0
-        for number, record in enumerate(read_records(path)):
-            lists = decode_example(record)
-            names = self._chosen(path, sorted(lists))
-            others = self._others(path, sorted(lists), names)
-            where = f"{path} record {number}"
-            row = {
-                name: _only_value(lists[name], f"{where}: {name}", is_id=name in names) for name in (*names, *others)
-            }
-            if rows and _kinds(rows[-1]) != _kinds(row):
-                raise SchemaError(f"{where}: {quoted(row)} is of another kind than {quoted(rows[-1])} before")
-            rows.append(row)
-            if len(rows) == BATCH_ROWS:
-                yield _example_batch(path, rows, first, len(self.columns))
-                rows, first = [], number + 1
-        if rows:
-            yield _example_batch(path, rows, first, len(self.columns))
 
 
 def array_batches(given: Any, where: str, num_columns: int = 1) -> Iterator[SeedBatch]:
@@ -401,27 +394,6 @@ def _parquet_rows(path: Path) -> int:
         return int(pq.read_metadata(path).num_rows)
     except pa.ArrowException as error:
         raise FormatError(f"{path} cannot be read as parquet: {error}") from error
-
-
-def _only_value(values: Any, where: str, *, is_id: bool) -> bytes | int | float:
-    is_string = isinstance(values, RaggedArray)
-    if len(values) != 1 or (is_id and not is_string and values.dtype != np.int64):
-        kind = "strings" if is_string else values.dtype
-        wanted = "an id is one string or one integer" if is_id else "a label is one value"
-        raise SchemaError(f"{where} has {len(values)} values ({kind}); {wanted}")
-    return values.values.tobytes() if is_string else values[0].item()  # type: ignore[no-any-return]
-
-
-def _kinds(row: Mapping[str, Any]) -> dict[str, type]:
-    return {name: type(value) for name, value in row.items()}
-
-
-def _example_batch(path: Path, rows: list[dict[str, Any]], first: int, num_ends: int) -> SeedBatch:
-    arrays = {name: pa.array([row[name] for row in rows]) for name in rows[0]}
-    names = list(arrays)
-    columns = tuple(_ids_of(arrays[name], str(path)) for name in names[:num_ends])
-    values = {name: _values_of(arrays[name], f"{path}: {name}") for name in names[num_ends:]}
-    return SeedBatch(columns, lambda row: f"{path} record {first + row}", values)
 
 
 def repeats_of(seeds: IntArray) -> IntArray:

@@ -19,8 +19,6 @@ from hopstream.tfgnn.spec import GraphSpec
 
 MAX_NAMES, MAX_NAME_LENGTH = 10_000, 1_000
 """Names beside the schema's that are kept, and their characters: foreign files may have new ones in every example."""
-MAX_BINS = 16
-"""Bins of ``RangeBins``, at most."""
 _BOUNDS = 1 << np.arange(62, dtype=np.int64)
 
 
@@ -94,40 +92,6 @@ class SizeStatistics:
 
 
 @dataclass(slots=True)
-class RangeBins:
-    """Counts of integers; bins get twice as wide whenever the range needs more than ``MAX_BINS``.
-
-    Attributes:
-        width: How many integers a bin has, a power of two.
-        first: The first bin is of the integers from ``first * width`` on.
-        counts: Of each bin.
-    """
-
-    width: int = 1
-    first: int = 0
-    counts: list[int] = field(default_factory=list)
-
-    def add(self, numbers: IntArray) -> None:
-        """Add numbers."""
-        if not len(numbers):
-            return
-        old = (self.first + np.arange(len(self.counts), dtype=np.int64)) * self.width
-        low, high = min([*old[:1].tolist(), int(numbers.min())]), max([*old[-1:].tolist(), int(numbers.max())])
-        while high // self.width - low // self.width >= MAX_BINS:
-            self.width *= 2
-        self.first = low // self.width
-        num_bins = high // self.width - self.first + 1
-        bins = np.bincount(numbers // self.width - self.first, minlength=num_bins)
-        np.add.at(bins, old // self.width - self.first, np.array(self.counts, np.int64))
-        self.counts = bins.tolist()
-
-    @property
-    def bounds(self) -> list[int]:
-        """Where bins begin, and where the last one ends."""
-        return [(self.first + number) * self.width for number in range(len(self.counts) + 1)]
-
-
-@dataclass(slots=True)
 class FeatureStatistics:
     """The values of one feature.
 
@@ -167,7 +131,6 @@ class ExampleStatistics:
         prefix: What stands before every name.
         num_examples: How many there are.
         example_bytes: Their sizes.
-        byte_bins: The same in bins of one width.
         sets: ``nodes/<set>`` and ``edges/<set>`` to the items per example.
         features: The full name to a feature's values; row lengths, as ``.d1``, are features of their own.
         unknown: Names that the schema does not have.
@@ -178,7 +141,6 @@ class ExampleStatistics:
     prefix: str = ""
     num_examples: int = 0
     example_bytes: SizeStatistics = field(default_factory=SizeStatistics)
-    byte_bins: RangeBins = field(default_factory=RangeBins)
     sets: dict[str, SizeStatistics] = field(default_factory=dict)
     features: dict[str, FeatureStatistics] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -190,9 +152,7 @@ class ExampleStatistics:
         num_examples = len(records)
         known = None if self.spec is None else set(list_names(self.spec, self.prefix))
         lists = {key: of for key, of in lists.items() if (known and key in known) or self._keeps(key, of)}
-        num_bytes = np.fromiter(map(len, records), np.int64, num_examples)
-        self.example_bytes.add(num_bytes)
-        self.byte_bins.add(num_bytes)
+        self.example_bytes.add(np.fromiter(map(len, records), np.int64, num_examples))
         sizes = {name.removesuffix("." + SIZE): _sums(of) for name, of in lists.items() if name.endswith("." + SIZE)}
         none = np.zeros(num_examples, np.int64)
         for name in {*self.sets, *(key.removeprefix(self.prefix) for key in sizes)}:

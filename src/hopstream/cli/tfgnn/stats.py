@@ -1,7 +1,9 @@
-"""Verb ``stats``: shows what exported examples hold, all of them together."""
+"""Verb ``stats``: shows what exported examples hold, as a table or as a page."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,14 +11,106 @@ import typer
 
 from hopstream.cli.inspect import histogram_text
 from hopstream.cli.options import JsonFlag
+from hopstream.cli.page import (
+    HistogramWords,
+    bins_figure,
+    check_page_path,
+    grid,
+    histogram_plot,
+    page_of,
+    section,
+    table,
+    tiles,
+    write_page,
+)
 from hopstream.cli.progress import Clock, Facts, Output
-from hopstream.cli.tfgnn.figures import FEATURE_HEADERS, feature_row, number_text, numbers_text
 from hopstream.cli.tfgnn.files import FilesArgument, PrefixOption, SchemaOption, blocks_of, paths_of, read_spec
-from hopstream.cli.units import bytes_text, plural_text
+from hopstream.cli.units import bytes_text, count_text, plural_text
 from hopstream.errors import FormatError
 
 if TYPE_CHECKING:
-    from hopstream.tfgnn.statistics import ExampleStatistics
+    from hopstream.tfgnn.statistics import ExampleStatistics, FeatureStatistics, Numbers, SizeStatistics
+
+
+FEATURE_HEADERS = (
+    "feature", "kind", ">examples", ">missing", ">values", ">per example", ">min", ">mean", ">max", ">NaN", ">infinite",
+)  # fmt: skip
+
+
+def feature_row(name: str, of: FeatureStatistics, num_missing: int) -> tuple[str, ...]:
+    """A feature's line under ``FEATURE_HEADERS``."""
+    mean_length = numbers_text(of.lengths, number_text)[1]
+    counts = (of.num_examples, num_missing, of.values.count)
+    odd = (of.values.num_nan, of.values.num_infinite)
+    values = numbers_text(of.values, number_text)
+    return name, of.kind, *map(count_text, counts), mean_length, *values, *map(count_text, odd)
+
+
+def number_text(number: float) -> str:
+    """A number in at most five digits, or all of its digits where it is whole and small."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e9 else f"{number:.5g}"
+
+
+def numbers_text(numbers: Numbers, show: Callable[[float], str]) -> tuple[str, str, str]:
+    """The least, the mean and the highest; dashes where there are none."""
+    if numbers.mean is None:
+        return ("-", "-", "-")
+    return show(numbers.least), show(numbers.mean), show(numbers.most)
+
+
+def render_page(name: str, statistics: ExampleStatistics) -> str:
+    """The whole page."""
+    size = statistics.example_bytes.numbers
+    numbers = [("examples", count_text(statistics.num_examples)), ("sets", count_text(len(statistics.sets)))]
+    if size.mean is not None:
+        numbers += [("mean example", bytes_text(round(size.mean))), ("largest", bytes_text(round(size.most)))]
+    head = f"<header><h1>{escape(name)}</h1>{tiles(numbers)}</header>"
+    figures = [_bytes_figure(statistics.example_bytes)] if size.count else []
+    figures += [
+        _figure(of, "node" if of.startswith("nodes/") else "edge", sizes)
+        for of, sizes in sorted(statistics.sets.items(), reverse=True)
+    ]
+    about = "How many examples have how many items of a set. Both axes are logarithmic, and grey counts empty sets."
+    rows = [feature_row(of, values, statistics.num_missing(of)) for of, values in sorted(statistics.features.items())]
+    remarks = "".join(
+        f'<p class="faint">{escape(what)}: {escape(", ".join(names))}</p>'
+        for what, names in (
+            ("not in the schema", sorted(statistics.unknown)),
+            ("in no example", statistics.never_seen()),
+        )
+        if names
+    )
+    if statistics.num_left_out:
+        remarks += f'<p class="faint">{escape(statistics.left_out_text())}</p>'
+    features = table("Features", FEATURE_HEADERS, rows) if rows else ""
+    about_features = "Of strings, min, mean and max are sizes in bytes."
+    return page_of(
+        name, [head, remarks, section("Sizes", about, grid(figures)), section("Features", about_features, features)]
+    )
+
+
+def _figure(name: str, noun: str, sizes: SizeStatistics) -> str:
+    numbers = sizes.numbers
+    caption = "no example"
+    if numbers.mean is not None:
+        caption = (
+            f"{number_text(numbers.least)} to {number_text(numbers.most)}, {number_text(numbers.mean)} on average; "
+            f"{sizes.histogram[0]:,} of {numbers.count:,} examples have none"
+        )
+    axis = f"{noun}s per example: none, then from 1, 2, 4 … on"
+    plot = histogram_plot(sizes.histogram, HistogramWords(name, "example", noun, axis, caption))
+    return bins_figure(name, plot, caption, (f"{noun}s", ">examples"), sizes.histogram)
+
+
+def _bytes_figure(sizes: SizeStatistics) -> str:
+    """Over the range that was seen."""
+    name, numbers = "bytes of an example", sizes.numbers
+    first = next(number for number, count in enumerate(sizes.histogram) if count)
+    mean = number_text(numbers.mean or 0)
+    caption = f"{number_text(numbers.least)} to {number_text(numbers.most)}, {mean} on average"
+    words = HistogramWords(name, "example", "byte", "bytes per example, from … on", caption)
+    plot = histogram_plot(sizes.histogram, words, first)
+    return bins_figure(name, plot, caption, ("bytes", ">examples"), sizes.histogram, first)
 
 
 def run(
@@ -31,8 +125,7 @@ def run(
     from hopstream.tfgnn.statistics import ExampleStatistics
 
     output, clock = Output(is_json=json), Clock()
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
+    check_page_path(html)
     paths = paths_of(files)
     statistics = ExampleStatistics(None if schema is None else read_spec(schema)[1], prefix)
     for block in blocks_of(paths):
@@ -45,14 +138,7 @@ def run(
     _write_sets(output, statistics)
     _write_features(output, statistics)
     if html is not None:
-        from hopstream.arrays import write_text
-        from hopstream.cli.tfgnn.page import render_page
-        from hopstream.engine.atomic_folder import errors_named
-
-        with errors_named(html):
-            write_text(html, render_page(", ".join(files), statistics))
-        output.text()
-        output.stage("done", "page", str(html), {"html": str(html)})
+        write_page(output, html, render_page(", ".join(files), statistics))
 
 
 def _write_head(output: Output, statistics: ExampleStatistics, paths: list[Path], clock: Clock) -> None:
