@@ -65,18 +65,20 @@ def test_strings_are_written(run_command, tables: Path, tmp_path: Path):
     assert read_graph(tmp_path / "c").fingerprint() == wanted.fingerprint()
 
 
-@pytest.mark.parametrize("verb", [("chunk",), ("partition", "--parts", "2", "--memory", "1G"), ("ingest",)])
+BOUNDED = ("partition", "--parts", "2", "--memory", "1G")
+
+
 @pytest.mark.parametrize(
-    ("flags", "kind"),
+    ("verb", "flags", "kind"),
     [
-        (("--raw-ids",), "edge lists"),
-        (("--columns", "a,b"), "edge lists"),
-        (("--edge-delimiter", ","), "edge lists"),
-        (("--header", "yes"), "edge lists"),
-        (("--nodes", "9"), "edge lists"),
-        (("--split", "time"), "folders of OGB's"),
-        (("--inverse-edges", "no"), "folders of OGB's"),
-        (("--ignore", "all"), ".npz files"),
+        (("chunk",), ("--raw-ids",), "edge lists"),
+        (BOUNDED, ("--columns", "a,b"), "edge lists"),
+        (("ingest",), ("--edge-delimiter", ","), "edge lists"),
+        (("chunk",), ("--header", "yes"), "edge lists"),
+        (BOUNDED, ("--nodes", "9"), "edge lists"),
+        (("ingest",), ("--split", "time"), "folders of OGB's"),
+        (("chunk",), ("--inverse-edges", "no"), "folders of OGB's"),
+        (BOUNDED, ("--ignore", "all"), ".npz files"),
     ],
 )
 def test_flags_for_what_is_no_table(run_command, tables: Path, tmp_path: Path, verb, flags, kind):

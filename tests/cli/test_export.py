@@ -74,8 +74,6 @@ def test_the_sampler_on_beam(run_command: RunCommand, world: Path):
     [
         (("--shards", 3), "error: --out is "),
         (("--seeds", "seeds.xls"), "error: --seeds are 'seeds.xls'; give a name that ends in one of .csv"),
-        (("--compression", "zip"), "error: --compression is 'zip'; it must be one of none, gzip"),
-        (("--threads", 0), "error: --threads is 0; it must be an integer from 1 to 256"),
         (("--leave-out", "paper.x"), "error: --leave-out names 'paper.x'; the graph has ["),
         (("--split", "test"), "error: node type 'author' has no split 'test'"),
     ],

@@ -77,30 +77,29 @@ def test_overwrite(run_command, npz: Path, tmp_path: Path):
     assert run_command("ingest", npz, "--out", tmp_path / "d", "--overwrite").status == 0
 
 
-def bad_sources(folder: Path) -> dict[str, tuple[Path, str]]:
+def bad_sources(folder: Path) -> list[tuple[Path, str]]:
     """Paths that make no graph, and what is said of each."""
     (folder / "empty").mkdir()
     (folder / "broken.npz").write_bytes(b"PK\x03\x04 this is no archive")
     (folder / "broken.json").write_text("{")
     (folder / "list.json").write_text("[]")
     (folder / "graph.dat").write_text("0 1\n")
-    return {
-        "missing": (folder / "nothing.npz", "nothing.npz is missing; give"),
-        "empty folder": (folder / "empty", "has no metadata.json"),
-        "npz": (folder / "broken.npz", "broken.npz cannot be read as .npz"),
-        "json": (folder / "broken.json", "broken.json cannot be read as JSON"),
-        "list": (folder / "list.json", "list.json is list; wanted a JSON object"),
-        "suffix": (folder / "graph.dat", "graph.dat is not read"),
-    }
+    return [
+        (folder / "nothing.npz", "nothing.npz is missing; give"),
+        (folder / "empty", "has no metadata.json"),
+        (folder / "broken.npz", "broken.npz cannot be read as .npz"),
+        (folder / "broken.json", "broken.json cannot be read as JSON"),
+        (folder / "list.json", "list.json is list; wanted a JSON object"),
+        (folder / "graph.dat", "graph.dat is not read"),
+    ]
 
 
-@pytest.mark.parametrize("case", ["missing", "empty folder", "npz", "json", "list", "suffix"])
 @pytest.mark.parametrize("verb", ["ingest", "partition"])
-def test_bad_sources(run_command, tmp_path: Path, verb: str, case: str):
-    source, message = bad_sources(tmp_path)[case]
-    result = run_command(verb, source, "--out", tmp_path / "d")
-    assert result.status == 2 and result.out == "" and message in result.err, result.err
-    assert not (tmp_path / "d").exists()
+def test_bad_sources(run_command, tmp_path: Path, verb: str):
+    for source, message in bad_sources(tmp_path):
+        result = run_command(verb, source, "--out", tmp_path / "d")
+        assert result.status == 2 and result.out == "" and message in result.err, result.err
+        assert not (tmp_path / "d").exists()
 
 
 def test_a_dangling_edge_is_named(run_command, tables: Path, tmp_path: Path):

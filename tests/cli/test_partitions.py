@@ -71,6 +71,10 @@ def test_ingest_keeps_the_parts(run_command, owners: dict[str, np.ndarray], sour
     assert read_dataset(tmp_path / "ours").fingerprint() == again
 
 
+FEWER = pytest.mark.parametrize("source", ["pyg file", "dgl folder"], indirect=True)
+
+
+@FEWER
 def test_they_are_the_graph_that_was_cut(run_command, graph: Graph, source: Path, tmp_path: Path):
     assert run_command("ingest", source, "--out", tmp_path / "ours").status == 0
     ours = read_dataset(tmp_path / "ours")
@@ -82,6 +86,7 @@ def test_they_are_the_graph_that_was_cut(run_command, graph: Graph, source: Path
             np.testing.assert_array_equal(ours.nodes[node_type].features[name], column)
 
 
+@FEWER
 def test_they_can_be_cut_anew(run_command, source: Path, tmp_path: Path):
     result = run_command("partition", source, "--parts", "2", "--method", "hash", "--out", tmp_path / "two")
     assert result.status == 0, result.err
@@ -90,24 +95,28 @@ def test_they_can_be_cut_anew(run_command, source: Path, tmp_path: Path):
     assert run_command("assign", source, "--parts", "2", "--method", "hash", "--out", tmp_path / "owners").status == 0
 
 
+@FEWER
 def test_what_is_read_piece_by_piece_is_not_this(run_command, source: Path, tmp_path: Path):
     result = run_command("partition", source, "--parts", "2", "--memory", "1G", "--out", tmp_path / "two")
     assert result.status == 2
     assert "is neither tables nor a chunked graph, which alone are read piece by piece" in result.err
 
 
-@pytest.mark.parametrize("flags", [("--on-dangling", "drop"), ("--on-duplicate", "drop"), ("--no-keep-raw-ids",)])
-def test_what_tables_alone_have_is_refused(run_command, source: Path, tmp_path: Path, flags: tuple[str, ...]):
-    result = run_command("ingest", source, "--out", tmp_path / "ours", *flags)
-    assert result.status == 2
-    assert result.err == f"error: {flags[0]} is for tables, and {source} is none; leave it out\n"
+@FEWER
+def test_what_tables_alone_have_is_refused(run_command, source: Path, tmp_path: Path):
+    for flags in (("--on-dangling", "drop"), ("--on-duplicate", "drop"), ("--no-keep-raw-ids",)):
+        result = run_command("ingest", source, "--out", tmp_path / "ours", *flags)
+        assert result.status == 2
+        assert result.err == f"error: {flags[0]} is for tables, and {source} is none; leave it out\n"
 
 
+@FEWER
 def test_nothing_is_written_into_them(run_command, source: Path, tmp_path: Path):
     result = run_command("ingest", source, "--out", tmp_path / "theirs" / "ours")
     assert result.status == 2 and "which lies in" in result.err
 
 
+@FEWER
 def test_read_graph_says_who_reads_them(source: Path, tmp_path: Path):
     door = "pyg" if (tmp_path / "theirs" / "META.json").exists() else "dgl.distributed"
     with pytest.raises(FormatError, match=rf"hopstream\.compat\.{door}\.read_partitions reads"):
@@ -124,6 +133,7 @@ def _cut_json(folder: Path) -> None:
         path.write_text(path.read_text()[:-20])
 
 
+@FEWER
 @pytest.mark.parametrize("spoil", [_drop_graph, _cut_json])
 def test_damage_is_named(run_command, source: Path, tmp_path: Path, spoil: Callable[[Path], None]):
     spoil(tmp_path / "theirs")

@@ -249,22 +249,6 @@ def test_folders_and_prefixes_of_shards_are_explained(run_command, schema, tmp_p
     assert "is a folder; name files" in run_command("tfgnn", "print", tmp_path).err
 
 
-def test_validate_lists_damaged_parquet(run_command, schema, tmp_path):
-    path = tmp_path / "e.parquet"
-    rows = [{"nodes/paper.#size": [2], "nodes/paper.x": [1.0, 2.0], "nodes/paper.name": ["a", "b"]}]
-    pq.write_table(pa.Table.from_pylist(rows), path, write_page_checksum=True)
-    whole = path.read_bytes()
-    chunk = pq.read_metadata(path).row_group(0).column(0)
-    hurt = bytearray(whole)
-    hurt[chunk.data_page_offset + 20] ^= 1
-    for data in (bytes(hurt), whole[:-9], whole[:200] + whole[-40:]):
-        path.write_bytes(data)
-        result = run_command("tfgnn", "validate", schema, "--examples", path)
-        (line,) = [line for line in result.out.splitlines() if line.startswith("wrong")]
-        assert result.status == 1 and f"{path} cannot be read as Parquet" in line
-        assert run_command("tfgnn", "stats", path).status == 2
-
-
 def test_the_group_has_help(run_command):
     result = run_command("tfgnn", "--help")
     assert result.status == 0

@@ -68,13 +68,6 @@ def test_a_server_that_is_starting_lives_and_is_not_ready(parts: Path):
             assert page(location, "/metrics")[0] == 200
 
 
-def test_nothing_is_answered_unless_asked_for(processes, parts: Path):
-    server = processes.start("serve", parts, "--json")
-    assert processes.wait_for_fact(server, "stage", "ready")["metrics"] is None
-    os.kill(server.process.pid, signal.SIGTERM)
-    assert processes.wait_for_end(server).status == 0
-
-
 def test_a_port_in_use_is_not_the_users_fault(run_command, parts: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

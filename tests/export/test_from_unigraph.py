@@ -201,19 +201,6 @@ def test_a_kill_while_it_is_prepared_or_exported_goes_on(shop: Path, monkeypatch
     assert left_beside(shop.parent / "got") == []
 
 
-@pytest.mark.slow
-def test_the_verb_writes_what_the_function_does(shop: Path, capsys: pytest.CaptureFixture[str]):
-    exported(shop, shop, "wanted", readout=True, labels=["age"])
-    words = [
-        "tfgnn-sample", "--graph_schema", shop, "--sampling_spec", shop.parent / "spec.pbtxt", "--output_samples",
-        f"{shop.parent}/got/x@4", "--workers", 0, "--seed_ids", "--rng_seed", 3, "--memory", "1GiB", "--readout",
-        "--labels", "age",
-    ]  # fmt: skip
-    assert main([str(word) for word in words]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "plan    export   60 seeds in 4 shards of tfrecord"
-    assert digests(shop.parent / "got") == digests(shop.parent / "wanted")
-
-
 def test_edges_between_nodes_are_of_every_edge_set(tmp_path: Path):
     """TF-GNN's example testdata/node_vs_edge: a leads to b and c, and b to c by a set that no op follows."""
     ends = {"one_to_two": ("one", "two", "a,b\na,c\n"), "two_to_two": ("two", "two", "b,c\nb,d\n")}

@@ -18,7 +18,7 @@ from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.preparation.write import write_parts
 from hopstream.sample.plan import SeedNodes
 from hopstream.store.local import LocalStore
-from hopstream.tfgnn.graph_schema import graph_schema_of, message_text, parse_schema
+from hopstream.tfgnn.graph_schema import message_text, parse_schema
 from hopstream.tfgnn.graph_tensor import decode_graph, encode_graphs
 from hopstream.tfgnn.sampling_spec import parse_spec, read_spec
 from hopstream.tfgnn.spec import GraphSpec
@@ -90,13 +90,6 @@ def mag(tmp_path_factory):
     write_parts(graph, folder, num_parts=3, method="random", direction="out")
     with LocalStore(open_dataset(folder)) as store:
         yield graph, store
-
-
-def test_mag_has_the_schema_of_the_guide(mag):
-    graph, _ = mag
-    wanted = graph_schema_of(parse_schema(MAG_SCHEMA))
-    assert dict(graph.schema.nodes) == dict(wanted.nodes)
-    assert dict(graph.schema.edges) == dict(wanted.edges)
 
 
 @needs_data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,6 @@ from hopstream.export.samples import SeedSampling, trees_of
 from hopstream.export.seeds import repeats_of
 from hopstream.export.settings import ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
-from hopstream.ingest.example_tables import ExampleTables
 from hopstream.store import open_store
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.graph_schema import read_schema
@@ -36,9 +36,14 @@ from tests.killing import left_beside
 RNG_SEED = 7
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("made"))
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Path:
-    return write_world(tmp_path)
+def world(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "world"))
 
 
 def exported(world: Path, name: str = "out", **options):
@@ -90,14 +95,13 @@ def test_every_seed_has_its_record_in_order(world: Path, subgraph_type: str):
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_workers": 2}, {"num_threads": 3}, {"num_shards": 7}, {"num_shards": 1, "num_threads": 2}],
+    [{"num_shards": 7}, {"num_shards": 1, "num_threads": 3}],
 )
 def test_who_writes_does_not_matter(world: Path, options):
     assert records_of(exported(world, "other", **options)) == records_of(exported(world))
 
 
-@pytest.mark.parametrize("file_format", ["tfrecord", "parquet"])
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("file_format", "compression"), [("tfrecord", "gzip"), ("parquet", "none")])
 def test_files_are_the_same_bytes(world: Path, monkeypatch, file_format: str, compression: str):
     """Also where the dataset is cut otherwise, and where threads make blocks ahead."""
     monkeypatch.setattr(export_folder, "BLOCK_BYTES", 1 << 14)
@@ -115,11 +119,6 @@ def test_node_sets_of_which_no_ids_are_written_are_said(world: Path, caplog: pyt
     assert caplog.messages == []
     exported(world)
     assert caplog.messages == ["node_ids: no #id is written of paper: the graph has no such feature of theirs"]
-
-
-def test_rng_seeds_differ(world: Path):
-    same, other = exported(world, "same"), exported(world, "other", rng_seed=RNG_SEED + 1)
-    assert records_of(same) != records_of(other)
 
 
 def test_one_seed_many_times_has_draws_and_names_of_its_own(world: Path):
@@ -166,19 +165,6 @@ def test_parquet_has_the_lists_of_the_messages(world: Path):
         for name, values in lists.items():
             got = [value.decode() if isinstance(value, bytes) else value for value in row[name]]
             assert got == values.tolist(), name
-
-
-def test_parquet_has_checksums(world: Path):
-    path = exported(world, "table", file_format="parquet").paths[0]
-    footer = pq.read_metadata(path)
-    chunk = footer.row_group(0).column(0)
-    hurt = bytearray(path.read_bytes())
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    hurt[begin + chunk.total_compressed_size - 1] ^= 1  # the end of its last page
-    path.write_bytes(hurt)
-    tables = ExampleTables([path], None)
-    with pytest.raises(FormatError, match=rf"{path.name} cannot be read as Parquet.*CRC"):
-        tables.read(np.arange(footer.num_rows))
 
 
 def test_schema_says_what_is_written(world: Path):
@@ -250,8 +236,6 @@ def test_an_unknown_seed_leaves_what_was_there(world: Path):
         ({"seeds": "seeds.xls"}, SettingsError, r"give a name that ends in one of \.csv"),
         ({"seeds": "seeds.csv"}, FormatError, "is not there"),
         ({"num_shards": 0}, SettingsError, "num_shards is 0; it must be an integer from 1 to 100000"),
-        ({"rng_seed": -1}, SettingsError, "rng_seed is -1"),
-        ({"file_format": "csv"}, SettingsError, "file_format is 'csv'; it must be one of tfrecord, parquet"),
     ],
 )
 def test_what_is_refused(world: Path, options, error, message: str):

@@ -46,7 +46,7 @@ def batches(draw):
     return kinds, [{name: draw(lists[kind]) for name, kind in kinds.items()} for _ in range(num_messages)]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(batch=batches())
 def test_messages_are_those_of_protobuf_and_come_back(batch):
     kinds, messages = batch

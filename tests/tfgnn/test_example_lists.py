@@ -65,7 +65,7 @@ messages = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(messages)
 def test_lists_are_those_of_each_message(of):
     records = [example(**lists) for lists in of]
@@ -102,7 +102,7 @@ def test_unusual_messages_are_left_to_protobuf():
         assert decode_examples([usual, record, usual])["a"].values.tolist() == [5, 7, 9, 5]
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.binary(max_size=60))
 def test_any_bytes_are_read_as_protobuf_reads_them(data):
     try:
@@ -161,7 +161,7 @@ def shuffled(names, seed):
     return head + bytes([size]) + b"".join(pieces)
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(names=st.sets(st.text("abä", max_size=4), max_size=30), wanted=st.sets(st.text("abä", max_size=4), max_size=9))
 def test_names_in_any_order_are_found(names, wanted):
     record = shuffled(sorted(names), 0)

@@ -13,7 +13,7 @@ from hopstream.errors import FormatError, SchemaError
 from hopstream.schema import FeatureSchema, GraphSchema
 from hopstream.tfgnn.graph_schema import (
     check_schema,
-    graph_schema_of,
+    columns_of,
     message_text,
     parse_schema,
     read_schema,
@@ -148,18 +148,17 @@ def test_our_schema_becomes_theirs_and_comes_back():
     check_schema(message)
     assert sorted(message.edge_sets) == ["a__is__a", "b__is__a", "to"]
     assert parse_schema(message_text(message)) == message
-    back = graph_schema_of(message)
-    assert back.nodes == ours.nodes
-    assert back.edges[("a", "to", "b")] == ours.edges[("a", "to", "b")]
-    assert set(back.edges) == {("a", "to", "b"), ("a", "a__is__a", "a"), ("b", "b__is__a", "a")}
+    assert {name: columns_of(of.features, name) for name, of in message.node_sets.items()} == ours.nodes
+    assert columns_of(message.edge_sets["to"].features, "to") == ours.edges[("a", "to", "b")]
     with pytest.raises(SchemaError, match=r"a.c is complex64"):
         schema_message(GraphSchema(nodes={"a": {"c": FeatureSchema(dtype="complex64")}}, edges={}))
 
 
 def test_features_that_no_column_holds_are_named():
     words = "dtype: DT_FLOAT shape { dim { size: 2 } dim { size: -1 } }"
-    with pytest.raises(SchemaError, match=r"node set 'a': feature 'f' is float32\[2, None\]; a column holds"):
-        graph_schema_of(parse_schema(f'node_sets {{ key: "a" value {{ {feature(words)} }} }}'))
+    nodes = parse_schema(f'node_sets {{ key: "a" value {{ {feature(words)} }} }}').node_sets["a"]
+    with pytest.raises(SchemaError, match=r"a: feature 'f' is float32\[2, None\]; a column holds"):
+        columns_of(nodes.features, "a")
 
 
 def test_what_is_seldom_meant_is_remarked():
@@ -216,5 +215,5 @@ def test_schemas_of_others_are_accepted():
     assert len(paths) == 8
     for path in paths:
         check_schema(read_schema(path), str(path))
-    mag = graph_schema_of(read_schema(DATA / "mag/graph_schema.pbtxt"))
-    assert ("paper", "cites", "paper") in mag.edges and mag.nodes["paper"]["feat"].shape == (128,)
+    papers = read_schema(DATA / "mag/graph_schema.pbtxt").node_sets["paper"]
+    assert columns_of(papers.features, "paper")["feat"].shape == (128,)

@@ -6,14 +6,12 @@ import pytest
 
 from hopstream.errors import FormatError
 from hopstream.tfgnn import list_reader
-from hopstream.tfgnn.graph_schema import parse_schema, read_schema
+from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import concatenate_graphs, decode_graph, decode_graphs, encode_graphs
 from hopstream.tfgnn.messages import EXAMPLE, message_class
 from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.spec import GraphSpec
-from hopstream.tfgnn.tfrecord import read_records
-from tests.tfgnn.goldens import each_golden, golden_path
 from tests.tfgnn.schemas import EVERYTHING, same_graphs
 
 Example = message_class(EXAMPLE)
@@ -26,21 +24,6 @@ def example(**lists):
         kind = {bytes: "bytes_list", float: "float_list"}.get(type(first), "int64_list")
         getattr(message.features.feature[name], kind).value.extend(values)
     return message.SerializeToString()
-
-
-@each_golden
-def test_golden_files(stem):
-    spec = GraphSpec.of_schema(read_schema(golden_path(stem, "schema.pbtxt")))
-    records = list(read_records(golden_path(stem, "tfrecord")))
-    for num_components in (1, None):
-        try:
-            alone = [decode_graph(record, spec, num_components=num_components) for record in records]
-        except FormatError:
-            with pytest.raises(FormatError):
-                decode_graphs(records, spec, num_components=num_components)
-            continue
-        together = decode_graphs(records, spec, num_components=num_components)
-        same_graphs(together, concatenate_graphs(alone))
 
 
 def test_random_graphs_of_every_kind_of_feature():

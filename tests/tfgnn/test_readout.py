@@ -11,11 +11,8 @@ from hopstream.tfgnn.graph_tensor import (
     GraphPieces,
     NodePieces,
     concatenate_graphs,
-    decode_graph,
-    encode_graphs,
 )
 from hopstream.tfgnn.readout import add_readout, add_readout_from_first_node, check_readout, structured_readout
-from hopstream.tfgnn.spec import EdgeSetSpec, FieldSpec, GraphSpec, NodeSetSpec
 from hopstream.tfgnn.values import FeatureValues
 
 
@@ -59,26 +56,6 @@ def test_predictions_are_read_from_several_node_sets_in_their_order():
         {"under": 2, "_readout": 2}, {"_readout/seed": edges([(1, 0), (0, 1)], "under")}, {"under": ["a", "b"]}
     )
     assert structured_readout(text, "seed", "h").tolist() == [b"b", b"a"]
-
-
-def test_links_have_a_source_and_targets_of_two_node_sets_and_come_back_from_a_message():
-    one = graph(
-        {"users": 4, "items": 3, "_readout": 3},
-        {
-            "_readout/source": edges([(0, 0), (1, 1), (3, 2)], "users"),
-            "_readout/target/1": edges([(2, 0), (1, 2)], "users"), "_readout/target/2": edges([(1, 1)], "items"),
-        },
-        {"users": np.arange(4), "items": np.arange(10, 13)},
-    )  # fmt: skip
-    number = FieldSpec(dtype="int64")
-    spec = GraphSpec(
-        node_sets={n: NodeSetSpec(features={"h": number} if n != "_readout" else {}) for n in one.node_sets},
-        edge_sets={n: EdgeSetSpec(source=e.source_set, target=e.target_set) for n, e in one.edge_sets.items()},
-    )
-    for read in (one, decode_graph(encode_graphs(one)[0], spec)):
-        check_readout(read)
-        assert structured_readout(read, "source", "h").tolist() == [0, 1, 3]
-        assert structured_readout(read, "target", "h").tolist() == [2, 11, 1]
 
 
 def test_edges_are_read_out_through_their_shadow():

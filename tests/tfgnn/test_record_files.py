@@ -14,7 +14,7 @@ from hopstream.tfgnn.tfrecord import RecordWriter
 SIZES = [5, 0, 17, 1, 30]
 
 
-@pytest.fixture(params=["plain", "gzip", "both"])
+@pytest.fixture(params=["plain", "both"])
 def files(request, tmp_path):
     paths, number = [], 0
     for file, size in enumerate(SIZES):
@@ -31,7 +31,7 @@ def wanted(numbers):
     return [f"record {number}".encode() * (number % 3) for number in numbers]
 
 
-@pytest.mark.parametrize("stretch", [1, 4, 100])
+@pytest.mark.parametrize("stretch", [1, 4])
 def test_records_in_any_order(files, rng, stretch):
     found = RecordFiles(files, stretch=stretch)
     assert found.sizes == tuple(SIZES) and len(found) == sum(SIZES)

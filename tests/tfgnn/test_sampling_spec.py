@@ -66,7 +66,7 @@ def test_each_rule_has_its_error(text, match):
         check_spec(parse_spec(text), parse_schema(SCHEMA))
 
 
-LONG = "x" * 2_000_000
+LONG = "x" * 200_000
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ LONG = "x" * 2_000_000
     ],
 )
 def test_long_names_are_cut(text: str):
-    with pytest.raises(SchemaError, match=r"x'… \(2,000,000 characters\)") as caught:
+    with pytest.raises(SchemaError, match=r"x'… \(200,000 characters\)") as caught:
         check_spec(parse_spec(text), parse_schema(SCHEMA))
     assert len(str(caught.value)) < 5000
 

@@ -53,8 +53,7 @@ def test_records_come_back(tmp_path, is_compressed):
     assert again.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("is_compressed", [False, True])
-@pytest.mark.parametrize("block_bytes", [1, 50, 1000, None])
+@pytest.mark.parametrize(("block_bytes", "is_compressed"), [(1, False), (50, True), (1000, False), (None, True)])
 def test_blocks_hold_every_record_once(tmp_path, block_bytes, is_compressed):
     records = [bytes(size % 251 for size in range(number)) for number in range(40)] + [b"", bytes(5000)]
     path = write(tmp_path / "x", records, is_compressed=is_compressed)
@@ -106,7 +105,7 @@ def test_framed_records_are_the_same_bytes(tmp_path, monkeypatch, small_bytes):
     assert (tmp_path / "x").read_bytes() == write(tmp_path / "y").read_bytes()
 
 
-@pytest.mark.parametrize("large_bytes", [0, 3, 1 << 20])
+@pytest.mark.parametrize("large_bytes", [0, 3])
 def test_every_cut_and_every_flipped_byte_is_found(tmp_path, monkeypatch, large_bytes):
     monkeypatch.setattr(tfrecord, "LARGE_BYTES", large_bytes)
     raw = write(tmp_path / "x", [b"one", b"", b"three"]).read_bytes()

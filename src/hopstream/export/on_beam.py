@@ -244,22 +244,22 @@ class _Opened:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users: dict[tuple[Any, ...], int] = {}
-        self._held: dict[tuple[Any, ...], tuple[Store, Sequence[RawIndex]]] = {}
+        self.held: dict[tuple[Any, ...], tuple[Store, Sequence[RawIndex]]] = {}
 
     def take(self, place: _Place) -> tuple[Store, Sequence[RawIndex]]:
         """Open a place, or use one that is open; each take wants a ``give_back``."""
         name = _name_of(place)
         with self._lock:
-            if name not in self._held:
+            if name not in self.held:
                 store = open_store(place.source)
                 try:
                     ends = place.sampling.ends_of(place.sampling.plan_over(store.schema))
-                    self._held[name] = store, RawIndex.of_ends(store, ends)
+                    self.held[name] = store, RawIndex.of_ends(store, ends)
                 except BaseException:
                     store.close()
                     raise
             self._users[name] = self._users.get(name, 0) + 1
-            return self._held[name]
+            return self.held[name]
 
     def give_back(self, place: _Place) -> None:
         """Close a place that nobody uses any more."""
@@ -269,13 +269,8 @@ class _Opened:
             if self._users[name]:
                 return
             del self._users[name]
-            store, _ = self._held.pop(name)
+            store, _ = self.held.pop(name)
         store.close()
-
-    def num_open(self) -> int:
-        """How many places are open."""
-        with self._lock:
-            return len(self._held)
 
 
 def _name_of(place: _Place) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Reads, checks and writes a TF-GNN ``GraphSchema``, and turns it into Hopstream's schema and back."""
+"""Reads, checks and writes a TF-GNN ``GraphSchema``, and makes one of Hopstream's schema."""
 
 from __future__ import annotations
 
@@ -219,28 +219,6 @@ def _context_problems(where: str, names: Any, schema: Any) -> Iterator[str]:
     for name in names:
         if name not in schema.context.features:
             yield f"{where} names context feature {name!r}, which is not there"
-
-
-def graph_schema_of(schema: Any) -> GraphSchema:
-    """Our schema of a full graph that a ``GraphSchema`` message describes.
-
-    An edge set becomes the edge type of its source, its name and its target; auxiliary sets, such as ``_readout``, are
-    no part of a full graph.
-
-    Raises:
-        SchemaError: The schema contradicts itself, or a feature has a shape that no column has: strings in lists, or a
-            size that varies in another dimension than the first.
-    """
-    check_schema(schema)
-    node_sets = {name: of for name, of in sorted(schema.node_sets.items()) if not AUXILIARY.match(name)}
-    edge_sets = {name: of for name, of in sorted(schema.edge_sets.items()) if not AUXILIARY.match(name)}
-    return GraphSchema(
-        nodes={name: columns_of(nodes.features, f"node set {name!r}") for name, nodes in node_sets.items()},
-        edges={
-            (edges.source, name, edges.target): columns_of(edges.features, f"edge set {name!r}")
-            for name, edges in edge_sets.items()
-        },
-    )
 
 
 def columns_of(features: Mapping[str, Any], where: str) -> dict[str, FeatureSchema]:

@@ -85,15 +85,6 @@ def test_what_a_schema_makes_of_random_values(dtype, size, kind):
         assert len(lengths) == num_students and sum(lengths) == len(found)
 
 
-def test_the_first_node_is_read_out_as_the_seed():
-    graph = students(label=np.array([[7], [8], [9]]))
-    seeded = tfgnn.add_readout_from_first_node(graph, "seed", node_set_name="students")
-    ends = seeded.edge_sets["_readout/seed"].adjacency
-    assert (ends.source.tolist(), ends.target.tolist(), ends.target_name) == ([0], [0], "_readout")
-    assert tfgnn.structured_readout(seeded, "seed", feature_name="label").tolist() == [[7]]
-    assert tfgnn.gather_first_node(graph, "students", feature_name="label").tolist() == [[7]]
-
-
 def test_students_1_and_3_have_labels():
     """The page's first readout: a prediction each for two of four students."""
     adjacency = tfgnn.Adjacency.from_indices(("students", [1, 3]), ("_readout", [0, 1]))

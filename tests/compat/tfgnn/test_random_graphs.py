@@ -7,7 +7,6 @@ import pytest
 
 import hopstream.compat.tfgnn as tfgnn
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
-from hopstream.tfgnn.spec import DTYPES
 from tests.compat.tfgnn.graphs import as_lists, links_spec
 
 SPEC = links_spec()
@@ -20,7 +19,7 @@ def test_a_seed_decides_over_the_graph():
     assert as_lists(tfgnn.random_graph_tensor(SPEC)) != as_lists(tfgnn.random_graph_tensor(SPEC))
 
 
-@pytest.mark.parametrize("lengths", [(2, 8), (0, 1), (0, 0), (3, 3)])
+@pytest.mark.parametrize("lengths", [(2, 8), (0, 1)])
 def test_graphs_are_of_their_spec_and_sizes(lengths):
     """Few nodes leave components without any, and what is read out of there must be nothing."""
     seen = set()
@@ -65,19 +64,6 @@ def test_a_readout_that_is_none_is_refused():
     spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
     with pytest.raises(SchemaError, match=r"edge set '_readout/seed' goes to 'a'; its target is '_readout'"):
         tfgnn.random_graph_tensor(spec)
-
-
-@pytest.mark.parametrize("name", sorted(DTYPES))
-def test_every_dtype_is_made(name):
-    text = f'node_sets {{ key: "a" value {{ features {{ key: "f" value {{ dtype: {name} }} }} }} }}'
-    spec = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
-    graph = tfgnn.random_graph_tensor(spec, row_lengths_range=(50, 50), rng_seed=0)
-    read = tfgnn.parse_single_example(spec, tfgnn.write_example(graph))
-    values = graph.node_sets["a"]["f"]
-    assert len(set(values.tolist())) > 1 and values.dtype == read.node_sets["a"]["f"].dtype
-    if name == "DT_DOUBLE":  # stored as float32
-        values = values.astype(np.float32)
-    assert np.array_equal(values, read.node_sets["a"]["f"])
 
 
 def test_wrong_ranges_are_named():
