@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,17 @@ from tests.cli.conftest import RunCommand
 from tests.export.worlds import digests, some_seeds, write_world
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    write_world(folder)
+    (folder / "seeds.csv").write_text("\n".join(["#id", *some_seeds(20)]))
+    return folder
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Path:
-    write_world(tmp_path)
-    (tmp_path / "seeds.csv").write_text("\n".join(["#id", *some_seeds(20)]))
-    return tmp_path
+def world(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True)
 
 
 def words_of(world: Path, *more: object) -> tuple[object, ...]:

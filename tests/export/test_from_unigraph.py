@@ -75,17 +75,13 @@ def test_a_unigraph_is_sampled_as_its_dataset(shop: Path, strategy: str):
     parts = shop.parent / "parts"
     prepare(shop, parts, num_parts=2, method="random", direction="out", weight_attr=by_weight)
     exported(shop, parts, "wanted")
-    exported(shop, shop / "schema.pbtxt" if by_weight else shop, "got")
+    report = exported(shop, shop / "schema.pbtxt" if by_weight else shop, "got")
     assert digests(shop.parent / "got") == digests(shop.parent / "wanted")
     assert left_beside(shop.parent / "got") == []
-
-
-def test_the_context_is_that_of_each_sample(shop: Path):
-    report = exported(shop, shop, "out")
     schema = read_schema(report.schema_path)
     assert sorted(schema.context.features) == ["era", "g", "sample_id", "seed_id"]
     assert sorted(schema.node_sets) == ["item", "user"]
-    records = records_of(f"{shop.parent}/out/x@4")
+    records = records_of(f"{shop.parent}/got/x@4")
     assert len(records) == NUM_USERS
     for number, record in enumerate(records):
         read = decode_graph(record, GraphSpec.of_schema(schema))
@@ -93,6 +89,9 @@ def test_the_context_is_that_of_each_sample(shop: Path):
         seed = b"user %d" % number
         assert context == {"era": [b"modern"], "g": [9.5], "seed_id": [seed], "sample_id": [seed]}
         assert read.node_sets["user"].features["age"].tolist()[0] == 20 + number
+
+
+def test_a_context_of_several_rows_is_left_out(shop: Path):
     (shop / "context.csv").write_text("era,g\nmodern,9.5\nold,9.25\n")
     with pytest.raises(SchemaError, match=r"the context's table has 2 rows, .*; leave out #context.era, #context.g"):
         exported(shop, shop, "two")

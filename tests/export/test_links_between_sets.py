@@ -7,9 +7,11 @@ the same graph, by a spec for sources (``bought``, then ``bought_by``) and one f
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -23,7 +25,7 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SchemaError, SettingsError
 from hopstream.export.on_beam import SampleSubgraphs, SeedSampler
 from hopstream.export.plan import plan_of_spec
-from hopstream.export.run import export_subgraphs
+from hopstream.export.run import ExportReport, export_subgraphs
 from hopstream.export.samples import SeedSampling, schema_of_samples
 from hopstream.export.subgraphs import SubgraphMaker
 from hopstream.load.examples import ExampleLoader
@@ -79,9 +81,10 @@ WANTED = [A_TO_Z, B_TO_Y, B_TO_X]
 """Ids of nodes and of the ends of edges, for each link. An edge that both ends find is there once, in TF-GNN twice."""
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """A unigraph whose schema says nothing of links, a spec, and a table of links with labels."""
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A unigraph whose schema says nothing of links, a spec, a table of links with labels, and ``parts2`` of all."""
+    tmp_path = tmp_path_factory.mktemp("links")
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "bought.csv").write_text("#source,#target\na,x\na,y\nb,y\nc,z\n")
@@ -89,13 +92,19 @@ def shop(tmp_path: Path) -> Path:
     (tmp_path / "spec.pbtxt").write_text(SPEC)
     rows = [f"{source},{target},{number}" for number, (source, target) in enumerate(LINKS)]
     (tmp_path / "links.csv").write_text("\n".join(["#source,#target,label", *rows]))
+    prepare(folder, tmp_path / "parts2", num_parts=2, method="hash", direction="out")
     return folder
 
 
-def exported(source: object, shop: Path, name: str, link_set: str | None = "user,item", **options):
-    seeds = shop.parent / "links.csv"
+@pytest.fixture(scope="module")
+def made(shop: Path) -> ExportReport:
+    return exported(shop, shop, "wanted")
+
+
+def exported(source: object, shop: Path, name: str, link_set: str | None = "user,item", **options: Any) -> ExportReport:
+    options = {"seeds": shop.parent / "links.csv", **options}
     return export_subgraphs(
-        source, shop.parent / "spec.pbtxt", shop.parent / name / "x@2", seeds=seeds, link_set=link_set, seed_ids=True,
+        source, shop.parent / "spec.pbtxt", shop.parent / name / "x@2", link_set=link_set, seed_ids=True,
         num_workers=0, memory="1GiB", **options,
     )  # fmt: skip
 
@@ -110,10 +119,9 @@ def in_ids(graph: GraphPieces) -> tuple[dict[str, set[str]], dict[str, list[tupl
     return {t: set(of) for t, of in ids.items()}, edges
 
 
-def test_samples_are_those_of_tfgnn(shop: Path):
-    report = exported(shop, shop, "out")
-    spec = GraphSpec.of_schema(read_schema(report.schema_path))
-    graphs = [decode_graph(record, spec) for path in report.paths for record in read_records(path)]
+def test_samples_are_those_of_tfgnn(made: ExportReport):
+    spec = GraphSpec.of_schema(read_schema(made.schema_path))
+    graphs = [decode_graph(record, spec) for path in made.paths for record in read_records(path)]
     assert [in_ids(graph) for graph in graphs] == WANTED
     for number, (source, target) in enumerate(LINKS):
         graph = graphs[number]
@@ -125,12 +133,12 @@ def test_samples_are_those_of_tfgnn(shop: Path):
         assert graph.context["seed_id"].tolist() == [f"{source}->{target}".encode()]
 
 
-def test_the_same_bytes_from_folders_servers_the_verb_and_a_schema_that_names_the_ends(shop: Path):
-    exported(shop, shop, "wanted")
-    (shop / "schema.pbtxt").write_text(SCHEMA + READOUT)
-    exported(shop, shop, "declared", link_set=None)
-    prepare(shop, shop.parent / "parts2", num_parts=2, method="hash", direction="out")
-    exported(shop.parent / "parts2", shop, "folder2")
+def test_the_same_bytes_from_folders_servers_the_verb_and_a_schema_that_names_the_ends(
+    shop: Path, made: ExportReport, tmp_path: Path
+):
+    declared = shutil.copytree(shop, tmp_path / "shop")
+    (declared / "schema.pbtxt").write_text(SCHEMA + READOUT)
+    exported(declared, shop, "declared", link_set=None)
     with ExitStack() as stack:
         dataset = open_dataset(shop.parent / "parts2")
         stores = [stack.enter_context(LocalStore(dataset, [part])) for part in range(2)]
@@ -142,13 +150,12 @@ def test_the_same_bytes_from_folders_servers_the_verb_and_a_schema_that_names_th
         "--seed_ids", "--link_set", "user,item",
     ]  # fmt: skip
     assert main([str(word) for word in words]) == 0
-    for name in ("declared", "folder2", "servers", "verb"):
-        assert digests(shop.parent / name) == digests(shop.parent / "wanted"), name
+    for name in ("declared", "servers", "verb"):
+        assert digests(shop.parent / name) == digests(made.schema_path.parent), name
 
 
-def test_what_is_exported_is_loaded(shop: Path):
-    exported(shop, shop, "out")
-    with ExampleLoader(f"{shop.parent}/out/x@2", batch_size=3) as loader:
+def test_what_is_exported_is_loaded(made: ExportReport):
+    with ExampleLoader(f"{made.schema_path.parent}/x@2", batch_size=3) as loader:
         (batch,) = loader
     read = batch.readout_edges
     assert {key: list(of) for key, of in read.items()} == {"source": ["user"], "target": ["item"]}
@@ -209,16 +216,15 @@ def test_each_graph_is_what_the_naive_run_finds_from_both_ends(rng, tmp_path: Pa
     assert structured_readout(pieces, "target", "key").tolist() == links[:, 1].tolist()
 
 
-def test_what_cannot_be_is_refused(shop: Path):
+def test_what_cannot_be_is_refused(shop: Path, tmp_path: Path):
+    parts, links = shop.parent / "parts2", tmp_path / "links.csv"
     with pytest.raises(SchemaError, match=r"start from item and user, .*; give link_set, such as 'item,user'"):
-        exported(shop, shop, "x", link_set=None)
+        exported(parts, shop, "x", link_set=None)
     with pytest.raises(SchemaError, match="op 's1': input op 'link' reaches node set 'item'; edge set 'bought' starts"):
-        exported(shop, shop, "x", link_set="item")
-    (shop.parent / "links.csv").write_text("#source,#target\nx,a\n")
-    with pytest.raises(IdRangeError, match=r"links\.csv line 2: seed 'x' is no user"):
-        exported(shop, shop, "x")
-    (shop.parent / "links.csv").write_text("#source,#target\na,a\n")
-    with pytest.raises(IdRangeError, match=r"links\.csv line 2: seed 'a' is no item"):
-        exported(shop, shop, "x")
+        exported(parts, shop, "x", link_set="item")
+    for row, wanted in (("x,a", "seed 'x' is no user"), ("a,a", "seed 'a' is no item")):
+        links.write_text(f"#source,#target\n{row}\n")
+        with pytest.raises(IdRangeError, match=rf"links\.csv line 2: {wanted}"):
+            exported(parts, shop, "x", seeds=links)
     with pytest.raises(SettingsError, match="id_feature is '#id,#id,id'; give one name, or two as 'source,target'"):
-        exported(shop, shop, "x", id_feature="#id,#id,id")
+        exported(parts, shop, "x", id_feature="#id,#id,id")
