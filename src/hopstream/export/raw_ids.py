@@ -105,6 +105,12 @@ def column_of(ids: pa.Array) -> Column:
     return strings_column([ids]) if ids.type == NAME else ids.to_numpy(zero_copy_only=False)
 
 
+def arrow_strings(rows: RaggedArray, kind: pa.DataType = NAME) -> pa.Array:
+    """Rows of strings as an Arrow array, which shares their memory."""
+    offsets, values = np.ascontiguousarray(rows.offsets), np.ascontiguousarray(rows.values)
+    return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
 def num_keys(store: Store, node_type: str) -> int:
     """How many nodes of a type there are."""
     return int(store.book.key_offsets(node_type)[-1])
@@ -239,10 +245,8 @@ class RawIndex:
     def _ids(self, raw: Sequence[RawId]) -> pa.Array:
         """Raw ids as the dataset has them, null where they cannot be."""
         texts = strings_of([as_bytes(one) for one in raw])
-        buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.values)]
         kind = kind_of_ids(self.store.schema, self.node_type, self.feature)
-        text = pa.Array.from_buffers(NAME, len(texts), buffers)
-        return ids_as(text, kind)
+        return ids_as(arrow_strings(texts), kind)
 
     def _find(self, asked: Column) -> IntArray:
         """int64[n], the key of each raw id, -1 where there is none; of equal raw ids the first node's."""

@@ -25,7 +25,16 @@ import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, IntArray, RaggedArray, open_array
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, quoted
-from hopstream.export.raw_ids import fetch_ids, id_feature_of, ids_as, kind_of_ids, link_name, num_keys, texts_of
+from hopstream.export.raw_ids import (
+    arrow_strings,
+    fetch_ids,
+    id_feature_of,
+    ids_as,
+    kind_of_ids,
+    link_name,
+    num_keys,
+    texts_of,
+)
 from hopstream.ingest.raw_tables.files import csv_rows, read_batches
 from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.ingest.raw_tables.raw_ids import NAME, strings_column
@@ -476,8 +485,7 @@ def seed_names(ends: Sequence[NodeIds], keys: IntArray) -> list[bytes]:
 def _arrow(column: Array | RaggedArray, kind: pa.DataType) -> pa.Array:
     if not isinstance(column, RaggedArray):
         return pa.array(column).cast(kind)
-    parts = [pa.py_buffer(np.ascontiguousarray(part)) for part in (column.offsets, column.values)]
-    return pa.Array.from_buffers(NAME, len(column), [None, *parts])
+    return arrow_strings(column)
 
 
 def write_seeds(

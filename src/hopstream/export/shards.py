@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hopstream.arrays import Array, IntArray, RaggedArray
+from hopstream.export.raw_ids import arrow_strings
 from hopstream.export.settings import Compression, FileFormat
 from hopstream.tfgnn.example import EncodedExamples, ValueLists, encode_examples
 from hopstream.tfgnn.graph_tensor import GraphPieces, graph_lists
@@ -191,9 +192,7 @@ def _row_bytes(lists: ValueLists) -> IntArray:
 def _lists_array(lists: ValueLists) -> pa.Array:
     values: pa.Array
     if isinstance(lists.values, RaggedArray):
-        strings = lists.values
-        buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(np.ascontiguousarray(strings.values))]
-        values = pa.Array.from_buffers(pa.large_binary(), len(strings), buffers)
+        values = arrow_strings(lists.values, pa.large_binary())
     else:
         values = pa.array(lists.values)
     return pa.LargeListArray.from_arrays(pa.array(lists.offsets), values)

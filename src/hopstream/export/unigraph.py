@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,7 +31,7 @@ from hopstream.engine.atomic_folder import open_work
 from hopstream.engine.settings import no_progress
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError, quoted
 from hopstream.export.dataset_source import chunked_of_dataset
-from hopstream.export.raw_ids import can_be_ids
+from hopstream.export.raw_ids import arrow_strings, can_be_ids
 from hopstream.export.settings import UnigraphSettings
 from hopstream.graph.graph import Graph
 from hopstream.ingest.chunked import is_chunked, open_chunked
@@ -146,24 +146,25 @@ def _strings_of(source: FeatureSource) -> Iterator[RaggedArray]:
         yield strings_column([pa.array(values).cast(NAME)])
 
 
-def arrow_strings(rows: RaggedArray) -> pa.Array:
-    """Rows of strings as an Arrow array, which shares their memory."""
-    offsets, values = np.ascontiguousarray(rows.offsets), np.ascontiguousarray(rows.values)
-    return pa.Array.from_buffers(NAME, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
-
-
 SUFFIXES = {"tfrecord": ".tfrecord", "csv": ".csv", "parquet": ".parquet"}
 
 
-class RowWriter(AbstractContextManager["RowWriter"], Protocol):
+class RowWriter(ABC):
     """Writes one file."""
 
+    _writer: Any
+
+    @abstractmethod
     def write(self, columns: Mapping[str, Column], num_rows: int) -> None:
         """Write some rows.
 
         Raises:
             SchemaError: The format cannot hold a value.
         """
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
 
 
 def check_writable(label: str, schema: FeatureSchema, settings: UnigraphSettings) -> None:
@@ -196,7 +197,7 @@ def open_writer(path: Path, label: str, schemas: Mapping[str, FeatureSchema], se
     return _Groups(path, schemas)
 
 
-class _Records:
+class _Records(RowWriter):
     """A TFRecord file of ``tf.Example`` messages."""
 
     def __init__(self, path: Path, label: str, schemas: Mapping[str, FeatureSchema], *, is_compressed: bool) -> None:
@@ -233,34 +234,21 @@ class _Records:
                 "write parquet or csv, or make the feature float32"
             )
 
-    def __enter__(self) -> _Records:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._writer.close()
-
-
-class _Arrow:
+class _Arrow(RowWriter):
     """A file that Arrow writes."""
 
     def __init__(self, schemas: Mapping[str, FeatureSchema]) -> None:
         self._schemas = schemas
-        self._schema = pa.schema([(name, self._array(name, _no_rows(of)).type) for name, of in schemas.items()])
-        self._writer: Any
+        self._schema = pa.schema([(name, self._array(_no_rows(of)).type) for name, of in schemas.items()])
 
     def write(self, columns: Mapping[str, Column], num_rows: int) -> None:
         del num_rows
-        arrays = [self._array(name, columns[name]) for name in self._schemas]
+        arrays = [self._array(columns[name]) for name in self._schemas]
         self._writer.write_table(pa.table(arrays, schema=self._schema))
 
-    def _array(self, name: str, column: Column) -> pa.Array:
-        raise NotImplementedError
-
-    def __enter__(self) -> _Arrow:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._writer.close()
+    @abstractmethod
+    def _array(self, column: Column) -> pa.Array: ...
 
 
 class _Cells(_Arrow):
@@ -270,7 +258,7 @@ class _Cells(_Arrow):
         super().__init__(schemas)
         self._writer = pacsv.CSVWriter(path, self._schema)
 
-    def _array(self, name: str, column: Column) -> pa.Array:
+    def _array(self, column: Column) -> pa.Array:
         if isinstance(column, RaggedArray):
             return arrow_strings(column)
         flat = np.ascontiguousarray(column).reshape(-1)
@@ -286,7 +274,7 @@ class _Groups(_Arrow):
         super().__init__(schemas)
         self._writer = pq.ParquetWriter(path, self._schema, use_dictionary=False, write_page_checksum=True)
 
-    def _array(self, name: str, column: Column) -> pa.Array:
+    def _array(self, column: Column) -> pa.Array:
         if isinstance(column, RaggedArray) and column.is_string:
             return arrow_strings(column)
         values = column.values if isinstance(column, RaggedArray) else column
@@ -543,7 +531,7 @@ class _Writing:
         paths = shard_paths(self._folder / name, num_shards) if num_shards > 1 else [self._folder / name]
         for shard, path in enumerate(paths):
             start, stop = (table.num_rows * n // num_shards for n in (shard, shard + 1))
-            with open_writer(path, table.label, table.schemas, self._settings) as writer:
+            with closing(open_writer(path, table.label, table.schemas, self._settings)) as writer:
                 for first in range(start, stop, table.block_rows):
                     last = min(first + table.block_rows, stop)
                     writer.write(table.read(first, last), last - first)
