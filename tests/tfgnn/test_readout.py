@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SchemaError
-from hopstream.tfgnn.graph_tensor import (
-    EdgePieces,
-    GraphPieces,
-    NodePieces,
-    concatenate_graphs,
-)
+from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 from hopstream.tfgnn.readout import add_readout, add_readout_from_first_node, check_readout, structured_readout
 from hopstream.tfgnn.values import FeatureValues
 
@@ -32,16 +27,6 @@ def graph(node_sizes, edge_sets, features=None):
         for name, size in node_sizes.items()
     }
     return GraphPieces(component_offsets=np.array([0, 1]), node_sets=node_sets, edge_sets=edge_sets)
-
-
-def test_students_1_and_3_of_the_specification_are_read_out():
-    one = graph(
-        {"students": 4, "_readout": 2}, {"_readout/seed": edges([(1, 0), (3, 1)], "students")},
-        {"students": [[0.5], [1.5], [2.5], [3.5]]},
-    )  # fmt: skip
-    check_readout(one)
-    assert structured_readout(one, "seed", "h").tolist() == [[1.5], [3.5]]
-    assert structured_readout(concatenate_graphs([one, one]), "seed", "h").tolist() == [[1.5], [3.5], [1.5], [3.5]]
 
 
 def test_predictions_are_read_from_several_node_sets_in_their_order():
