@@ -146,7 +146,7 @@ def test_progress_counts_seeds(world: Path):
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
 def test_ended_when_all_was_in_its_place(world: Path, monkeypatch, is_removed_in_part: bool):
     from hopstream.engine.atomic_folder import WorkFolder
-    from hopstream.engine.tasks import JOB_FILE
+    from hopstream.engine.job import JOB_FILE
 
     def end(self):
         if is_removed_in_part:
