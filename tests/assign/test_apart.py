@@ -1,4 +1,4 @@
-"""Does every way to prepare a dataset refuse folders in each other, and take those that lie side by side?"""
+"""Does every way to prepare a dataset refuse folders in each other?"""
 
 from __future__ import annotations
 
@@ -83,12 +83,6 @@ def test_folders_in_each_other_are_refused_and_left_alone(mag: Path, make: Calla
         with pytest.raises(SettingsError, match=f"{how}.*; give a folder beside what is read"):
             make(mag, out)
         assert sorted(mag.rglob("*")) == before
-
-
-@pytest.mark.parametrize("make", dict(READS))
-def test_folders_side_by_side_are_fine(mag: Path, make: Callable[[Path, str], None]):
-    make(mag, "new")
-    assert (mag / "new").is_dir() and not list(mag.glob(".*"))
 
 
 def test_owners_in_the_dataset_that_is_replaced(mag: Path):

@@ -29,7 +29,7 @@ def loads_of(graph: Graph, owners, chosen: PartitionSettings) -> list[int]:
     return sum(np.bincount(owners[t], weights=weights[t], minlength=chosen.num_parts) for t in graph.nodes).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(graph=typed_graphs(), num_parts=st.integers(1, 20))
 @pytest.mark.parametrize("method", METHODS)
 def test_every_node_gets_one_part_and_the_same_one_again(graph: Graph, num_parts: int, method: str):

@@ -93,7 +93,7 @@ def test_node_types_and_classes_from_files_and_arrays(tmp_path, lopsided: Graph,
             assert counts.max() <= np.ceil(1.03 * len(owner) / num_parts) + 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.integers(2, 6), st.sampled_from([*EDGE_METHODS, "random"]))
 def test_few_nodes_and_many_constraints(seed, num_nodes, num_parts, method):
     rng = np.random.default_rng(seed)

@@ -35,7 +35,7 @@ def stored_bytes(part) -> int:
     return total
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graph=typed_graphs())
 @pytest.mark.parametrize("keep_edge_keys", [True, False])
 def test_bytes_are_those_that_are_written(tmp_path, graph: Graph, keep_edge_keys: bool):

@@ -71,7 +71,7 @@ def check_edges(dataset: Dataset, part: PartArrays, graph: Graph, owner, owners:
     assert stop - start == len(edges.indices)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     graph=typed_graphs(),
     num_parts=st.integers(1, 6) | st.just(30),
@@ -242,7 +242,7 @@ def test_verify_does_not_trust_checksums_alone(written, name, position, value, m
         dataset.verify()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_to_the_manifest_is_an_error_of_ours(written, data):
     """Change, drop or add something anywhere in the JSON: it does not open, or it opens as what it was."""

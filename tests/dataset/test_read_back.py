@@ -106,7 +106,7 @@ def test_small_chunks_change_nothing(typed_graph: Graph, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_dataset_that_was_appended_to(tmp_path: Path, read, keeps: bool):
     grown = grown_graph()
-    grown.write(tmp_path / "d", 3, 3, **{**OPTIONS, "links": list(grown.graph.edges), "keep_edge_keys": keeps})
+    grown.write(tmp_path / "d", 2, 2, **{**OPTIONS, "links": list(grown.graph.edges), "keep_edge_keys": keeps})
     assert_same_graph(read(tmp_path / "d"), grown.graph)
 
 

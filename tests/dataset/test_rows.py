@@ -26,7 +26,7 @@ def root(request, tmp_path, typed_graph: Graph):
     return tmp_path / "set"
 
 
-@pytest.mark.parametrize("gap", [1, 16, 1 << 14])
+@pytest.mark.parametrize("gap", [1, 1 << 14])
 def test_any_stretch_is_that_of_the_newest_parts(root, monkeypatch, rng, gap):
     monkeypatch.setattr(dataset_rows, "GAP_BYTES", gap)
     dataset, rows = open_dataset(root), open_rows(root)
@@ -66,7 +66,7 @@ def test_any_stretch_is_that_of_the_newest_parts(root, monkeypatch, rng, gap):
     assert num_ragged
 
 
-@pytest.mark.parametrize("max_items", [1, 7, 1 << 20])
+@pytest.mark.parametrize("max_items", [1, 7])
 def test_blocks_have_every_newest_item_once(root, monkeypatch, max_items):
     monkeypatch.setattr(dataset_rows, "BLOCK_ROWS", 5)
     dataset, rows = open_dataset(root), open_rows(root)

@@ -31,7 +31,7 @@ def test_parts_that_are_not_there_are_refused(owner, message):
         split_by_owner(np.array(owner, np.int32), 3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graph=typed_graphs(), num_parts=st.integers(1, 6), data=st.data())
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_edges_are_owned_once_in_original_order(graph: Graph, num_parts: int, data, direction):

@@ -33,8 +33,7 @@ def read_table(path):
     ]
 
 
-@pytest.mark.parametrize("read", [read_examples, read_table])
-@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize(("kind", "read"), [("list", read_examples), ("large", read_table), ("single", read_table)])
 def test_no_bit_of_a_page_header_shortens_a_column(tmp_path, kind, read):
     column = LISTS[kind]
     path, table = tmp_path / "hurt", pa.table({"x": column})
@@ -43,14 +42,14 @@ def test_no_bit_of_a_page_header_shortens_a_column(tmp_path, kind, read):
     assert read(path) == values
     told = []
     for place in range(4, 4 + HEADER_BYTES):
-        for bit in range(8):
+        for bit in range(place % 2, 8, 2):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
             try:
                 assert read(path) == values
             except FormatError as error:
                 told.append(str(error))
     counted = [words for words in told if "values in column 'x'; its footer says 1200: the file is damaged" in words]
-    assert len(told) > 100
+    assert len(told) > 50
     assert counted
 
 

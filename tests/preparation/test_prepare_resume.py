@@ -27,10 +27,10 @@ import sys
 from hopstream.ingest.chunking import plan as chunking
 from hopstream.ingest.tables import TableSettings
 from hopstream.engine.settings import WorkSettings
-from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch import dispatch_folder
 from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.prepare import prepare
-dispatch_spec.LIMITS = dispatch_spec.DispatchLimits(
+dispatch_folder.LIMITS = dispatch_folder.DispatchLimits(
     piece_edges=(200, 200), bucket_edges=(100, 100), column_bytes=(400, 400)
 )
 chunking.LIMITS = chunking.ChunkLimits(
@@ -44,13 +44,20 @@ prepare(*sys.argv[1:3], work=WorkSettings(memory="2GiB", num_workers=int(sys.arg
 """A job of many small tasks, which says how far it is."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables, and the dataset that they must become."""
-    source = write_tables(tmp_path / "tables", rng)
+    folder = tmp_path_factory.mktemp("origin")
+    source = write_tables(folder / "tables", np.random.default_rng(3))
     reading, halo = TableSettings(keep_raw_ids=False), HaloSettings(hops=1)
-    prepare(source, tmp_path / "wanted", work=WORK, tables=reading, halo=halo, num_parts=2, method="ldg")
-    return tmp_path
+    prepare(source, folder / "wanted", work=WORK, tables=reading, halo=halo, num_parts=2, method="ldg")
+    return folder
+
+
+@pytest.fixture
+def folder(origin: Path, tmp_path: Path) -> Path:
+    """Both of them, to work on."""
+    return shutil.copytree(origin, tmp_path / "work")
 
 
 def check_done(folder: Path) -> None:

@@ -142,6 +142,7 @@ def test_nothing_is_replaced_that_is_being_added_to(folder: Path):
     check_done(folder, 64, 2, 2)
 
 
+@pytest.mark.slow
 def test_nothing_is_added_to_what_is_being_compacted(folder: Path):
     with stopped(folder, "compact"):
         check_refused(folder, lambda: append(folder / "d", nodes=NEW), lambda: compact(folder / "d", num_workers=0))

@@ -37,7 +37,7 @@ def spec_of(folder: Folder, stem: str, file_format: str, contents: list) -> dict
     return {"format": {"name": file_format}, "data": names}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     edge_format=st.sampled_from(["csv", "numpy", "parquet"]),
     feat_format=st.sampled_from(["numpy", "parquet"]),

@@ -52,7 +52,7 @@ def read_all(ends: sources.EdgeSource, max_rows: int) -> np.ndarray:
 def test_pieces_of_every_size(folder, file_format, is_counted):
     set_many(folder, file_format, is_counted=is_counted)
     root = folder.save()
-    for max_rows in (1, 2, 7, 29, 30, 31, 40, 99, 100, 1000):
+    for max_rows in (1, 7, 29, 30, 31, 100, 1000):
         ends = open_chunked(root).edges[TYPE].ends
         np.testing.assert_array_equal(read_all(ends, max_rows), MANY)
         assert ends.pieces(max_rows) == open_chunked(root).edges[TYPE].ends.pieces(max_rows)
@@ -73,9 +73,10 @@ def test_row_groups_stay_whole_where_they_fit(folder):
     assert {piece.num_edges for piece in ends.pieces(7)} == {6, 4}
 
 
-@pytest.mark.parametrize(("parsed", "counted"), [(8, 3), (16, 1), (64, 64)])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("delimiter", [" ", ",", "\t", ";", "|"])
+@pytest.mark.parametrize(
+    ("parsed", "counted", "end", "delimiter"),
+    [(8, 3, "\n", " "), (16, 1, "\r\n", ","), (64, 64, "\n", "\t"), (8, 3, "\r\n", ";"), (16, 1, "\n", "|")],
+)
 def test_lines_across_blocks(folder, monkeypatch, parsed, counted, end, delimiter):
     monkeypatch.setattr(edge_files, "PARSED_BYTES", parsed)
     monkeypatch.setattr(edge_files, "COUNTED_BYTES", counted)
@@ -231,7 +232,7 @@ def test_damaged_files_are_errors_of_ours(folder, rng, file_format):
     folder.save()
     path = folder.root / folder.metadata["edges"][WRITES]["data"][0]
     content = path.read_bytes()
-    for _ in range(100):
+    for _ in range(40):
         broken = bytearray(content)
         broken[int(rng.integers(len(broken)))] = int(rng.integers(256))
         path.write_bytes(bytes(broken))

@@ -60,14 +60,12 @@ def graph_of(rng: np.random.Generator, sizes: tuple[int, int], num_edges: int, d
 
 
 FORMATS = [
-    (edges, data, vector_rows)
-    for edges in ("csv", "parquet", "numpy")
-    for data, vector_rows in (("numpy", False), ("parquet", False), ("parquet", True))
-]
+    ("csv", "numpy", False, 1), ("parquet", "parquet", False, 4), ("numpy", "parquet", True, 1),
+    ("csv", "parquet", True, 4), ("numpy", "numpy", False, 4),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("num_chunks", [1, 4])
-@pytest.mark.parametrize(("edges_format", "data_format", "vector_rows"), FORMATS)
+@pytest.mark.parametrize(("edges_format", "data_format", "vector_rows", "num_chunks"), FORMATS)
 def test_round_trip(tmp_path, rng, edges_format, data_format, vector_rows, num_chunks):
     graph = graph_of(rng, (7, 40), 200, list(NUMERIC_DTYPES) if data_format == "numpy" else REAL_DTYPES)
     written = ChunkSettings(
@@ -85,7 +83,7 @@ def test_round_trip(tmp_path, rng, edges_format, data_format, vector_rows, num_c
     assert [p.name for p in tmp_path.iterdir()] == ["g"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.tuples(st.integers(0, 9), st.integers(0, 9)),
@@ -97,7 +95,7 @@ def test_round_trip(tmp_path, rng, edges_format, data_format, vector_rows, num_c
 )
 def test_any_graph_in_any_chunks(seed, sizes, num_edges, num_chunks, chosen, dtypes, cuts):
     graph = graph_of(np.random.default_rng(seed), sizes, num_edges, dtypes)
-    names = ("edges_format", "data_format", "vector_rows")
+    names, chosen = ("edges_format", "data_format", "vector_rows"), chosen[:3]
     with TemporaryDirectory() as folder:
         write_chunked(graph, Path(folder) / "g", num_chunks=num_chunks, **dict(zip(names, chosen, strict=True)))
         opened = open_chunked(Path(folder) / "g")

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
 
-from hopstream import prepare, read_graph
-from hopstream.dataset.read_back import read_dataset
-from hopstream.engine.settings import WorkSettings
+from hopstream import read_graph
 from hopstream.errors import FormatError, SchemaError
+from hopstream.ingest.chunked import open_chunked
+from hopstream.ingest.chunking.run import chunk_tables
 from hopstream.ingest.raw_tables.files import FilePart, read_part, whole_rows
 from hopstream.ingest.raw_tables.metadata import TableFiles
 
@@ -69,9 +69,8 @@ def test_cells_of_20_megabytes_are_read_in_memory_and_piece_by_piece(tmp_path: P
     graph = read_graph(tmp_path / "texts")
     assert graph.nodes["node"].features["text"].tolist() == texts
     assert graph.nodes["node"].features["n"].tolist() == [0, 1, 2, 3]
-    work = WorkSettings(memory="1GiB", num_workers=0)
-    prepare(tmp_path / "texts", tmp_path / "parts", num_parts=2, method="hash", work=work)
-    assert read_dataset(tmp_path / "parts").fingerprint() == graph.fingerprint()
+    report = chunk_tables(tmp_path / "texts", tmp_path / "chunks", memory="1GiB", num_workers=0)
+    assert open_chunked(report.metadata).load().fingerprint() == graph.fingerprint()
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

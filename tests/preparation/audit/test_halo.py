@@ -112,10 +112,7 @@ CORRUPTIONS = {
     "rows end elsewhere": lambda r: edit(r, f"{EDGES}/indptr.npy", lambda p: np.array([*p[:1], p[1] + 1, *p[2:]])),
     "wrong time": lambda r: edit(r, f"{EDGES}/time.npy", lambda times: times + 1),
     "wrong weight": lambda r: edit(r, f"{EDGES}/weight.npy", put(0, 77)),
-    "wrong weight order": lambda r: edit(r, f"{EDGES}/weight_order.npy", put(0, 77)),
-    "wrong weight sum": lambda r: edit(r, f"{EDGES}/weight_sums.npy", put(0, 77)),
     "wrong alias": lambda r: edit(r, f"{EDGES}/weight_alias.npy", put(0, 77)),
-    "wrong neighbour key": lambda r: edit(r, f"{EDGES}/neighbor_key.npy", lambda keys: (keys + 1) % 5),
     "wrong feature": lambda r: edit(r, f"{CACHED}/features/x.npy", put((0, 1), 77)),
     "wrong string": lambda r: edit(r, f"{CACHED}/features/name.values.npy", put(0, 66)),
     "wrong key of a copy": lambda r: edit(r, f"{CACHED}/key.npy", put(0, 77)),
@@ -135,7 +132,7 @@ def test_a_corruption_is_found(root, name):
     assert all("/halo/" in finding.where for finding in report.findings)
 
 
-@pytest.mark.parametrize("name", ["ids without order", "id twice", "id out of range", "id of the part's own"])
+@pytest.mark.parametrize("name", ["ids without order", "id of the part's own"])
 def test_lists_of_nodes_are_checked_in_their_part_alone(root, name):
     assert hopstream.verify_dataset(root, parts=[1]).is_ok
     CORRUPTIONS[name](root)
@@ -261,25 +258,25 @@ SELECTIONS = {
 }
 
 
-@pytest.mark.parametrize("choose", SELECTIONS)
-@pytest.mark.parametrize("features", ["all", "user:x,movie:*"])
-def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch, choose, features):
+def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch):
     """Nodes of both types may be sampled along edges of both directions, and not all fit."""
     root = tmp_path / "d"
     hopstream.write_parts(full_graph(5), root, direction="both", **OPTIONS)
-    options = {"features": features, "budget": 300, "fanouts": [2, 1], "batch_size": 3}
+    options = {"features": "user:x,movie:*", "budget": 300, "fanouts": [2, 1], "batch_size": 3}
     hopstream.add_halo(root, hops=0, **options)
     assert hopstream.verify_dataset(root).is_ok
-    for module in (reach, run):
-        monkeypatch.setattr(module, "hottest", choose)
-    hopstream.add_halo(root, hops=0, **options)
-    report = hopstream.verify_dataset(root)
-    assert report.kinds == ("halo",)
-    assert any(SELECTIONS[choose] in finding.what for finding in report.findings)
-    assert {finding.where for finding in report.findings} <= {f"part-0000{part}/halo/00002/cached" for part in range(3)}
+    for number, (choose, told) in enumerate(SELECTIONS.items(), 2):
+        for module in (reach, run):
+            monkeypatch.setattr(module, "hottest", choose)
+        hopstream.add_halo(root, hops=0, **options)
+        report = hopstream.verify_dataset(root)
+        assert report.kinds == ("halo",), choose
+        assert any(told in finding.what for finding in report.findings), choose
+        places = {f"part-0000{part}/halo/{number:05d}/cached" for part in range(3)}
+        assert {finding.where for finding in report.findings} <= places
 
 
-@pytest.mark.parametrize("budget", [0, 90, 4000, 1 << 40])
+@pytest.mark.parametrize("budget", [0, 90, 1 << 40])
 def test_true_selections_have_no_findings(root, budget):
     hopstream.add_halo(root, hops=1, budget=budget, fanouts=[3, 2], batch_size=4)
     assert hopstream.verify_dataset(root).is_ok

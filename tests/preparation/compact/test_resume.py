@@ -20,8 +20,8 @@ from tests.preparation.dispatch.sources import check_same, write_owners
 PROGRAM = """
 import sys
 from hopstream.preparation.compact import compact
-from hopstream.preparation.reshard import reshard_spec
-reshard_spec.LIMITS = reshard_spec.ReshardLimits(block_rows=30, piece_bytes=600, run_bytes=(3000, 3000))
+from hopstream.preparation.reshard import reshard_folder
+reshard_folder.LIMITS = reshard_folder.ReshardLimits(block_rows=30, piece_bytes=600, run_bytes=(3000, 3000))
 def tell(stage, done, total):
     print(done, total, flush=True)
 compact(sys.argv[1], num_workers=int(sys.argv[2]), progress=tell)
@@ -33,7 +33,7 @@ compact(sys.argv[1], num_workers=int(sys.argv[2]), progress=tell)
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset that was appended to, and the one that it must become."""
     folder = tmp_path_factory.mktemp("datasets")
-    written(folder / "old", 2, 2)
+    written(folder / "old", 2, 1)
     shutil.copytree(folder / "old", folder / "wanted")
     compact(folder / "wanted", num_workers=0)
     return folder
@@ -84,7 +84,7 @@ def test_it_goes_on_with_the_parts_of_nodes_that_it_found(folder: Path, monkeypa
     assert said[0] > 10
 
 
-@pytest.mark.parametrize("has_owners", [False, True])
+@pytest.mark.parametrize("has_owners", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ended_when_the_result_was_in_its_place(folder: Path, monkeypatch, rng, has_owners: bool):
     """The same call finds that it is done, and any other one clears what is left."""
     owners = write_owners(folder / "owners", grown_graph().graph, 2, rng) if has_owners else None

@@ -25,7 +25,7 @@ def owners_of(root):
     }
 
 
-@pytest.mark.parametrize(("num_parts", "num_appends"), [pytest.param(1, 3, marks=pytest.mark.slow), (3, 1), (2, 3)])
+@pytest.mark.parametrize(("num_parts", "num_appends"), [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)])
 def test_bytes_are_those_of_one_go(tmp_path, num_parts, num_appends):
     before = written(tmp_path / "d", num_parts, num_appends)
     old = owners_of(tmp_path / "d")
@@ -94,14 +94,14 @@ def test_refusals(tmp_path):
         compact(tmp_path / "d")
 
 
-@pytest.mark.parametrize("folder", ["part-00000/delta-00002", "part-00001", "part-00002"])
-def test_damaged_files_are_found(tmp_path, folder):
-    before = written(tmp_path / "d", 2, 2)
-    path = tmp_path / "d" / folder / "edge/user__knows__user/in/features/rating.npy"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 4
-    path.write_bytes(data)
-    with pytest.raises(ChecksumError, match=f"{folder}.*rating"):
-        compact(tmp_path / "d", num_workers=0)
+def test_damaged_files_are_found(tmp_path):
+    before = written(tmp_path / "d", 1, 2)
+    for folder in ("part-00000/delta-00002", "part-00000", "part-00001"):
+        path = tmp_path / "d" / folder / "edge/user__knows__user/in/features/rating.npy"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 4]))
+        with pytest.raises(ChecksumError, match=f"{folder}.*rating"):
+            compact(tmp_path / "d", num_workers=0)
+        path.write_bytes(whole)
     assert read_manifest(tmp_path / "d").dataset_id == before.dataset_id
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d"]

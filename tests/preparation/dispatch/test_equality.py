@@ -23,7 +23,7 @@ from tests.preparation.dispatch.sources import check_equal, cut_small, use_graph
     are_linked=st.booleans(),
 )  # fmt: skip
 @settings(
-    max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    max_examples=8, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 def test_any_graph(tmp_path, graph: Graph, num_parts, direction, keep_edge_keys, neighbor_keys, size, seed, are_linked):
@@ -38,33 +38,38 @@ def test_any_graph(tmp_path, graph: Graph, num_parts, direction, keep_edge_keys,
         )  # fmt: skip
 
 
-TIMED = [("user", RATES, KNOWS), ("movie",), (LIKES,), ("user", "movie", RATES, KNOWS, LIKES)]
-
-
-@pytest.mark.parametrize("timed", TIMED)
-@pytest.mark.parametrize(("direction", "size"), [("in", 30), ("both", 1000)])
-def test_times_weights_and_links(tmp_path, monkeypatch, rng, timed, direction, size):
+@pytest.mark.parametrize(
+    ("timed", "direction", "size", "keys"),
+    [
+        (("user", RATES, KNOWS), "in", 30, {"neighbor_keys": True}),
+        (("movie",), "both", 1000, {"keep_edge_keys": False}),
+        ((LIKES,), "both", 30, {"neighbor_keys": True, "keep_edge_keys": False}),
+        (("user", "movie", RATES, KNOWS, LIKES), "in", 1000, {"neighbor_keys": True}),
+    ],
+)
+def test_times_weights_and_links(tmp_path, monkeypatch, rng, timed, direction, size, keys):
     graph = without_edge_splits(timed_graph(rng, timed=timed))
     write_owners(tmp_path / "owners", graph, 3, rng)
     use_graph(monkeypatch, graph)
     cut_small(monkeypatch, size)
     options = {"time_attr": "time", "weight_attr": "rating", "links": (RATES, "movie__like__movie")}
-    check_equal(graph, tmp_path, 3, direction=direction, neighbor_keys=True, **options)
-    check_equal(graph, tmp_path, 3, direction=direction, keep_edge_keys=False, **options)
+    check_equal(graph, tmp_path, 3, direction=direction, **keys, **options)
     open_dataset(tmp_path / "got", verify=True)
 
 
-@pytest.mark.parametrize("dtype", NUMERIC_DTYPES)
-def test_every_dtype_and_rank(tmp_path, monkeypatch, rng, dtype):
+def test_every_dtype_and_rank(tmp_path, monkeypatch, rng):
     shapes = [(), (2,), (2, 3), (1, 2, 2), (0,)]
-    features = {f"f{i}": rng.integers(0, 2, (23, *shape)).astype(dtype) for i, shape in enumerate(shapes)}
+    features = {
+        dtype: rng.integers(0, 2, (23, *shapes[i % len(shapes)])).astype(dtype)
+        for i, dtype in enumerate(NUMERIC_DTYPES)
+    }
     ends = rng.integers(0, 23, (2, 23))
     edges = {EDGE: EdgeTable(src_keys=ends[0], dst_keys=ends[1], features=features)}
     graph = Graph(nodes={NODE: NodeTable(num_nodes=23, features=features)}, edges=edges).check()
     write_owners(tmp_path / "owners", graph, 3, rng)
     use_graph(monkeypatch, graph)
-    cut_small(monkeypatch, 6)
-    check_equal(graph, tmp_path, 3, direction="both")
+    cut_small(monkeypatch, 12)
+    check_equal(graph, tmp_path, 3)
 
 
 @pytest.mark.slow

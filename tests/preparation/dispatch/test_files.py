@@ -14,7 +14,6 @@ from hopstream.preparation.write import write_parts
 from tests.preparation.dispatch.sources import check_same, cut_small, write_owners
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
-FORMATS = [("csv", "numpy", False), ("parquet", "parquet", True), ("numpy", "parquet", False)]
 
 
 def with_words(rng: np.random.Generator, num_rows: int, features: dict[str, Column]) -> dict[str, Column]:
@@ -54,8 +53,10 @@ def small_graph(rng: np.random.Generator) -> Graph:
     ).check()
 
 
-@pytest.mark.parametrize(("edges_format", "data_format", "vector_rows"), FORMATS)
-@pytest.mark.parametrize(("num_chunks", "num_parts"), [(4, 4), (11, 3), (2, 6)])
+@pytest.mark.parametrize(
+    ("edges_format", "data_format", "vector_rows", "num_chunks", "num_parts"),
+    [("csv", "numpy", False, 4, 4), ("parquet", "parquet", True, 4, 3), ("numpy", "parquet", False, 11, 6)],
+)
 def test_every_format(tmp_path, monkeypatch, rng, edges_format, data_format, vector_rows, num_chunks, num_parts):
     graph = small_graph(rng)
     write_chunked(

@@ -38,10 +38,10 @@ from tests.preparation.test_resume import SMALL_DISPATCH, write_for_dispatch
 
 PROGRAM = """
 import sys
-from hopstream.preparation.dispatch import dispatch_spec
+from hopstream.preparation.dispatch import dispatch_folder
 from hopstream.preparation.dispatch.dispatch_job import dispatch
 from hopstream.preparation.halo.settings import HaloSettings
-dispatch_spec.LIMITS = dispatch_spec.DispatchLimits(
+dispatch_folder.LIMITS = dispatch_folder.DispatchLimits(
     piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000)
 )
 def tell(stage, done, total):
@@ -159,37 +159,41 @@ def test_a_limit_of_the_system_is_named(tmp_path, monkeypatch, rng):
     assert not (tmp_path / "got").exists()
 
 
-@pytest.mark.parametrize(
-    ("free_bytes", "num_processors", "goes_on"),
-    [(40, 2, True), (10, 2, True), (9, 2, False), (40, 64, True), (40, 1, False)],
-)
-def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
-    folder: Path, monkeypatch, free_bytes, num_processors, goes_on
-):
+def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(folder: Path, monkeypatch):
     """The job begins with 9.6 GB of 16 free, and 2 workers."""
     monkeypatch.setattr(dispatch_folder, "LIMITS", SMALL_DISPATCH)
-    told: list[DatasetEstimate] = []
 
-    def run(free: int, processors: int, progress: Progress) -> None:
+    def run(free: int, processors: int, progress: Progress) -> DatasetEstimate:
         machine = Machine(num_processors=processors, free_bytes=free * 10**9)
         monkeypatch.setattr(settings, "this_machine", lambda: machine)
-        dispatch(
-            folder / "in", folder / "owners", folder / "got", direction="both", progress=progress,
-            on_estimate=lambda costs, _: told.append(costs),
-        )  # fmt: skip
+        told: list[DatasetEstimate] = []
+
+        def estimate(costs: DatasetEstimate, _: object) -> None:
+            told.append(costs)
+            if progress is no_progress:  # what it was going to do is enough
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            dispatch(
+                folder / "in", folder / "owners", folder / "got", direction="both", progress=progress,
+                on_estimate=estimate,
+            )  # fmt: skip
+        return told[0]
 
     def end(_: str, done: int, total: int) -> None:
         if done > total // 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run(16, 2, end)
-    run(free_bytes, num_processors, no_progress)
-    check_done(folder)
-    before, after = (one.work for one in told)
-    assert before and after and (before.memory_bytes, before.num_workers) == (9_600_000_000, 2)
-    assert after.memory_bytes == (before.memory_bytes if goes_on else int(0.6 * (free_bytes * 10**9)))
-    assert after.num_workers == min(2, num_processors) and bool(told[1].num_done) == goes_on
+    before = run(16, 2, end).work
+    assert before and (before.memory_bytes, before.num_workers) == (9_600_000_000, 2)
+    shutil.copytree(folder / ".got.work", folder / "kept")
+    for free, processors, goes_on in ((40, 2, True), (9, 2, False), (40, 64, True), (40, 1, False), (10, 2, True)):
+        shutil.rmtree(folder / ".got.work")
+        shutil.copytree(folder / "kept", folder / ".got.work")
+        told = run(free, processors, no_progress)
+        after = told.work
+        assert after and after.memory_bytes == (before.memory_bytes if goes_on else int(0.6 * (free * 10**9)))
+        assert after.num_workers == min(2, processors) and bool(told.num_done) == goes_on
 
 
 def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
