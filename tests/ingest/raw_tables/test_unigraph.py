@@ -152,8 +152,7 @@ edge_sets { key: "bought_by" value { source: "item" target: "user"
 """
 
 
-@pytest.mark.parametrize("is_piecewise", [False, True])
-@pytest.mark.parametrize("suffix", ["csv", "tfrecord", "parquet"])
+@pytest.mark.parametrize(("suffix", "is_piecewise"), [("csv", True), ("tfrecord", False), ("parquet", True)])
 def test_an_edge_type_that_is_reversed(tmp_path, monkeypatch, suffix, is_piecewise):
     folder = tmp_path / "g"
     folder.mkdir()
@@ -273,8 +272,9 @@ def replaced(columns, name, row, value):
 LINES = {"csv": r"line 4", "tfrecord": r"record 2", "parquet": r"row 2"}
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tfrecord", "parquet"])
-@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    ("suffix", "is_chunked"), [("csv", False), ("tfrecord", True), ("parquet", False), ("parquet", True)]
+)
 def test_a_flaw_of_a_row_is_told_with_its_place(tmp_path, monkeypatch, suffix, is_chunked):
     def read(name, **columns):
         path = write_world(tmp_path / name, suffix, **columns)

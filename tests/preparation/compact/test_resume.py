@@ -13,20 +13,9 @@ from hopstream.engine.atomic_folder import WorkFolder
 from hopstream.preparation.append.run import append
 from hopstream.preparation.compact import compact
 from hopstream.preparation.dataset_job import DatasetJob
-from tests.killing import kill_again_and_again, left_beside
+from tests.killing import left_beside
 from tests.preparation.append.graphs import grown_graph, written
 from tests.preparation.dispatch.sources import check_same, write_owners
-
-PROGRAM = """
-import sys
-from hopstream.preparation.compact import compact
-from hopstream.preparation.reshard import reshard_folder
-reshard_folder.LIMITS = reshard_folder.ReshardLimits(block_rows=30, piece_bytes=600, run_bytes=(3000, 3000))
-def tell(stage, done, total):
-    print(done, total, flush=True)
-compact(sys.argv[1], num_workers=int(sys.argv[2]), progress=tell)
-"""
-"""A job of many small tasks, which says how far it is."""
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +40,6 @@ def check_done(folder: Path) -> None:
     got, wanted = (read_manifest(folder / name) for name in ("got", "wanted"))
     check_same(folder / "got", folder / "wanted", got, wanted)
     assert left_beside(folder) == []
-
-
-@pytest.mark.parametrize(
-    "num_kills", [pytest.param(1, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.soak)]
-)
-def test_killed_again_and_again(folder: Path, num_kills: int):
-    def again() -> None:
-        shutil.rmtree(folder / "got")
-        shutil.copytree(folder / "old", folder / "got")
-
-    kill_again_and_again(
-        PROGRAM, [folder / "got", 2 if num_kills > 1 else 0], num_kills=num_kills, max_lines=60,
-        check=lambda: check_done(folder), again=again,
-    )  # fmt: skip
 
 
 def interrupt(*_: object) -> None:

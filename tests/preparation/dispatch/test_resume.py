@@ -29,27 +29,11 @@ from hopstream.ingest.synthetic import rmat_graph
 from hopstream.preparation.dataset_job import DatasetEstimate, DatasetTarget
 from hopstream.preparation.dispatch import dispatch_folder
 from hopstream.preparation.dispatch.dispatch_job import dispatch
-from hopstream.preparation.halo.run import add_halo
 from hopstream.preparation.halo.settings import HaloSettings
 from tests.dataset.graphs import community_graph
-from tests.killing import kill_again_and_again, left_beside
+from tests.killing import left_beside
 from tests.preparation.dispatch.sources import check_equal, check_same, cut_small, use_graph, write_owners
 from tests.preparation.test_resume import SMALL_DISPATCH, write_for_dispatch
-
-PROGRAM = """
-import sys
-from hopstream.preparation.dispatch import dispatch_folder
-from hopstream.preparation.dispatch.dispatch_job import dispatch
-from hopstream.preparation.halo.settings import HaloSettings
-dispatch_folder.LIMITS = dispatch_folder.DispatchLimits(
-    piece_edges=(1500, 1500), bucket_edges=(700, 700), column_bytes=(4000, 4000)
-)
-def tell(stage, done, total):
-    print(done, total, flush=True)
-dispatch(*sys.argv[1:4], num_workers=int(sys.argv[4]), direction="both", progress=tell,
-         halo=HaloSettings(hops=1, features="all"), overwrite=True)
-"""
-"""A job of many small tasks, which says how far it is."""
 
 
 @pytest.fixture
@@ -62,16 +46,6 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
 def check_done(folder: Path) -> None:
     check_same(folder / "got", folder / "wanted", read_manifest(folder / "got"), read_manifest(folder / "wanted"))
     assert left_beside(folder) == []
-
-
-@pytest.mark.soak
-def test_twenty_kills_of_a_job_with_a_halo(folder: Path):
-    """Workers are killed with the job, at moments of any kind."""
-    add_halo(folder / "wanted", hops=1, features="all")
-    kill_again_and_again(
-        PROGRAM, [*(folder / name for name in ("in", "owners", "got")), 2], num_kills=20, max_lines=50,
-        check=lambda: check_done(folder), again=lambda: shutil.rmtree(folder / "got"),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])

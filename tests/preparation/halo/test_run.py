@@ -15,7 +15,6 @@ import hopstream
 from hopstream.arrays import RaggedArray
 from hopstream.dataset.book import ends_of
 from hopstream.dataset.halo_layout import open_halo
-from hopstream.dataset.manifest import Manifest
 from hopstream.errors import FormatError, SettingsError, StateError, UnknownNameError
 from hopstream.graph.graph import NodeTable
 from hopstream.ingest.chunked import write_chunked
@@ -293,21 +292,6 @@ def test_one_at_a_time(root):
     hopstream.add_halo(root, hops=1, progress=again)
     assert len(refused) == 4 and "another process" in refused[0]
     assert hopstream.open_dataset(root, verify=True).manifest.halo.hops == 1
-
-
-def test_ended_just_after_the_manifest_was_replaced(root, monkeypatch):
-    write = Manifest.write
-
-    def interrupted(self, folder):
-        write(self, folder)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Manifest, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            hopstream.add_halo(root, hops=1)
-    assert all(open_halo(hopstream.open_dataset(root), part) is not None for part in range(3))
-    assert hopstream.verify_dataset(root).is_ok
 
 
 def test_features_of_no_nodes_are_refused():
