@@ -273,6 +273,12 @@ def column_schema(column: Column) -> FeatureSchema:
     )
 
 
+def empty_column(feature: FeatureSchema) -> Column:
+    """The column of a feature without any rows."""
+    values = np.empty((0, *feature.shape), feature.numpy_dtype)
+    return values if feature.is_fixed_width else RaggedArray(values, np.zeros(1, np.int64), feature.is_string)
+
+
 def extend_checksum(checksum: int, array: Array) -> int:
     """CRC-32C of what a checksum was taken of, followed by an array's values in C order."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

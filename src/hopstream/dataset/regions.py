@@ -19,7 +19,6 @@ import numpy as np
 from hopstream.arrays import Array, FileRecord, array_header, combine_checksums, extend_checksum, read_header
 from hopstream.dataset.stored_columns import StoredColumn
 from hopstream.errors import FormatError
-from hopstream.graph.graph import ByteSum, join_sums
 
 Stretch = tuple[int, int, int]
 """First byte after the header, number of bytes, CRC-32C."""
@@ -158,13 +157,3 @@ def read_array(path: Path, start: int, stop: int) -> Array:
     if values.nbytes:
         read_into(path, first_byte + start * (values.nbytes // len(values)), values)
     return values
-
-
-def bytes_checksum(array: Array) -> list[int]:
-    """``[number of bytes, CRC-32C]`` of an array, as ``join_checksums`` takes it."""
-    return [array.nbytes, extend_checksum(0, array)]
-
-
-def join_checksums(pieces: Iterable[Sequence[int]]) -> ByteSum:
-    """Number of bytes and CRC-32C of pieces one after the other, from ``[number of bytes, CRC-32C]`` of each."""
-    return join_sums(*((int(num_bytes), int(crc32c)) for num_bytes, crc32c in pieces))

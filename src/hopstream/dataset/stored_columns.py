@@ -96,9 +96,7 @@ def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, .
         if not isinstance(weights, np.ndarray):
             continue
         where = f"{type_label(edge_type)}.{weight_attr}"
-        total = 0.0
-        for start in range(0, len(weights), CHUNK_ROWS):
-            total += check_weight_values(where, start, weights[start : start + CHUNK_ROWS])
+        total = check_weight_values(where, 0, weights)
         check_weight_total(where, len(weights), total)
         if total > MAX_SUM:
             for direction in directions:
@@ -131,21 +129,25 @@ def check_weight_values(where: str, first_row: int, weights: Array) -> float:
     Raises:
         SchemaError: One is negative, infinite, not a number, or an integer above 2**53.
     """
-    values = weights.astype(np.float64)
-    if weights.dtype.kind in "iu" and (is_large := weights > MAX_INTEGER).any():
-        row = int(np.argmax(is_large))
-        raise SchemaError(
-            f"{where}[{first_row + row}] is {weights[row]}; integer weights go up to 2^53 = {MAX_INTEGER}, above which "
-            "float64 cannot tell them apart: divide them by a constant, or convert them to float64"
-        )
-    is_wrong = ~((values >= 0) & np.isfinite(values))
-    if is_wrong.any():
-        row = int(np.argmax(is_wrong))
-        raise SchemaError(
-            f"{where}[{first_row + row}] is {weights[row]}; weights are finite numbers that are 0 or more"
-        )
-    with np.errstate(over="ignore"):
-        return float(values.sum())
+    total = 0.0
+    for start in range(0, len(weights), CHUNK_ROWS):
+        block = weights[start : start + CHUNK_ROWS]
+        values = block.astype(np.float64)
+        if block.dtype.kind in "iu" and (is_large := block > MAX_INTEGER).any():
+            row = int(np.argmax(is_large))
+            raise SchemaError(
+                f"{where}[{first_row + start + row}] is {block[row]}; integer weights go up to 2^53 = {MAX_INTEGER}, "
+                "above which float64 cannot tell them apart: divide them by a constant, or convert them to float64"
+            )
+        is_wrong = ~((values >= 0) & np.isfinite(values))
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
+            raise SchemaError(
+                f"{where}[{first_row + start + row}] is {block[row]}; weights are finite numbers that are 0 or more"
+            )
+        with np.errstate(over="ignore"):
+            total += float(values.sum())
+    return total
 
 
 def check_weight_total(where: str, num_edges: int, total: float) -> None:
@@ -278,8 +280,7 @@ def check_times(graph: Graph, time_attr: str) -> None:
     for owner, features in tables.items():
         column = _values(features.get(time_attr))
         if column is not None:
-            for start in range(0, len(column), CHUNK_ROWS):
-                check_time_values(f"{type_label(owner)}.{time_attr}", start, column[start : start + CHUNK_ROWS])
+            check_time_values(f"{type_label(owner)}.{time_attr}", 0, column)
 
 
 def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
@@ -307,11 +308,13 @@ def check_time_values(where: str, first_row: int, values: Array) -> None:
     Raises:
         SchemaError: One does not.
     """
-    if values.dtype == np.uint64 and (is_late := values > MAX_TIME).any():
-        row = int(np.argmax(is_late))
-        raise SchemaError(
-            f"{where}[{first_row + row}] is {int(values[row])}; times fit int64: subtract an epoch of your own"
-        )
+    for start in range(0, len(values) if values.dtype == np.uint64 else 0, CHUNK_ROWS):
+        is_late = values[start : start + CHUNK_ROWS] > MAX_TIME
+        if is_late.any():
+            row = start + int(np.argmax(is_late))
+            raise SchemaError(
+                f"{where}[{first_row + row}] is {int(values[row])}; times fit int64: subtract an epoch of your own"
+            )
 
 
 INT64 = np.dtype(np.int64)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, offsets_of, open_array, write_blocks
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, column_schema, empty_column, open_array, write_blocks
 from hopstream.checks import known_names
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.stored_columns import check_time_values, check_weight_total, check_weight_values
@@ -147,14 +147,11 @@ def checked(manifest: Manifest, added: Graph) -> Graph:
     for owner, features in tables:
         times = features.get(manifest.time_attr or "")
         if isinstance(times, np.ndarray):
-            for start in range(0, len(times), CHUNK_ROWS):
-                check_time_values(f"{type_label(owner)}.{manifest.time_attr}", start, times[start : start + CHUNK_ROWS])
+            check_time_values(f"{type_label(owner)}.{manifest.time_attr}", 0, times)
         weights = features.get(manifest.weight_attr or "")
         if isinstance(owner, tuple) and isinstance(weights, np.ndarray):
             where = f"{type_label(owner)}.{manifest.weight_attr}"
-            total = 0.0
-            for start in range(0, len(weights), CHUNK_ROWS):
-                total += check_weight_values(where, start, weights[start : start + CHUNK_ROWS])
+            total = check_weight_values(where, 0, weights)
             if not book.num_edges(owner):
                 check_weight_total(where, len(weights), total)
     return added
@@ -230,11 +227,11 @@ def _columns(
         if name not in given:
             if num_rows != 0:
                 raise SchemaError(f"{where} is missing; each new row needs all features of its type: {list(features)}")
-            found[name] = _no_rows(feature)
+            found[name] = empty_column(feature)
             continue
         column = as_column(given[name], where)
         if len(column) == 0:
-            column = _no_rows(feature) if column_schema(column).is_fixed_width == feature.is_fixed_width else column
+            column = empty_column(feature) if column_schema(column).is_fixed_width == feature.is_fixed_width else column
         if column_schema(column) != feature:
             raise SchemaError(f"{where} is {column_schema(column)}; in the dataset it is {feature}: convert it")
         if isinstance(column, RaggedArray):
@@ -244,11 +241,6 @@ def _columns(
             raise SchemaError(f"{where} has {len(column)} rows; there are {num_rows} new rows")
         found[name] = column
     return found
-
-
-def _no_rows(feature: FeatureSchema) -> Column:
-    values = np.empty((0, *feature.shape), feature.numpy_dtype)
-    return values if feature.is_fixed_width else RaggedArray(values, offsets_of(np.empty(0)), feature.is_string)
 
 
 def _splits(

@@ -19,6 +19,7 @@ from hopstream.dataset.layout import Dataset
 from hopstream.dataset.paths import feature_paths, node_folder
 from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.halo import mark_ids
+from hopstream.preparation.audit.reference import differing_items
 from hopstream.preparation.audit.report import Files
 from hopstream.preparation.halo.reach import InclusionModel, nodes_within
 from hopstream.preparation.halo.run import HaloWriter
@@ -238,12 +239,7 @@ class _Comparison:
         findings.checked("halo", len(found))
         done, wrong, first = 0, 0, -1
         for block in blocks:
-            stop = done + len(block)
-            if block.size:
-                ours = np.ascontiguousarray(block.astype(dtype, copy=False)).reshape(len(block), -1).view(np.uint8)
-                theirs = np.ascontiguousarray(found[done:stop]).reshape(len(block), -1).view(np.uint8)
-                odd = np.flatnonzero(np.any(ours != theirs, axis=1))
-                first = done + int(odd[0]) if wrong == 0 and len(odd) else first
-                wrong += len(odd)
-            done = stop
+            odd = done + differing_items(block.astype(dtype, copy=False), found[done : done + len(block)])
+            first = int(odd[0]) if not wrong and len(odd) else first
+            done, wrong = done + len(block), wrong + len(odd)
         findings.add("halo", str(path), "is not what the owners have", wrong, [f"position {first}"])

@@ -8,10 +8,11 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, extend_checksum
+from hopstream.arrays import Array, Column, IntArray, empty_column, extend_checksum
 from hopstream.dataset.paths import link_folder, node_folder, split_path
-from hopstream.preparation.audit.reference import ColumnSum, Reference, block_rows, differing_rows, take_ids
-from hopstream.preparation.audit.report import Files, Findings
+from hopstream.graph.graph import appended_sums, column_sums, join_sums
+from hopstream.preparation.audit.reference import Reference, block_rows, differing_rows, take_ids
+from hopstream.preparation.audit.report import Files, Findings, Kind
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 NOT_HERE = -2
@@ -83,8 +84,7 @@ def _place_keys(findings: Findings, where: str, stored: Array, first: int, keys:
     is_key = check_range(findings, where, "keys", stored, len(keys))
     rows = np.flatnonzero(is_key)
     findings.checked("order", len(stored))
-    descends = np.flatnonzero(stored[1:] <= stored[:-1]) + 1
-    findings.add("order", where, "keys do not ascend", len(descends), (f"row {row}" for row in descends))
+    check_ascends(findings, "order", where, "keys", stored)
     of_rows, row_ids = stored[rows], rows + first
     was_seen = ids[of_rows] >= 0
     keys[row_ids] = of_rows
@@ -107,6 +107,13 @@ def check_range(findings: Findings, where: str, what: str, values: Array, stop: 
         places = (f"row {row} is {values[row]}" for row in rows)
         findings.add("ranges", where, f"{what} are outside {first}..{stop - 1}", len(rows), places)
     return is_inside
+
+
+def check_ascends(findings: Findings, kind: Kind, where: str, what: str, values: Array) -> bool:
+    """Whether values ascend; tell of those that do not."""
+    descends = np.flatnonzero(values[1:] <= values[:-1]) + 1
+    findings.add(kind, where, f"{what} do not ascend", len(descends), (f"row {row}" for row in descends))
+    return not len(descends)
 
 
 def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], nodes: KnownNodes) -> None:
@@ -165,7 +172,7 @@ class Features:
         self.owner, self._files, self._offsets, self._reference = owner, files, offsets, reference
         self._columns = columns
         self._schemas = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner]
-        self._sums = {name: ColumnSum(self._schemas[name]) for name in columns}
+        self._sums = {name: column_sums(empty_column(self._schemas[name])) for name in columns}
         theirs: Mapping[str, FeatureSchema] = {}
         if reference is not None:
             of = reference.schema
@@ -175,7 +182,7 @@ class Features:
     @property
     def checksums(self) -> dict[str, int]:
         """Feature name to the CRC-32C of the rows so far, in the order of keys."""
-        return {name: column.crc32c for name, column in self._sums.items()}
+        return {name: join_sums(*column.sums)[1] for name, column in self._sums.items()}
 
     def check(self, first: int, ids: IntArray) -> None:
         """Take the next keys, from ``first`` on, which have these ids; -1 for none."""
@@ -185,7 +192,7 @@ class Features:
                 some = ids[start : start + step]
                 known = np.flatnonzero(some >= 0)
                 got = take_ids(columns, self._offsets, some[known], self._schemas[name])
-                self._sums[name].add(got)
+                self._sums[name] = appended_sums(self._sums[name], got)
                 if self._reference is not None and name in self._compared:
                     want = self._reference.rows(self.owner, name, first + start, first + start + len(some))
                     self._compare(name, first + start, some, known, got, want)
@@ -239,8 +246,7 @@ def _checked_split(findings: Findings, where: str, keys: IntArray, first: int, s
     outside = np.flatnonzero((keys < first) | (keys >= stop))
     what = f"keys are outside the part's slice {first}..{stop - 1}"
     findings.add("splits", where, what, len(outside), keys_text("key", keys[outside]))
-    descends = np.flatnonzero(keys[1:] <= keys[:-1]) + 1
-    findings.add("splits", where, "keys do not ascend", len(descends), (f"row {row}" for row in descends))
+    check_ascends(findings, "splits", where, "keys", keys)
     return keys
 
 

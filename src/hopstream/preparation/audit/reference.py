@@ -14,8 +14,6 @@ from hopstream.arrays import (
     Column,
     IntArray,
     RaggedArray,
-    combine_checksums,
-    extend_checksum,
     offsets_of,
 )
 from hopstream.dataset.paths import MANIFEST
@@ -74,47 +72,20 @@ def differing_rows(got: Column, want: Column) -> IntArray:
         differs = np.diff(got.offsets) != np.diff(want.offsets)
         alike = np.flatnonzero(~differs)
         left, right = got.take(alike), want.take(alike)
-        items = _differing_items(left.values, right.values)
+        items = differing_items(left.values, right.values)
         differs[alike[np.searchsorted(left.offsets, items, side="right") - 1]] = True
         return np.flatnonzero(differs)
     if isinstance(got, np.ndarray) and isinstance(want, np.ndarray):
-        return _differing_items(got, want)
+        return differing_items(got, want)
     return np.arange(len(got))
 
 
-def _differing_items(got: Array, want: Array) -> IntArray:
+def differing_items(got: Array, want: Array) -> IntArray:
+    """int64[n], the rows in which two arrays of one dtype and shape are not the same bytes."""
     if not got.size:
         return np.empty(0, np.int64)
     left, right = (np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1) for a in (got, want))
     return np.flatnonzero((left != right).any(axis=1))
-
-
-class ColumnSum:
-    """The CRC-32C of a column's values, and of its offsets where it has any, taken block by block."""
-
-    def __init__(self, feature: FeatureSchema) -> None:
-        """Start."""
-        self._is_fixed_width = feature.is_fixed_width
-        self._values, self._num_values = 0, 0
-        self._offsets = 0 if feature.is_fixed_width else extend_checksum(0, np.zeros(1, np.int64))
-        self._num_rows = 0
-
-    def add(self, column: Column) -> None:
-        """Take the next rows."""
-        if isinstance(column, RaggedArray):
-            self._values = extend_checksum(self._values, column.values)
-            self._offsets = extend_checksum(self._offsets, column.offsets[1:] + self._num_values)
-            self._num_values += len(column.values)
-        elif column.size:
-            self._values = extend_checksum(self._values, column)
-        self._num_rows += len(column)
-
-    @property
-    def crc32c(self) -> int:
-        """Of the rows so far."""
-        if self._is_fixed_width:
-            return self._values
-        return combine_checksums(self._values, self._offsets, 8 * (self._num_rows + 1))
 
 
 BLOCK_EDGES = 1 << 20

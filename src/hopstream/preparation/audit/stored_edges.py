@@ -14,7 +14,7 @@ from hopstream.dataset.book import ends_of, owner_label
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import piece_folders
 from hopstream.dataset.stored_columns import EdgeTimes, row_aliases, row_order, row_sums
-from hopstream.preparation.audit.nodes import NOT_HERE, KnownNodes, check_range
+from hopstream.preparation.audit.nodes import NOT_HERE, KnownNodes, check_ascends, check_range
 from hopstream.preparation.audit.report import Files, Kind
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
@@ -136,10 +136,8 @@ class StoredEdges:
         for folder, rows, part in zip(folders, self._rows, self.parts[self._num_parts :].tolist(), strict=True):
             where, num_rows = f"{folder}/row.npy", int(offsets[part + 1] - offsets[part])
             is_row = check_range(findings, where, "rows", rows, num_rows)
-            descends = np.flatnonzero(rows[1:] <= rows[:-1]) + 1
             findings.checked("order", len(rows))
-            findings.add("order", where, "rows do not ascend", len(descends), (f"row {row}" for row in descends))
-            is_good = is_good and bool(is_row.all()) and not len(descends)
+            is_good = check_ascends(findings, "order", where, "rows", rows) and is_good and bool(is_row.all())
             keys = self.files.array(folder / "node_key.npy")
             if keys is not None and is_row.all():
                 wrong = np.flatnonzero(keys != self.own.keys[offsets[part] + rows])

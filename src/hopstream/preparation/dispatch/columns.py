@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of, write_array
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of, write_array
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import feature_paths, node_folder
-from hopstream.dataset.regions import RegionWriter, bytes_checksum, join_checksums, make_file, read_array
+from hopstream.dataset.regions import RegionWriter, make_file, read_array
 from hopstream.dataset.stored_columns import check_time_values, feature_columns, integers
 from hopstream.engine import Task, kind_of, task
 from hopstream.engine.tasks import TaskFunction
 from hopstream.errors import SettingsError
-from hopstream.graph.graph import ColumnSums, array_sum
+from hopstream.graph.graph import ByteSum, ColumnSums, appended_sums, array_sum, join_sums
 from hopstream.ingest.chunked import (
     ChunkedGraph,
     FeatureSource,
@@ -62,14 +62,13 @@ def measure_nodes(args: dict[str, Any]) -> dict[str, Any]:
 def write_ragged(args: dict[str, Any]) -> dict[str, Any]:
     """Write some rows of a ragged feature of nodes to the files of their parts."""
     folder, node_type, name = DispatchFolder.of(args), str(args["type"]), str(args["feature"])
-    row, stop, element = int(args["start"]), int(args["stop"]), int(args["first_element"])
+    row, stop, first_element = int(args["start"]), int(args["stop"]), int(args["first_element"])
     source, offsets = _source_of_nodes(folder, node_type, name), folder.node_offsets(node_type)
     next_elements = read_array(folder.firsts_path(node_type, name), int(args["number"]), int(args["number"]) + 1)[0]
     writer = RegionWriter(folder.dataset)
     paths = [feature_paths(node_folder(part, node_type), name, source.schema) for part in range(folder.num_parts)]
-    sums, first_element = [[0, 0], [0, 0]], element
+    sums = ColumnSums(((0, 0), array_sum(ZERO) if row == 0 else (0, 0)), first_element)
     if row == 0:  # each file of offsets begins with 0; rows say where they end
-        _add(sums[1], ZERO)
         for _, offsets_path in paths:
             writer.write(integers(offsets_path, ZERO), 0)
     for block in source.blocks(row, stop):
@@ -80,10 +79,8 @@ def write_ragged(args: dict[str, Any]) -> dict[str, Any]:
             writer.write_blocks(paths[part][0], source.dtype, first_byte, [taken.values])
             writer.write(integers(paths[part][1], taken.offsets[1:] + next_elements[part]), first_row + 1)
             next_elements[part] += len(taken.values)
-        _add(sums[0], block.values)
-        _add(sums[1], block.offsets[1:] + element)
-        row, element = row + len(block), element + len(block.values)
-    return {"stretches": writer.stretches, "sum": [*sums, element - first_element]}
+        sums, row = appended_sums(sums, block), row + len(block)
+    return {"stretches": writer.stretches, "sum": [*sums.sums, sums.num_elements - first_element]}
 
 
 @task
@@ -93,7 +90,7 @@ def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
     tables = RegionWriter(folder.scratch)
     found: dict[str, Any] = {}
     for name, column in ragged_features(folder.edges(edge_type).features).items():
-        row, longest, values = piece.first, (0, 0), [0, 0]
+        row, longest, values = piece.first, (0, 0), (0, 0)
         path = folder.lengths_name(edge_type, name)
         num_elements = 0
         for block in column.blocks(piece.first, piece.stop):
@@ -101,7 +98,7 @@ def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
             tables.write_blocks(path, INT64, row * INT64.itemsize, [lengths])
             longest = _longer(longest, row, lengths)
             row, num_elements = row + len(block), num_elements + len(block.values)
-            _add(values, block.values)
+            values = join_sums(values, array_sum(block.values))
         found[name] = {"elements": num_elements, "values": values, "longest": longest}
     return found
 
@@ -111,13 +108,10 @@ def read_lengths(folder: DispatchFolder, edge_type: EdgeType, name: str, piece: 
     return read_array(folder.scratch / folder.lengths_name(edge_type, name), piece.first, piece.stop)
 
 
-def offsets_sum(lengths: IntArray, first_element: int, *, is_first: bool) -> list[int]:
-    """``[number of bytes, CRC-32C]`` of where rows end, and before the first row of all of where it begins."""
-    found = [0, 0]
-    if is_first:
-        _add(found, ZERO)
-    _add(found, np.cumsum(lengths) + first_element)
-    return found
+def offsets_sum(lengths: IntArray, first_element: int, *, is_first: bool) -> ByteSum:
+    """The sum of where rows end, and before the first row of all of where it begins."""
+    ends = array_sum(np.cumsum(lengths) + first_element)
+    return join_sums(array_sum(ZERO), ends) if is_first else ends
 
 
 def gathered(
@@ -176,12 +170,6 @@ def _longer(longest: tuple[int, int], first_row: int, lengths: IntArray) -> tupl
     return (first_row + place, int(lengths[place])) if len(lengths) and lengths[place] > longest[1] else longest
 
 
-def _add(total: list[int], values: Array) -> None:
-    """Extend a number of bytes and CRC-32C."""
-    total[0] += values.nbytes
-    total[1] = extend_checksum(total[1], values) if values.nbytes else total[1]
-
-
 @task
 def write_column(args: dict[str, Any]) -> dict[str, Any]:
     """Write some rows of a feature of fixed width to the files of their parts."""
@@ -199,7 +187,7 @@ def write_column(args: dict[str, Any]) -> dict[str, Any]:
             writer.write(column, first_id - int(offsets[part]))
         if is_time:
             _write_times(folder, node_type, first_id, values[rows])
-    return {"stretches": writer.stretches, "sum": bytes_checksum(values)}
+    return {"stretches": writer.stretches, "sum": array_sum(values)}
 
 
 def _write_times(folder: DispatchFolder, node_type: str, first_id: int, times: Array) -> None:
@@ -315,8 +303,8 @@ class ColumnStages:
 def column_sums(column: FeatureSource, sums: Sequence[Any]) -> ColumnSums:
     """The sums of a feature, from that of each piece; of a ragged one those of values and offsets, and its elements."""
     if not isinstance(column, RaggedSource):
-        return ColumnSums((join_checksums(sums),))
-    values, offsets = (join_checksums(of_piece[which] for of_piece in sums) for which in (0, 1))
+        return ColumnSums((join_sums(*sums),))
+    values, offsets = (join_sums(*(of_piece[which] for of_piece in sums)) for which in (0, 1))
     if not sums:
         offsets = array_sum(np.zeros(1, np.int64))
     return ColumnSums((values, offsets), sum(of_piece[2] for of_piece in sums))

@@ -18,14 +18,13 @@ from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.dataset_folder import place_to_write, remove_halos
 from hopstream.dataset.manifest import Manifest, graph_id_of
 from hopstream.dataset.paths import edge_folder, expected_edges, expected_links
-from hopstream.dataset.regions import join_checksums
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.dataset.stored_columns import MAX_SUM, check_time_schema, check_weight_schema, check_weight_total
 from hopstream.engine import Task, kind_of, task
 from hopstream.engine.atomic_folder import choice_before, errors_named
 from hopstream.engine.job import digest_of, file_states
 from hopstream.engine.settings import Choice, allot
-from hopstream.graph.graph import ColumnSums, GraphChecksums
+from hopstream.graph.graph import ColumnSums, GraphChecksums, join_sums
 from hopstream.ingest.chunked import ChunkedGraph, ragged_features
 from hopstream.ingest.source_paths import check_apart
 from hopstream.preparation.dataset_job import NODE_WORK, DatasetEstimate, DatasetJob, DatasetTarget, OnEstimate
@@ -252,7 +251,7 @@ class DispatchJob(DatasetJob):
             for i, piece in enumerate(pieces)
         ]  # fmt: skip
         found = self.run_writers("spill", tasks)
-        ends = [ColumnSums((join_checksums(result[end] for result in found),)) for end in ("src", "dst")]
+        ends = [ColumnSums((join_sums(*(result[end] for result in found)),)) for end in ("src", "dst")]
         for result, of_piece in zip(found, measured, strict=True):
             result["ragged"] = {n: [m["values"], result["offsets"][n], m["elements"]] for n, m in of_piece.items()}
         sums = [

@@ -23,7 +23,7 @@ from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offs
 from hopstream.dataset.book import ends_of, neighbor_dtype
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import edge_folder, feature_paths, link_folder, node_folder
-from hopstream.dataset.regions import RegionWriter, bytes_checksum, read_into
+from hopstream.dataset.regions import RegionWriter, read_into
 from hopstream.dataset.stored_columns import (
     MAX_SUM,
     EdgeRun,
@@ -37,6 +37,7 @@ from hopstream.dataset.stored_columns import (
 )
 from hopstream.engine import task
 from hopstream.errors import StateError
+from hopstream.graph.graph import ByteSum, array_sum
 from hopstream.ingest.chunked import Piece, RaggedSource, fixed_features, ragged_features
 from hopstream.ingest.chunked.sources import cut_rows
 from hopstream.kernels.spill import count_between, count_ids, find_buckets, group_buckets, place_edges, take_ids
@@ -156,7 +157,7 @@ class _Spill:
             _write_values(file, column)
         return _Grouped(file, starts, offsets)
 
-    def _write_ragged(self, name: str, column: RaggedSource, files: list[_Grouped]) -> list[int]:
+    def _write_ragged(self, name: str, column: RaggedSource, files: list[_Grouped]) -> ByteSum:
         """Write the rows of a ragged feature in the order of each file; the checksum of their offsets."""
         first, stop, max_bytes = self.piece.first, self.piece.stop, self.folder.spec.ragged_bytes
         lengths = read_lengths(self.folder, self.edge_type, name, self.piece)
@@ -175,26 +176,24 @@ class _Spill:
                 _write_values(grouped.file, values)
         return offsets_sum(lengths, self.elements[name], is_first=first == 0)
 
-    def _write_features(self, files: list[_Grouped], writer: RegionWriter) -> tuple[dict[str, list[int]], float]:
+    def _write_features(self, files: list[_Grouped], writer: RegionWriter) -> tuple[dict[str, ByteSum], float]:
         """Write the rows of each feature of fixed width in the order of each file.
 
         Returns:
             Their checksums, and what the weights add up to.
         """
         settings, total = self.folder.spec.settings, 0.0
-        checksums: dict[str, list[int]] = {}
+        checksums: dict[str, ByteSum] = {}
         for name, column in fixed_features(self.folder.edges(self.edge_type).features).items():
             values = column.read(self.piece.first, self.piece.stop)
-            checksums[name] = bytes_checksum(values)
+            checksums[name] = array_sum(values)
             where = f"{type_label(self.edge_type)}.{name}"
             if name == settings.time_attr:
                 check_time_values(where, self.piece.first, values)
                 if self.edge_type in self.folder.schema.edge_splits:
                     self._write_links(writer, "time.npy", self.piece.first, values)
             if name == settings.weight_attr:
-                for start in range(0, len(values), BLOCK_EDGES):
-                    block = values[start : start + BLOCK_EDGES]
-                    total += check_weight_values(where, self.piece.first + start, block)
+                total = check_weight_values(where, self.piece.first, values)
             for grouped in files:
                 for start in range(0, len(grouped.offsets), BLOCK_EDGES):
                     _write_values(grouped.file, values[grouped.offsets[start : start + BLOCK_EDGES]])
