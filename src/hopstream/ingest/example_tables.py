@@ -14,6 +14,7 @@ from hopstream.arrays import IntArray, RaggedArray, offsets_of
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.ingest.arrow_checks import ValueCounts, check_codes
 from hopstream.ingest.chunked.parquet import PARQUET_ERRORS
+from hopstream.ingest.raw_tables.raw_ids import text_of
 from hopstream.tfgnn.example import ValueLists, Values
 from hopstream.tfgnn.record_files import RowCache
 
@@ -157,13 +158,6 @@ def _values(array: pa.Array, name: str, path: Path) -> Values:
     if any(
         of(kind) for of in (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
     ):
-        wide = array.cast(pa.large_binary())
-        _, offsets, data = wide.buffers()
-        ends = (
-            np.frombuffer(offsets, np.int64)[wide.offset : wide.offset + len(wide) + 1]
-            if len(wide)
-            else np.zeros(1, np.int64)
-        )
-        held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+        held, ends = text_of(array.cast(pa.large_binary()))
         return RaggedArray(held[ends[0] : ends[-1]], ends - ends[0], is_string=True)
     raise FormatError(f"{path}: column {name!r} holds {kind}; wanted numbers or strings, or lists of them")

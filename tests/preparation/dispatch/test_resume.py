@@ -113,7 +113,7 @@ def test_a_full_disk_leaves_nothing_that_looks_complete(tmp_path, monkeypatch, r
 
 def test_a_limit_of_the_system_is_named(tmp_path, monkeypatch, rng):
     """A file that may not grow, as on a full disk, in a process of its own."""
-    graph: Graph = rmat_graph(9, edges_per_node=20, num_features=6)
+    graph: Graph = rmat_graph(8, edges_per_node=20, num_features=6)
     write_chunked(graph, tmp_path / "in", num_chunks=2, edges_format="parquet")
     write_owners(tmp_path / "owners", graph, 2, rng)
 

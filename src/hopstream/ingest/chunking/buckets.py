@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array
 from hopstream.errors import StateError
-from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME
+from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, text_of
 from hopstream.kernels.hashing import hash_keys
 from hopstream.kernels.spill import find_ranges, group_rows, hash_strings
 
@@ -103,15 +103,6 @@ def make_file(path: Path, num_bytes: int) -> None:
 
 
 HASH_SEED = np.uint64(0x5EED)
-
-
-def text_of(strings: pa.Array) -> tuple[Array, IntArray]:
-    """The bytes of ``large_string`` values and where each begins: uint8[num_bytes], int64[n + 1]; nulls are empty."""
-    if not len(strings):
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    _, offsets, values = strings.buffers()
-    filled = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
-    return filled, np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
 
 
 def strings_of(values: Array, lengths: Array) -> pa.Array:

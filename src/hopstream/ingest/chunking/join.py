@@ -24,11 +24,10 @@ from hopstream.ingest.chunking.buckets import (
     new_folder,
     read_values,
     strings_of,
-    text_of,
     write_values,
 )
 from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Layout, Table
-from hopstream.ingest.raw_tables.raw_ids import INTEGER
+from hopstream.ingest.raw_tables.raw_ids import INTEGER, text_of
 
 DROPPED = np.uint32(0xFFFFFFFF)
 """The rank of a row that is not kept."""

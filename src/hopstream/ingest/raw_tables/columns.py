@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopstream.arrays import Array, Column, RaggedArray, column_schema, join_columns, offsets_of
+from hopstream.arrays import Array, Column, RaggedArray, column_schema, empty_column, join_columns, offsets_of
 from hopstream.errors import SchemaError, quoted
 from hopstream.ingest.arrow_checks import dtype_name
 from hopstream.ingest.raw_tables.files import Batch, Origin, shown_path
@@ -200,10 +200,8 @@ class ColumnReader:
     def _no_rows(self) -> Column:
         """A column of no rows still has a dtype, so that an empty table has the schema of a full one."""
         described = self._spec.schema
-        if described is not None and described.is_ragged:
-            return RaggedArray(np.empty((0, *described.shape), described.numpy_dtype), np.zeros(1, np.int64))
-        if described is not None and not described.is_string:
-            return np.empty((0, *described.shape), described.numpy_dtype)
+        if described is not None:
+            return empty_column(described)
         dtype = self._spec.dtype or "float32"
         if dtype == STRING:
             return RaggedArray.from_strings([])

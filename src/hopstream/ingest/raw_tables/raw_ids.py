@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.errors import SchemaError
 from hopstream.schema import STRING
 
@@ -128,17 +128,26 @@ def holds_integers(text: pa.Array) -> bool:
     return not any(pc.any(pc.match_substring(text, mark)).as_py() for mark in "xX")
 
 
+def text_of(strings: pa.Array) -> tuple[Array, IntArray]:
+    """The bytes of ``large_string`` or ``large_binary`` values, and where each begins; nulls are empty.
+
+    Returns:
+        uint8[num_bytes] and int64[n + 1].
+    """
+    if not len(strings):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    _, offsets, values = strings.buffers()
+    filled = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
+    return filled, np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+
+
 def strings_column(chunks: Sequence[pa.Array]) -> RaggedArray:
     """Join Arrow strings without nulls into one column."""
     values, lengths = [np.empty(0, np.uint8)], [np.empty(0, np.int64)]
     for chunk in chunks:
-        wide = chunk.cast(NAME)
-        _, offsets_buffer, bytes_buffer = wide.buffers()
-        if len(wide):
-            offsets = np.frombuffer(offsets_buffer, np.int64)[wide.offset : wide.offset + len(wide) + 1]
-            filled = np.frombuffer(bytes_buffer, np.uint8) if bytes_buffer is not None else values[0]
-            values.append(filled[offsets[0] : offsets[-1]])
-            lengths.append(np.diff(offsets))
+        filled, offsets = text_of(chunk.cast(NAME))
+        values.append(filled[offsets[0] : offsets[-1]])
+        lengths.append(np.diff(offsets))
     return RaggedArray(np.concatenate(values), offsets_of(np.concatenate(lengths)), is_string=True)
 
 
