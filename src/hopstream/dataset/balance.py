@@ -191,16 +191,10 @@ def count_seeds(
         for node_type, splits in graph.splits.items()
         for split, keys in splits.items()
     }
-    return nodes | {
-        (edge_type, split): _count_edges(graph.edges[edge_type], owners[end], num_parts, direction, keys)
-        for edge_type, splits in graph.edge_splits.items()
-        for end in (ends_of(edge_type, direction)[0],)
-        for split, keys in splits.items()
-    }
-
-
-def _count_edges(
-    edges: EdgeTable, owners: NDArray[np.int32], num_parts: int, direction: Direction, edge_keys: IntArray
-) -> tuple[int, ...]:
-    own_keys = edges.dst_keys if direction == "in" else edges.src_keys
-    return tuple(np.bincount(owners[own_keys[edge_keys]], minlength=num_parts).tolist())
+    edges: dict[tuple[str | EdgeType, str], tuple[int, ...]] = {}
+    for edge_type, splits in graph.edge_splits.items():
+        table, own_owners = graph.edges[edge_type], owners[ends_of(edge_type, direction)[0]]
+        parts = own_owners[table.dst_keys if direction == "in" else table.src_keys]
+        for split, keys in splits.items():
+            edges[edge_type, split] = tuple(np.bincount(parts[keys], minlength=num_parts).tolist())
+    return nodes | edges

@@ -389,15 +389,12 @@ class DatasetRows:
         """
         if read_manifest(self.root).dataset_id != self.manifest.dataset_id:
             raise FormatError(f"{self.root} was replaced by another dataset while it was read; start again")
+        leading = frozenset(self.leading_files)
         for part in range(self.book.num_parts):
             for name, _ in expected_files(self.manifest, part):
                 record = self.manifest.files[name]
-                if name not in self._leading and not _is_summed_up(record, stretches.get(name, [])):
+                if name not in leading and not _is_summed_up(record, stretches.get(name, [])):
                     check_file(self.root / name, record)
-
-    @cached_property
-    def _leading(self) -> frozenset[str]:
-        return frozenset(self.leading_files)
 
     def _read(self, name: str, begin: int, end: int, *, is_summed: bool = False) -> Array:
         """Rows of a file as they are."""
