@@ -21,52 +21,40 @@ DEADLINE_S = 20.0
 """How long a test waits for what must happen soon."""
 
 
-class LoaderContract:
-    """Inherit it and give a fixture ``new_loader(**settings)`` that makes loaders of numpy batches, shuffled."""
+class BatchesContract:
+    """What depends on how a loader makes its batches.
+
+    Inherit it and give a fixture ``new_loader(**settings)`` that makes loaders of numpy batches, shuffled.
+    """
 
     def epochs(self, loader, count):
         return [[flat(batch) for batch in loader] for _ in range(count)]
 
-    def test_an_epoch_has_its_length(self, new_loader):
-        with new_loader() as loader:
-            assert len(self.epochs(loader, 1)[0]) == len(loader) > 3
-
-    def test_epochs_differ_and_repeat_in_another_loader(self, new_loader):
-        with new_loader() as one, new_loader() as other:
+    def test_an_epoch_has_its_batches_and_another_loader_repeats_them(self, new_loader):
+        with new_loader() as one, new_loader() as other, new_loader(rng_seed=1) as reseeded:
             epochs = self.epochs(one, 3)
+            assert one.epoch == 3
+            for epoch in epochs:
+                assert [batch["index"] for batch in epoch] == list(range(len(one)))
+            assert len(one) > 3
             assert epochs[0] != epochs[1] != epochs[2]
             assert epochs == self.epochs(other, 3)
-            assert one.epoch == 3
+            assert epochs[:1] != self.epochs(reseeded, 1)
 
-    def test_another_rng_seed_makes_other_batches(self, new_loader):
-        with new_loader() as one, new_loader(rng_seed=1) as other:
-            assert self.epochs(one, 1) != self.epochs(other, 1)
-
-    def test_batches_come_in_order(self, new_loader):
-        with new_loader() as loader:
-            assert [batch["index"] for batch in self.epochs(loader, 1)[0]] == list(range(len(loader)))
-
-    def test_set_epoch_names_an_epoch(self, new_loader):
-        with new_loader() as one, new_loader() as other:
-            epochs = self.epochs(one, 3)
-            other.set_epoch(2)
-            assert self.epochs(other, 1)[0] == epochs[2]
-            other.set_epoch(0)
-            assert self.epochs(other, 2) == epochs[:2]
-
-    @pytest.mark.parametrize("num_before", [0, 1, 3])
-    def test_a_restored_loader_goes_on_exactly_where_the_saved_one_was(self, new_loader, num_before):
+    def test_a_restored_loader_goes_on_exactly_where_the_saved_one_was(self, new_loader):
         with new_loader() as one, new_loader() as other:
             epochs = self.epochs(one, 3)
             one.set_epoch(1)
-            iterator = iter(one)
-            for _ in range(num_before):
-                next(iterator)
-            state = json.loads(json.dumps(one.state_dict()))
-            iterator.close()
-            other.load_state_dict(state)
-            assert other.epoch == 1
-            assert self.epochs(other, 2) == [epochs[1][num_before:], epochs[2]]
+            for num_before in (0, 2):
+                iterator = iter(one)
+                for _ in range(num_before):
+                    next(iterator)
+                state = json.loads(json.dumps(one.state_dict()))
+                iterator.close()
+                other.load_state_dict(state)
+                assert other.epoch == 1
+                assert self.epochs(other, 2) == [epochs[1][num_before:], epochs[2]]
+                one.set_epoch(1)
 
     def test_a_state_in_which_any_fact_differs_is_refused(self, new_loader):
         options = {"batch_size": 3, "rng_seed": 3, "world_size": 2}
@@ -79,6 +67,18 @@ class LoaderContract:
                 with pytest.raises(StateError, match=f"state is of a (loader (over|with {name} )|other)"):
                     loader.load_state_dict({**state, "loader": {**facts, name: "other"}})
             loader.load_state_dict(state)
+
+
+class LoaderContract(BatchesContract):
+    """All promises; one kind of each family of loaders checks those that no way of making batches changes."""
+
+    def test_set_epoch_names_an_epoch(self, new_loader):
+        with new_loader() as one, new_loader() as other:
+            epochs = self.epochs(one, 3)
+            other.set_epoch(2)
+            assert self.epochs(other, 1)[0] == epochs[2]
+            other.set_epoch(0)
+            assert self.epochs(other, 2) == epochs[:2]
 
     def test_a_state_saved_at_the_last_batch_leaves_nothing_of_its_epoch(self, new_loader):
         with new_loader() as one, new_loader() as other, new_loader() as third:
@@ -184,10 +184,7 @@ class LoaderContract:
             with pytest.raises(StateError, match="it raised an error; iterate the loader again"):
                 next(iterator)
 
-    @pytest.mark.parametrize(
-        ("index", "num_failures"),
-        [(0, 3), (1, 1), (3, 3), *(pytest.param(*more, marks=pytest.mark.slow) for more in [(0, 1), (1, 3), (3, 1)])],
-    )
+    @pytest.mark.parametrize(("index", "num_failures"), [(0, 3), (3, 1)])
     def test_an_iteration_after_a_failure_goes_on_with_the_batch_that_was_not_given_out(
         self, new_loader, index, num_failures
     ):
@@ -212,7 +209,7 @@ class LoaderContract:
             assert seen + rest == epochs[1]
             assert following == epochs[2]
 
-    @pytest.mark.parametrize("num_threads", [0, 1, 2, 4])
+    @pytest.mark.parametrize("num_threads", [0, 1, 4])
     def test_batches_before_a_failing_one_come_first_and_a_retry_begins_with_it(self, new_loader, num_threads):
         """The second failure is of a retry; after it the loader, and another one with its state, go on to the end."""
         with new_loader() as one:

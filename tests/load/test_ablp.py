@@ -18,7 +18,7 @@ from hopstream.load.ppr import PPRLoader
 from hopstream.preparation.write import write_parts
 from hopstream.sample.ppr_settings import PPR, PPRSettings
 from hopstream.store.local import LocalStore
-from tests.load.contract import LoaderContract
+from tests.load.contract import BatchesContract
 
 BUYS, RETURNS = ("user", "buys", "item"), ("user", "returns", "item")
 VIEWS, VIEWED_BY = ("user", "views", "item"), ("item", "viewed_by", "user")
@@ -300,14 +300,14 @@ def test_batches_of_pyg_carry_neighbourhoods_and_labels(stores, tmp_path):
         assert seeds.unique().tolist() == [0, 1, 2, 3] and batch.n_id[nodes[seeds == 1]].tolist() == [1, 2, 3]
 
 
-class TestABLPLoaderByPageRank(LoaderContract):
+class TestABLPLoaderByPageRank(BatchesContract):
     @pytest.fixture
     def new_loader(self, market):
         settings = {"supervision": BUYS, "batch_size": 16, "shuffle": True, "collate": "numpy"}
         return lambda **options: ABLPLoader(market, PPRSettings(), "user", **{**settings, **options})
 
 
-class TestABLPLoader(LoaderContract):
+class TestABLPLoader(BatchesContract):
     @pytest.fixture
     def new_loader(self, market):
         settings = {"supervision": BUYS, "batch_size": 16, "shuffle": True, "collate": "numpy"}

@@ -18,7 +18,7 @@ from hopstream.load.ablp import ABLPLoader
 from hopstream.preparation.write import write_parts
 from hopstream.schema import EDGE, NODE
 from hopstream.store.local import LocalStore
-from tests.load.contract import LoaderContract
+from tests.load.contract import BatchesContract
 from tests.load.graphs import flat, local_store, make_plain_graph
 from tests.stream.serving import remote_graph, serve_here
 
@@ -339,7 +339,7 @@ def test_a_loader_over_servers_goes_on_where_another_was(folders, servers):
         assert [flat(batch) for batch in loader] == wanted[2:]
 
 
-class TestGivenLabels(LoaderContract):
+class TestGivenLabels(BatchesContract):
     @pytest.fixture
     def new_loader(self, stores):
         settings = {"labels": GIVEN, "supervision": [BUYS, LIKES], "shuffle": True, "max_labels": 2}

@@ -19,7 +19,7 @@ from hopstream.load.links import LinkNeighborLoader, raise_labels
 from hopstream.load.rank_splits import rank_links
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.schema import EDGE
-from tests.load.contract import LoaderContract
+from tests.load.contract import BatchesContract
 from tests.load.graphs import flat, local_store, make_plain_graph
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES, make_rating_graph, make_small_graph
 
@@ -500,13 +500,13 @@ def test_inputs_answer_only_for_what_is_asked():
 # Epochs, threads, saved states
 
 
-class TestLinkLoader(LoaderContract):
-    @pytest.fixture(params=[0, 1, 4])
-    def new_loader(self, request, plain):
+class TestLinkLoader(BatchesContract):
+    @pytest.fixture
+    def new_loader(self, plain):
         links = np.random.default_rng(2).integers(0, 80, (2, 60))
 
         def new(**settings):
-            more = {"num_threads": request.param, "neg_sampling_ratio": 1.5, **settings}
+            more = {"num_threads": 4, "neg_sampling_ratio": 1.5, **settings}
             return LinkNeighborLoader(
                 plain, [3, 2], links, **{"batch_size": 7, "collate": "numpy", "shuffle": True, **more}
             )
@@ -514,11 +514,11 @@ class TestLinkLoader(LoaderContract):
         return new
 
 
-class TestTimedLinkLoader(LoaderContract):
-    @pytest.fixture(params=[0, 2])
-    def new_loader(self, request, ratings):
+class TestTimedLinkLoader(BatchesContract):
+    @pytest.fixture
+    def new_loader(self, ratings):
         def new(**settings):
-            more = {"num_threads": request.param, "exclude_links": True, **settings}
+            more = {"num_threads": 2, "exclude_links": True, **settings}
             settings = {"batch_size": 9, "collate": "numpy", "shuffle": True, **more}
             how = NegativeSampling("triplet", 2, strict=True)
             return LinkNeighborLoader(ratings, [3, 2], (RATES, "val"), neg_sampling=how, **TIMED, **settings)

@@ -14,7 +14,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.loader import NeighborLoader, NodeMaker
 from hopstream.schema import EDGE, NODE
 from hopstream.store.contract import MAX_TREES
-from tests.load.contract import LoaderContract
+from tests.load.contract import BatchesContract
 from tests.load.graphs import CITES, KNOWS, RATED_BY, RATES, WatchedStore, flat, local_store, make_timed_graph
 
 WRITTEN = {"time_attr": "time", "neighbor_keys": True}
@@ -274,31 +274,31 @@ def numpy_loader(store, threads, settings, **more):
     return NeighborLoader(store, {"default": [3, 2]}, ("paper", None), **options)
 
 
-class TestTemporalLoader(LoaderContract):
-    @pytest.fixture(params=[0, 2])
-    def new_loader(self, request, timed):
-        return lambda **more: numpy_loader(timed[1][3], request.param, TIMED, **more)
+class TestTemporalLoader(BatchesContract):
+    @pytest.fixture
+    def new_loader(self, timed):
+        return lambda **more: numpy_loader(timed[1][3], 2, TIMED, **more)
 
 
-class TestWeightedLoader(LoaderContract):
+class TestWeightedLoader(BatchesContract):
     @pytest.fixture
     def new_loader(self, timed):
         return lambda **more: numpy_loader(timed[1][3], 2, {"weight_attr": "stars"}, **more)
 
 
-class TestDisjointLoader(LoaderContract):
+class TestDisjointLoader(BatchesContract):
     @pytest.fixture
     def new_loader(self, timed):
         return lambda **more: numpy_loader(timed[1][1], 1, TREES, **more)
 
 
-class TestInducedLoader(LoaderContract):
+class TestInducedLoader(BatchesContract):
     @pytest.fixture
     def new_loader(self, timed):
         return lambda **more: numpy_loader(timed[1][3], 0, {"subgraph_type": "induced"}, **more)
 
 
-class TestLaborLoader(LoaderContract):
+class TestLaborLoader(BatchesContract):
     @pytest.fixture
     def new_loader(self, timed):
         return lambda **more: numpy_loader(timed[1][3], 1, {"sampling": "labor", "batch_dependency": 3}, **more)

@@ -12,7 +12,7 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.load.ppr import PPRLoader
 from hopstream.sample.ppr_settings import PPRSettings
 from tests.conftest import make_typed_graph
-from tests.load.contract import LoaderContract
+from tests.load.contract import BatchesContract
 from tests.load.graphs import flat, local_store, make_plain_graph
 
 CITES, WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
@@ -30,20 +30,18 @@ def typed_stores(tmp_path_factory):
     return {n: local_store(graph, folder / str(n), n) for n in (1, 3)}
 
 
-class TestPlainPPRLoader(LoaderContract):
-    @pytest.fixture(params=[0, 3])
-    def new_loader(self, request, plain_stores):
+class TestPlainPPRLoader(BatchesContract):
+    @pytest.fixture
+    def new_loader(self, plain_stores):
         def new(**options):
             settings = PPRSettings(max_ppr_nodes=8, num_neighbors_per_hop=3)
-            options = {
-                "batch_size": 6, "shuffle": True, "collate": "numpy", "num_threads": request.param, **options
-            }  # fmt: skip
+            options = {"batch_size": 6, "shuffle": True, "collate": "numpy", "num_threads": 3, **options}
             return PPRLoader(plain_stores[4], None, settings, **options)
 
         return new
 
 
-class TestTypedPPRLoader(LoaderContract):
+class TestTypedPPRLoader(BatchesContract):
     @pytest.fixture
     def new_loader(self, typed_stores):
         def new(**options):

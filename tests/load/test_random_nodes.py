@@ -9,7 +9,7 @@ import pytest
 
 from hopstream.errors import SettingsError, StateError
 from hopstream.load.loader import RandomNodeLoader
-from tests.load.contract import LoaderContract
+from tests.load.contract import BatchesContract
 from tests.load.graphs import flat, local_store, make_plain_graph
 
 NUM_NODES = 200
@@ -27,7 +27,7 @@ def make(store, **options):
     return RandomNodeLoader(store, **{**settings, **options})
 
 
-class TestRandomNodeLoader(LoaderContract):
+class TestRandomNodeLoader(BatchesContract):
     @pytest.fixture
     def new_loader(self, stores):
         return lambda **options: make(stores[1], **options)
