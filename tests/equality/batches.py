@@ -30,15 +30,15 @@ Batches = list[dict[str, object]]
 
 
 def in_places(cases: Sequence[Any]) -> Iterator[Any]:
-    """Parameters ``case, topology, num_threads``: each case in the farthest place and in one other, which takes turns.
+    """Parameters ``case, topology, num_threads``: each case in one place; every second case in the farthest one.
 
-    Its other places are for slow runs.
+    The other places of a case are for slow runs.
     """
     others = [place for place in PLACES if place != FARTHEST]
     for number, case in enumerate(cases):
         name = case if isinstance(case, str) else ", ".join(case)
         for place in PLACES:
-            is_slow = place not in (FARTHEST, others[number % len(others)])
+            is_slow = place != (others[number // 2 % len(others)] if number % 2 else FARTHEST)
             marks = [pytest.mark.slow] if is_slow else []
             yield pytest.param(case, *place, marks=marks, id=f"{name}-{place[0]}-{place[1]}")
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,12 +48,20 @@ GRAPHS = {
     **{(PPR, name): (graph, {"direction": "both"}) for name, graph in test_ppr.make_graphs().items()},
     (PLANS, "timed"): (PLAN_GRAPH, options_of(Raw(PLAN_GRAPH, "time", "weight"))),
 }
-CASES = [
-    *((NODES, *case) for case in test_node_modes.CASES),
-    *((LINKS, *case) for case in test_links.CASES),
-    *((PPR, *case) for case in test_ppr.CASES),
+FEW_MODES = [
+    "excluding",
+    "replacing",
+    "disjoint, excluding",
+    "temporal, exclusive",
+    "last, excluding",
+    "weighted, temporal",
+    "top-k, temporal",
+    "labor, one for all hops",
+    "labor, temporal",
+    "bidirectional, true edges",
+    "bidirectional, temporal",
+    "induced, one type followed, forwards, temporal",
 ]
-
 FEW_CASES = [
     (NODES, "typed", "weighted in time"),
     (NODES, "typed", "labor in time"),
@@ -113,13 +120,6 @@ def few(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> It
         yield found
 
 
-@pytest.fixture(scope="module")
-def every(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) -> Iterator[Place]:
-    graphs = [graph for graph in GRAPHS if graph[0] != PLANS]
-    with _settled(tmp_path_factory.mktemp("every"), graphs, server_pool) as found:
-        yield found
-
-
 def batches_of(places: Place, case: tuple[str, str, str], place: str) -> Batches:
     kind, name, mode = case
     with places.open(kind, name, place) as store:
@@ -150,22 +150,7 @@ def test_batches_are_bit_equal(few: Place, case: tuple[str, str, str]) -> None:
         assert batches_of(few, case, place) == wanted, place
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("case", CASES, ids=", ".join)
-def test_every_batch_is_bit_equal(every: Place, case: tuple[str, str, str]) -> None:
-    wanted = batches_of(every, case, ONE)
-    for place in PLACES:
-        assert batches_of(every, case, place) == wanted, place
-
-
-def _in_turn() -> Iterator[Any]:
-    """Each mode in one place, which take turns; in the others in long runs."""
-    for (number, mode), (turn, place) in product(enumerate(MODES), enumerate(PLACES)):
-        marks = [] if turn == number % len(PLACES) else [pytest.mark.soak]
-        yield pytest.param(mode, place, marks=marks, id=f"{mode}-{place}")
-
-
-@pytest.mark.parametrize(("mode", "place"), [*_in_turn()])
+@pytest.mark.parametrize(("mode", "place"), zip(FEW_MODES, cycle(PLACES)))
 def test_subgraphs_are_bit_equal(few: Place, mode: str, place: str) -> None:
     assert few.raw is not None
     with few.open(PLANS, "timed", ONE) as store:

@@ -62,9 +62,9 @@ def places(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) ->
 
 
 def _in_turn() -> Iterator[Any]:
-    """Each mode in one topology here and in one with servers, which take turns; in the others in slow runs."""
+    """Each mode in one topology, which take turns; in the others in slow runs."""
     for (number, mode), (place, topology) in product(enumerate(MODES), enumerate(TOPOLOGIES)):
-        marks = [] if place % 2 == number % 2 else [pytest.mark.slow]
+        marks = [] if place == number % len(TOPOLOGIES) else [pytest.mark.slow]
         yield pytest.param(mode, topology, marks=marks, id=f"{mode}-{topology}")
 
 

@@ -77,7 +77,7 @@ def test_what_there_is_no_room_for_is_counted():
     assert find_features(data, 0, len(data), found) == 2
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_damaged_messages_are_never_read_beyond_their_end(data):
     """With bounds checks, a step outside the array is an error here."""

@@ -48,7 +48,7 @@ def test_parallel_edges_are_next_to_each_other() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_of_parallel_edges_each_is_taken_equally_often(share: float) -> None:
     """Inclusion within 5 sigma of the mean over the copies of a neighbour, over seeds."""
-    num_draws = 6000
+    num_draws = 2500
     keys = np.array([7, 3, 7, 9, 7])
     drawn = np.concatenate([draw(keys, 2, seed, seed + 1, share) for seed in range(num_draws)])
     counts = np.bincount(drawn, minlength=5)[keys == 7]
@@ -61,7 +61,7 @@ def test_of_parallel_edges_each_is_taken_equally_often(share: float) -> None:
 @pytest.mark.parametrize("degree,count", [(5, 1), (12, 5), (60, 40)])
 def test_every_neighbour_is_drawn_equally_often(share: float, degree: int, count: int) -> None:
     """Inclusion within 5 sigma of count / degree for every edge, over seeds."""
-    num_draws = 6000
+    num_draws = 2500
     keys = np.arange(degree) * 1000 + 7
     drawn = np.concatenate([draw(keys, count, seed, seed + 1, share) for seed in range(num_draws)])
     chance = count / degree
@@ -92,7 +92,7 @@ def test_fewer_distinct_neighbours_than_by_independent_draws() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.75])
 def test_variates_move_along_a_quarter_circle(share: float) -> None:
     """The correlation of the normal variates with those of the first seed is the cosine, with the second's the sine."""
-    num_keys = 20_000
+    num_keys = 8000
     first, second, between = (
         np.array([naive_weighted.labor_variate(key, *seeds) for key in range(num_keys)])
         for seeds in ((1, 2, 1e-300), (2, 1, 1e-300), (1, 2, share))

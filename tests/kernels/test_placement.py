@@ -32,7 +32,7 @@ def as_csr(neighbors: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return indptr, np.array([other for around in neighbors for other in around], np.uint32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(loaded_graphs(), st.sampled_from([None, 0.3]), st.integers(0, 4), st.integers(0, 14))
 def test_placement_equals_the_naive_reference(graph, penalty, first_part, middle):
     neighbors, weights, rows, amounts, limits, owner = graph

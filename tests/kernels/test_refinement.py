@@ -12,7 +12,7 @@ from tests import naive_assign
 from tests.kernels.test_placement import as_csr, loaded_graphs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(loaded_graphs(), st.sampled_from([0.0, 0.5, 10.0, 1e9]))
 def test_moves_lower_cut_plus_priced_excess_and_never_raise_the_excess(graph, price):
     neighbors, weights, rows, amounts, limits, owner = graph

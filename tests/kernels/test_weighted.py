@@ -64,13 +64,13 @@ def check_law(chances: dict, drawn: Counter, where: str) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "zeros", "ties", "extreme"])
 @pytest.mark.parametrize("is_replacing", [False, True])
-@pytest.mark.parametrize("count", [-1, 0, 1, 3, 10, 40, 70])
+@pytest.mark.parametrize("count", [-1, 0, 1, 10, 70])
 @pytest.mark.parametrize("degree", [0, 1, 5, 60, 400])
 def test_draws_equal_the_naive_reference(
     rng: np.random.Generator, kind: str, is_replacing: bool, count: int, degree: int
 ) -> None:
     row = Row(random_weights(rng, degree, kind))
-    for stream in streams(int(rng.integers(1 << 40)), 4):
+    for stream in streams(int(rng.integers(1 << 40)), 2):
         wanted = naive_weighted.draw_weighted(stream, row.weights, count, is_replacing)
         assert row.draw(stream, count, is_replacing) == wanted, (row.weights, stream)
 
@@ -103,7 +103,7 @@ WEIGHTS = {
 @pytest.mark.parametrize("padding", [0, 20])
 def test_without_replacement_sets_have_the_chances_of_successive_draws(name: str, count: int, padding: int) -> None:
     """Short rows are drawn in one pass, longer ones draw by draw; edges without weight change no chance."""
-    row, num_draws, rng_seed = Row(WEIGHTS[name] + [0.0] * padding), 10_000, 21
+    row, num_draws, rng_seed = Row(WEIGHTS[name] + [0.0] * padding), 4000, 21
     drawn = Counter(tuple(row.draw(stream, count)) for stream in streams(rng_seed, num_draws))
     if count >= sum(weight > 0 for weight in row.weights):
         assert drawn == {tuple(i for i, weight in enumerate(row.weights) if weight > 0): num_draws}
@@ -113,17 +113,17 @@ def test_without_replacement_sets_have_the_chances_of_successive_draws(name: str
 
 @pytest.mark.parametrize("name", list(WEIGHTS))
 def test_with_replacement_every_turn_draws_in_proportion_to_weight(name: str) -> None:
-    row, num_draws, rng_seed = Row(WEIGHTS[name]), 10_000, 22
+    row, num_draws, rng_seed = Row(WEIGHTS[name]), 4000, 22
     drawn = [row.draw(stream, 3, True) for stream in streams(rng_seed, num_draws)]
     chances = {i: weight / math.fsum(row.weights) for i, weight in enumerate(row.weights)}
     for turn in range(3):
         check_law(chances, Counter(each[turn] for each in drawn), f"turn {turn}, rng_seed = {rng_seed}")
 
 
-@pytest.mark.parametrize("degree,count", [(30, 12), (150, 10), (150, 66), (150, 120)])
+@pytest.mark.parametrize("degree,count", [(30, 12), (150, 10), (150, 120)])
 def test_larger_counts_include_edges_as_successive_draws_do(degree: int, count: int) -> None:
     """Against numpy's ``choice``, which draws successively; a few edges have most of the weight."""
-    rng_seed, num_draws = 23, 4000
+    rng_seed, num_draws = 23, 1500
     rng = np.random.default_rng(rng_seed)
     weights = rng.random(degree) ** 6
     row = Row(weights.tolist())

@@ -57,7 +57,7 @@ def links_in_worlds(draw: st.DrawFn) -> tuple[World, Links]:
 
 
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     # Every example is a dataset on disk, so a search for a smaller one would outlast the limit for hanging tests.
     phases=(Phase.reuse, Phase.generate),

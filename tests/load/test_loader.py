@@ -320,13 +320,13 @@ def test_memory_stays_flat_over_epochs(tmp_path):
 @pytest.mark.parametrize("collate", ["numpy", pytest.param("pyg", marks=pytest.mark.slow)])
 def test_private_memory_of_the_process_stays_flat_over_epochs(tmp_path, collate):
     rng = np.random.default_rng(0)
-    store = local_store(make_plain_graph(rng, num_nodes=20_000, num_edges=200_000), tmp_path / "parts", 2)
+    store = local_store(make_plain_graph(rng, num_nodes=10_000, num_edges=100_000), tmp_path / "parts", 2)
     with plain_loader(store, batch_size=500, num_neighbors=[10, 10], num_threads=2, collate=collate) as loader:
         after = []
-        for _ in range(12):
-            assert sum(1 for _ in loader) == 40
+        for _ in range(9):
+            assert sum(1 for _ in loader) == 20
             after.append(private_bytes())
-    assert after[11] - after[2] < 16 << 20  # 360 batches of about a megabyte are made in between
+    assert after[8] - after[2] < 16 << 20  # 120 batches of about a megabyte are made in between
 
 
 def private_bytes():

@@ -26,7 +26,7 @@ STRATEGIES = {"uniform": (), "last": (BUYS, LIKE), "weighted": (BUYS,), "top_k":
 )
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @settings(
-    max_examples=15,
+    max_examples=8,
     deadline=None,
     # Every example is a dataset on disk, so a search for a smaller one would outlast the limit for hanging tests.
     phases=(Phase.reuse, Phase.generate),

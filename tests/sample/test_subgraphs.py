@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,26 +51,18 @@ def find_store(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         store.close()
 
 
-def _in_turn() -> Iterator[Any]:
-    """Each mode fused over one number of parts and separate over the other, in turn; the other way in slow runs."""
-    kinds = {"fused": LocalStore, "separate": SeparateStore}
-    for (number, name), (place, kind), num_parts in product(enumerate(MODES), enumerate(kinds), (1, 3)):
-        marks = [] if num_parts == (1, 3)[(number + place) % 2] else [pytest.mark.slow]
-        yield pytest.param(name, num_parts, kinds[kind], marks=marks, id=f"{name}-{num_parts}-{kind}")
-
-
-@pytest.mark.parametrize(("name", "num_parts", "kind"), [*_in_turn()])
+@pytest.mark.parametrize(("number", "name"), [*enumerate(MODES)], ids=list(MODES))
 def test_equals_the_plain_answer(
-    raw: Raw, find_store: Callable[[int, type], LocalStore], name: str, num_parts: int, kind: type
+    raw: Raw, find_store: Callable[[int, type], LocalStore], number: int, name: str
 ) -> None:
+    """Each mode is fused over one number of parts and separate over the other, in turn."""
     plan = plan_of(raw, MODES[name])
-    store = find_store(num_parts, kind)
-    runner = PlanRunner(store, plan)
     rng = np.random.default_rng(RNG_SEED + 1)
-    num_edges = 0
-    for batch in range(3):
-        seeds = draw_seeds(raw, plan, MODES[name], rng)
-        found = in_keys(store, runner.run(seeds_in_ids(store, seeds)))
-        assert found == run_plan(raw, plan, seeds), f"batch {batch}, rng_seed {RNG_SEED}"
-        num_edges += sum(map(len, found.edges.values()))
-    assert num_edges > 20
+    all_seeds = [draw_seeds(raw, plan, MODES[name], rng) for _ in range(2)]
+    wanted = [run_plan(raw, plan, seeds) for seeds in all_seeds]
+    assert sum(len(edges) for found in wanted for edges in found.edges.values()) > 20
+    for num_parts, kind in zip((1, 3), (LocalStore, SeparateStore)[:: 1 - 2 * (number % 2)], strict=True):
+        store = find_store(num_parts, kind)
+        runner = PlanRunner(store, plan)
+        found = [in_keys(store, runner.run(seeds_in_ids(store, seeds))) for seeds in all_seeds]
+        assert found == wanted, f"{num_parts} parts, {kind.__name__}, rng_seed {RNG_SEED}"

@@ -147,6 +147,9 @@ def test_an_answer_of_one_frame_has_no_more_and_no_less(typed_case: Case) -> Non
         connection.close()
 
 
+CLOSED = flight.FlightUnavailableError("Socket closed")
+
+
 class FlakyServer(flight.FlightServerBase):
     """Answers each call with as many frames as it is told, and then fails or ends."""
 
@@ -154,7 +157,7 @@ class FlakyServer(flight.FlightServerBase):
         super().__init__("grpc://127.0.0.1:0")
         self.plan: list[tuple[int, bool]] = []
         self.num_calls = 0
-        self.failure: Exception = flight.FlightUnavailableError("Socket closed")
+        self.failure: Exception = CLOSED
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.GeneratorStream:
         self.num_calls += 1
@@ -179,23 +182,16 @@ class Numbers:
 
 
 @pytest.mark.parametrize(
-    ("plan", "taken"),
+    ("plan", "taken", "failure"),
     [
-        ([(2, False)], [0, 1]),
-        ([(0, True), (2, False)], [0, 1]),
-        ([(0, True), (0, True)], None),
-        ([(1, True)], None),
+        ([(2, False)], [0, 1], CLOSED),
+        ([(0, True), (2, False)], [0, 1], CLOSED),
+        ([(0, True), (0, True)], None, CLOSED),
+        ([(1, True)], None, CLOSED),
+        ([(0, True), (2, False)], [0, 1], flight.FlightInternalError("Received RST_STREAM with error code 2")),
+        ([(0, True), (2, False)], [0, 1], flight.FlightInternalError("Stream removed")),
     ],
-    ids=["well", "lost before an answer", "lost again", "lost in an answer"],
-)
-@pytest.mark.parametrize(
-    "failure",
-    [
-        flight.FlightUnavailableError("Socket closed"),
-        flight.FlightInternalError("Received RST_STREAM with error code 2"),
-        flight.FlightInternalError("Stream removed"),
-    ],
-    ids=["unavailable", "reset", "removed"],
+    ids=["well", "lost before an answer", "lost again", "lost in an answer", "reset", "removed"],
 )
 def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
     plan: list[tuple[int, bool]], taken: list[int] | None, failure: Exception

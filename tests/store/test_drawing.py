@@ -22,7 +22,7 @@ from hopstream.store.contract import TREE_SHIFT, LaborSeeds, SampleRequest
 from hopstream.store.local import LocalStore
 from tests.naive_weighted import chances_of_sets
 
-NUM_DRAWS = 20_000
+NUM_DRAWS = 8_000
 RNG_SEED = 77
 TIMES = [30, 10, 20, 40, 20]
 WEIGHTS = [2.0, 0.0, 1.0, 2.0, 4.0]
@@ -298,7 +298,7 @@ def chances_of_heavy(num_heavy: int, num_light: int, count: int) -> dict[int, fl
     return chances
 
 
-@pytest.mark.parametrize(("num_excluded", "count"), [(300, 2), (300, 10), (300, 60), (900, 20), (984, 4), (984, 12)])
+@pytest.mark.parametrize(("num_excluded", "count"), [(300, 2), (300, 30), (900, 20), (984, 12)])
 def test_draws_by_weight_of_a_hub_without_replacement_are_successive(
     hub: LocalStore, num_excluded: int, count: int
 ) -> None:
@@ -322,7 +322,7 @@ def test_draws_by_weight_of_a_hub_without_replacement_are_successive(
 
 
 def test_labor_draws_have_equal_chances_over_seeds(star: LocalStore) -> None:
-    num_seeds = 4000
+    num_seeds = 2000
     drawn = [
         tuple(ask(star, 2, strategy="labor", labor=LaborSeeds(first=seed, second=seed + num_seeds, share=0.3))[0])
         for seed in range(num_seeds)

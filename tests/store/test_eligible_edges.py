@@ -94,7 +94,7 @@ def eligible_edges(row: list[Edge], request: SampleRequest, key: int) -> list[Ed
 
 
 @settings(
-    max_examples=30,
+    max_examples=12,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate, Phase.target],

@@ -10,10 +10,10 @@ import pytest
 from hopstream.errors import FormatError, IdRangeError, UnknownNameError
 from hopstream.store.contract import KEY, FetchRequest, Store
 from tests.store.cases import Case
-from tests.store.contract import StoreContract
+from tests.store.contract import EveryCaseContract
 
 
-class TestLocalStore(StoreContract):
+class TestLocalStore(EveryCaseContract):
     def open_store(self, case: Case) -> AbstractContextManager[Store]:
         return case.local()
 

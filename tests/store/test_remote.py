@@ -26,7 +26,7 @@ from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
 from hopstream.store.wire import encode_frame
 from tests.store.cases import Case
-from tests.store.contract import StoreContract, VariedStoreContract
+from tests.store.contract import StoreContract
 from tests.store.processes import ServerProcess, environment, wait_until
 
 CITES: EdgeType = ("paper", "cites", "paper")
@@ -43,14 +43,14 @@ class TestRemoteStore(StoreContract):
         return serve(case)
 
 
-class TestRemoteStoreInManyPieces(VariedStoreContract):
+class TestRemoteStoreInManyPieces(StoreContract):
     """Frames of a few rows, and calls of a few ids."""
 
     def open_store(self, case: Case) -> AbstractContextManager[Store]:
         return serve(case, ServerLimits(frame_bytes=400, max_ids=29))
 
 
-class TestRemoteStoreInRunsOfOneRow(VariedStoreContract):
+class TestRemoteStoreInRunsOfOneRow(StoreContract):
     """Frames so small that all edges of one node take several."""
 
     def open_store(self, case: Case) -> AbstractContextManager[Store]:

@@ -20,7 +20,7 @@ from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
 from tests.store.busy import make_busy
 from tests.store.cases import Case, keys_of
-from tests.store.contract import StoreContract
+from tests.store.contract import EveryCaseContract, StoreContract
 from tests.store.processes import ServerProcess, wait_until
 
 CITES: EdgeType = ("paper", "cites", "paper")
@@ -53,7 +53,7 @@ class TestRoutedStoreOfServers(StoreContract):
         return route(case, here=[], there=[*filter(len, halves), range(case.num_parts)])
 
 
-class TestRoutedStoreOfBoth(StoreContract):
+class TestRoutedStoreOfBoth(EveryCaseContract):
     """The even parts here, the odd ones on one server, in small pieces."""
 
     def open_store(self, case: Case) -> AbstractContextManager[Store]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+
+import pytest
 
 from hopstream.store.contract import Store
 from hopstream.store.settings import ServerLimits
 from tests.store.cases import Case
 from tests.store.test_remote import serve
 from tests.store.test_routed import route
-from tests.store.ways_contract import WaysContract
+from tests.store.ways_contract import LIMITS, WaysContract
 
 
 class TestLocalStoreInEveryWay(WaysContract):
+    limits = LIMITS
+
+    @pytest.fixture(params=[1, 3], ids=lambda num_parts: f"timed-{num_parts}")
+    def case(self, request: pytest.FixtureRequest, find_case: Callable[[str, int], Case]) -> Case:
+        return find_case("timed", request.param)
+
     def open_store(self, case: Case) -> AbstractContextManager[Store]:
         return case.local()
 
