@@ -53,10 +53,8 @@ class WatchedStore(Store):
 
     def __init__(self, store: Store, on_fetch: Callable[[], None] = lambda: None) -> None:
         self.store = store
-        self.schema, self.book, self.parts = store.schema, store.book, store.parts
-        self.directions, self.dataset_id, self.graph_id = store.directions, store.dataset_id, store.graph_id
-        self.time_attr, self.weight_attr = store.time_attr, store.weight_attr
-        self.has_neighbor_keys = store.has_neighbor_keys
+        self.parts = store.parts
+        self.take_facts(store)
         self.on_fetch = on_fetch
         self.on_close: Callable[[], None] = lambda: None
         self.num_fetches = 0

@@ -34,7 +34,7 @@ from hopstream.store.requests import (
     column_feature,
     has_times,
 )
-from hopstream.store.sample_frames import ID_DTYPES, as_int64, count_others, cut_request, edge_owner, read_sample
+from hopstream.store.sample_frames import ID_DTYPES, as_int64, cut_request, edge_owner, num_others, read_sample
 from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import (
     MAX_FRAME_BYTES,
@@ -147,13 +147,13 @@ class StoreAnswers:
             yield encode_frame(_pieces_header(pieces), arrays)
 
     def _sample_requests(self, frame: Frame) -> list[SampleRequest]:
-        records = self._records(frame)
-        num_others = sum(count_others(frame, record) for record in records)
-        if num_others > self._limits.max_ids:
+        requests = [read_sample(frame, record) for record in self._records(frame)]
+        num_brought = sum(map(num_others, requests))
+        if num_brought > self._limits.max_ids:
             raise SettingsError(
-                f"{num_others} excluded pairs and candidates in one request; this server takes {self._limits.max_ids}"
+                f"{num_brought} excluded pairs and candidates in one request; this server takes {self._limits.max_ids}"
             )
-        return [read_sample(frame, record) for record in records]
+        return requests
 
     def _sample_cost(self, request: SampleRequest) -> RowCost:
         """What each node's neighbours weigh. All eligible edges of a node are a range, which can be cut anywhere."""
@@ -268,9 +268,7 @@ class StoreAnswers:
         check_links(self._store, edge_type, edge_keys)
         for pieces in cut_pieces([RowCost(len(edge_keys), 24)], self._limits.frame_bytes):
             some = edge_keys[pieces[0].start : pieces[0].start + pieces[0].num_rows].astype(np.int64)
-            links = self._store.links(edge_type, some)
-            times: list[Array] = [] if links.times is None else [links.times]
-            yield encode_frame(_pieces_header(pieces), [links.src_keys, links.dst_keys, *times])
+            yield encode_frame(_pieces_header(pieces), self._store.links(edge_type, some).columns())
 
     def _answer_rows(self, ids: IntArray, work: Callable[[IntArray], IntArray]) -> Iterator[Bytes]:
         for pieces in cut_pieces([RowCost(len(ids), 8)], self._limits.frame_bytes):

@@ -297,16 +297,8 @@ class _Opening:
                 self._stores.append(self._replica(entry))
 
     def _replica(self, entry: ServerEntry) -> RemoteStore:
-        known = self._stores[0]
-        facts = StoreFacts(
-            schema=known.schema,
-            book=known.book,
-            directions=known.directions,
-            dataset_id=known.dataset_id,
-            graph_id=known.graph_id,
-            parts=tuple(sorted(entry.parts)),
-            max_ids=min((s.facts.max_ids for s in self._stores if isinstance(s, RemoteStore)), default=1 << 20),
-        )
+        max_ids = min((s.facts.max_ids for s in self._stores if isinstance(s, RemoteStore)), default=1 << 20)
+        facts = StoreFacts.of(self._stores[0], max_ids=max_ids, parts=tuple(sorted(entry.parts)))
         return RemoteStore(entry.location, self._settings, facts=facts)
 
 

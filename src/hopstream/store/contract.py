@@ -32,6 +32,11 @@ MAX_TREES = 1 << 23
 MAX_COUNT = (1 << 31) - 1
 """The most neighbours that one node can be answered with; counts are int32."""
 
+DATASET_FACTS = (
+    "schema", "book", "directions", "dataset_id", "graph_id", "time_attr", "weight_attr", "has_neighbor_keys",
+)  # fmt: skip
+"""Attributes of a store that all stores of one dataset share."""
+
 Strategy = Literal["uniform", "weighted", "top_k", "last", "labor"]
 """How neighbours are chosen among a node's eligible edges; see ``SampleRequest``."""
 
@@ -160,6 +165,16 @@ class Links:
     dst_keys: IntArray
     times: IntArray | None = None
 
+    @classmethod
+    def of(cls, columns: list[IntArray]) -> Links:
+        """Links of two or three columns."""
+        src_keys, dst_keys, *times = columns
+        return cls(src_keys=src_keys, dst_keys=dst_keys, times=times[0] if times else None)
+
+    def columns(self) -> list[IntArray]:
+        """The columns that are there."""
+        return [self.src_keys, self.dst_keys, *([] if self.times is None else [self.times])]
+
 
 class Pending(Protocol[T_co]):
     """An answer under way."""
@@ -196,6 +211,11 @@ class Store(OfOneProcess, ABC):
     """The edge feature that edges can be drawn by, if the dataset was written with one; edge types that have it."""
     has_neighbor_keys: bool
     """Edges carry the keys of neighbours, which ``labor`` needs; always True with one part, where ids are keys."""
+
+    def take_facts(self, known: object) -> None:
+        """Say of the dataset what a manifest, another store or a server's answer says of it."""
+        for name in DATASET_FACTS:
+            setattr(self, name, getattr(known, name))
 
     @abstractmethod
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:

@@ -14,7 +14,7 @@ from hopstream.dataset.book import Owner, PartitionBook
 from hopstream.dataset.manifest import deltas_from_json, deltas_to_json
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.schema import Direction, FeatureSchema, GraphSchema
-from hopstream.store.contract import Store
+from hopstream.store.contract import DATASET_FACTS, Store
 from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, owner_from_json, owner_to_json
 
 MAX_PARTS = 1 << 20
@@ -51,21 +51,12 @@ class StoreFacts:
     has_neighbor_keys: bool = False
 
     @classmethod
-    def of(cls, store: Store, *, max_ids: int, path: Path | None = None) -> StoreFacts:
-        """The facts of a store that is here."""
-        return cls(
-            schema=store.schema,
-            book=store.book,
-            directions=store.directions,
-            dataset_id=store.dataset_id,
-            graph_id=store.graph_id,
-            parts=store.parts,
-            max_ids=max_ids,
-            path=path,
-            time_attr=store.time_attr,
-            weight_attr=store.weight_attr,
-            has_neighbor_keys=store.has_neighbor_keys,
-        )
+    def of(
+        cls, store: Store, *, max_ids: int, path: Path | None = None, parts: tuple[int, ...] | None = None
+    ) -> StoreFacts:
+        """What a server says of the dataset of a store that is here; ``parts`` are the server's, if not the store's."""
+        known = {name: getattr(store, name) for name in DATASET_FACTS}
+        return cls(**known, parts=store.parts if parts is None else parts, max_ids=max_ids, path=path)
 
     def to_frame(self) -> Bytes:
         """The answer to ``hello``: names in the header, id ranges as arrays in the order of ``owners``."""

@@ -74,13 +74,7 @@ class LocalStore(Store):
             FormatError: A file of a part is missing, truncated or not what the manifest says.
         """
         manifest = dataset.manifest
-        self.schema = manifest.schema
-        self.book = manifest.book
-        self.directions = manifest.directions
-        self.dataset_id = manifest.dataset_id
-        self.graph_id = manifest.graph_id
-        self.time_attr = manifest.time_attr
-        self.weight_attr = manifest.weight_attr
+        self.take_facts(manifest)
         self.has_neighbor_keys = manifest.has_neighbor_keys or manifest.book.ids_are_keys
         self.parts = tuple(sorted(set(range(self.book.num_parts) if parts is None else parts)))
         unknown = [p for p in self.parts if not 0 <= p < self.book.num_parts]

@@ -23,7 +23,7 @@ from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.connection import Connection, FrameReader
 from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.facts import StoreFacts
-from hopstream.store.replies import FetchReader, LinksReader, PieceReader, RowsReader, SampleReader, SplitReader
+from hopstream.store.replies import FetchReader, PieceReader, RowsReader, SampleReader, SplitReader
 from hopstream.store.requests import (
     check_edge_split,
     check_fetch_request,
@@ -102,13 +102,7 @@ class RemoteStore(Store):
         except BaseException:
             self.close()
             raise
-        self.schema = self.facts.schema
-        self.book = self.facts.book
-        self.directions = self.facts.directions
-        self.dataset_id = self.facts.dataset_id
-        self.graph_id = self.facts.graph_id
-        self.time_attr, self.weight_attr = self.facts.time_attr, self.facts.weight_attr
-        self.has_neighbor_keys = self.facts.has_neighbor_keys
+        self.take_facts(self.facts)
         self.parts = self.facts.parts
         self._connection.name = f"{parts_label(self.parts)} at {self._connection.location}"
 
@@ -219,20 +213,14 @@ class RemoteStore(Store):
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""
         check_split(self, node_type, name)
-        reader = SplitReader(self.book.num_ids(node_type))
-        ends = time.monotonic() + self.timeout_s
         header = {"node_type": node_type, "name": name}
-        self._call("split", header, [], f"split({node_type}, {name})", (reader, ends))
-        return reader.result()
+        return self._ask_split("split", header, self.book.num_ids(node_type), f"split({node_type}, {name})")
 
     def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
         """Edge keys of a split; see ``Store.edge_split``."""
         check_edge_split(self, edge_type, name)
-        reader = SplitReader(self.book.num_edges(edge_type))
-        ends = time.monotonic() + self.timeout_s
-        header = {"edge_type": edge_type, "name": name}
-        self._call("edge_split", header, [], f"edge_split({type_label(edge_type)}, {name})", (reader, ends))
-        return reader.result()
+        header, what = {"edge_type": edge_type, "name": name}, f"edge_split({type_label(edge_type)}, {name})"
+        return self._ask_split("edge_split", header, self.book.num_edges(edge_type), what)
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
@@ -254,18 +242,18 @@ class RemoteStore(Store):
         reader = RowsReader(len(ids), self.book.num_ids(owner), first=-1)
         what = f"find_edges({owner_label(owner)}, {len(ids)} pairs)"
         self._ask_calls("find_edges", {"owner": owner_to_json(owner)}, [(ids, near), (neighbor_ids, far)], what, reader)
-        return reader.result()
+        return reader.result()[0]
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
         """Ends and times of edges given by key; see ``Store.links``."""
         edge_keys = np.asarray(edge_keys, np.int64)
         check_links(self, edge_type, edge_keys)
-        limits = (self.book.num_ids(edge_type[0]), self.book.num_ids(edge_type[2]))
-        reader = LinksReader(len(edge_keys), limits, has_times=has_own_times(self, edge_type))
+        limits = [self.book.num_ids(edge_type[0]), self.book.num_ids(edge_type[2])]
+        reader = RowsReader(len(edge_keys), *limits, *[None] * has_own_times(self, edge_type), what="node")
         what = f"links({type_label(edge_type)}, {len(edge_keys)} edges)"
         keys = (edge_keys, self.book.num_edges(edge_type))
         self._ask_calls("links", {"edge_type": edge_type}, [keys], what, reader)
-        return reader.result()
+        return Links.of(reader.result())
 
     def close(self) -> None:
         """End calls under way, let go who waits for one, and disconnect; a second call does nothing.
@@ -284,11 +272,17 @@ class RemoteStore(Store):
             self._let_go(answer)
         self._pool.shutdown(wait=is_idle)
 
+    def _ask_split(self, op: str, header: dict[str, Any], num_keys: int, what: str) -> IntArray:
+        """Ask for ascending keys below ``num_keys``."""
+        reader = SplitReader(num_keys)
+        self._call(op, header, [], what, (reader, time.monotonic() + self.timeout_s))
+        return reader.result()
+
     def _ask_rows(self, op: str, header: dict[str, Any], ids: IntArray, limits: tuple[int, int], what: str) -> IntArray:
         """Ask for one int64 per id; ``limits`` are those of the ids and of the answers."""
         reader = RowsReader(len(ids), limits[1])
         self._ask_calls(op, header, [(ids, limits[0])], what, reader)
-        return reader.result()
+        return reader.result()[0]
 
     def _ask_calls(
         self,

@@ -17,7 +17,7 @@ from hopstream.dataset.book import ends_of
 from hopstream.errors import FormatError
 from hopstream.kernels.stitch import scatter_rows
 from hopstream.schema import FeatureSchema
-from hopstream.store.contract import FetchRequest, Links, SampleReply, SampleRequest, Store
+from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.requests import column_feature, neighbor_dtype
 from hopstream.store.wire import Frame, Piece, Run
 
@@ -245,50 +245,27 @@ class FetchReader(PieceReader):
 
 
 class RowsReader(PieceReader):
-    """Puts an answer of one int64 per row together."""
+    """Puts an answer of one int64 per row and column together."""
 
-    def __init__(self, num_rows: int, stop: int, *, first: int = 0) -> None:
-        """Expect ``num_rows`` values in ``[first, stop)``."""
+    def __init__(self, num_rows: int, *stops: int | None, first: int = 0, what: str = "row") -> None:
+        """Expect ``num_rows`` values in ``[first, stop)`` per column, or any values where ``stop`` is None."""
         super().__init__([num_rows])
-        self._rows: IntArray = np.empty(num_rows, np.int64)
-        self._first, self._stop = first, stop
+        self._first, self._stops, self._what = first, stops, what
+        self._columns: list[IntArray] = [np.empty(num_rows, np.int64) for _ in stops]
 
     def take(self, frame: Frame) -> None:
         """Check what a frame holds and put it in place."""
         for piece in self.pieces(frame):
-            values = self.array(("int64",), (piece.num_rows,))
-            _check_range("row", values, self._stop, self._first)
-            self._rows[piece.start : piece.start + piece.num_rows] = values
-
-    def result(self) -> IntArray:
-        """int64[num_rows]."""
-        self.check_complete()
-        return self._rows
-
-
-class LinksReader(PieceReader):
-    """Puts an answer to ``links`` together."""
-
-    def __init__(self, num_rows: int, num_nodes: tuple[int, int], *, has_times: bool) -> None:
-        """Expect ``num_rows`` keys of each end, below its number of nodes, and times if the edges have them."""
-        super().__init__([num_rows])
-        self._num_nodes = num_nodes
-        self._columns: list[IntArray] = [np.empty(num_rows, np.int64) for _ in range(3 if has_times else 2)]
-
-    def take(self, frame: Frame) -> None:
-        """Check what a frame holds and put it in place."""
-        for piece in self.pieces(frame):
-            for i, column in enumerate(self._columns):
+            for stop, column in zip(self._stops, self._columns, strict=True):
                 values = self.array(("int64",), (piece.num_rows,))
-                if i < len(self._num_nodes):
-                    _check_range("node", values, self._num_nodes[i])
+                if stop is not None:
+                    _check_range(self._what, values, stop, self._first)
                 column[piece.start : piece.start + piece.num_rows] = values
 
-    def result(self) -> Links:
-        """One edge per row."""
+    def result(self) -> list[IntArray]:
+        """int64[num_rows] per column."""
         self.check_complete()
-        src_keys, dst_keys, *times = self._columns
-        return Links(src_keys=src_keys, dst_keys=dst_keys, times=times[0] if times else None)
+        return self._columns
 
 
 class SplitReader:
@@ -314,7 +291,7 @@ class SplitReader:
         """int64[n] keys, ascending."""
         if self._rows is None:
             raise FormatError("the answer ended before it began")
-        keys = self._rows.result()
+        (keys,) = self._rows.result()
         if bool(np.any(keys[1:] <= keys[:-1])):
             raise FormatError("the keys of the split do not ascend")
         return keys

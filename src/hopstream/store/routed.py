@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -40,34 +40,20 @@ from hopstream.store.requests import (
     has_own_times,
 )
 from hopstream.store.settings import StoreSettings
-from hopstream.store.stitching import FetchStitch, Kind, RowsStitch, SampleStitch, SplitStitch, Traffic, TrafficCounts
+from hopstream.store.stitching import (
+    FetchStitch,
+    Kind,
+    RowsStitch,
+    SampleStitch,
+    SplitStitch,
+    Stitch,
+    Traffic,
+    TrafficCounts,
+)
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
 Explain = Callable[[HopstreamError, Sequence[int]], HopstreamError]
 """Gives the error to raise for one of some parts that no store answers for."""
-
-
-class Stitch(Protocol[T_co]):
-    """A request that is cut by part, asked in groups of parts, and put together from their answers."""
-
-    def parts(self) -> list[int]:
-        """The parts that have something to do."""
-        ...
-
-    def ask(self, store: Store, parts: Sequence[int]) -> None:
-        """Ask a store for the rows of some of its parts and keep the answer; keep nothing where that fails."""
-        ...
-
-    def ask_halo(self) -> None:
-        """Take the answers that a halo here has."""
-        ...
-
-    def result(self) -> T_co:
-        """The answer, once all parts have been asked."""
-        ...
 
 
 class RoutedStore(Store):
@@ -94,12 +80,7 @@ class RoutedStore(Store):
         if not self._stores:
             raise StoreUnavailable("no store was given; a routed store needs one for every part")
         check_same_dataset(self._stores)
-        first = self._stores[0]
-        self.schema, self.book, self.directions = first.schema, first.book, first.directions
-        self.dataset_id = first.dataset_id
-        self.graph_id = first.graph_id
-        self.time_attr, self.weight_attr = first.time_attr, first.weight_attr
-        self.has_neighbor_keys = first.has_neighbor_keys
+        self.take_facts(self._stores[0])
         self.parts = tuple(range(self.book.num_parts))
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
         self._halo = _open_halo(self._stores)
@@ -112,17 +93,9 @@ class RoutedStore(Store):
         """Ask all owners to draw neighbours; see ``Store.sample``."""
         return self._start(SampleStitch(self, requests, self._traffic, self._halo), lambda: describe_sample(requests))
 
-    def sample(self, requests: Sequence[SampleRequest]) -> list[SampleReply]:
-        """Draw neighbours; see ``Store.sample``."""
-        return self.submit_sample(requests).result()
-
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Ask all owners for rows; see ``Store.fetch``."""
         return self._start(FetchStitch(self, requests, self._traffic, self._halo), lambda: describe_fetch(requests))
-
-    def fetch(self, requests: Sequence[FetchRequest]) -> list[dict[str, Column]]:
-        """Read columns; see ``Store.fetch``."""
-        return self.submit_fetch(requests).result()
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
         """Ids of nodes given by key; see ``Store.lookup``. Of nodes that are here nobody is asked."""
@@ -209,11 +182,10 @@ class RoutedStore(Store):
         check_links(self, edge_type, keys)
         width = 3 if has_own_times(self, edge_type) else 2
         stitch = RowsStitch(
-            keys, self.book.link_offsets(edge_type), lambda s, rows: _columns(s.links(edge_type, keys[rows])),
+            keys, self.book.link_offsets(edge_type), lambda s, rows: s.links(edge_type, keys[rows]).columns(),
             self._traffic, width,
         )  # fmt: skip
-        src_keys, dst_keys, *times = self._answer(stitch, lambda: f"links({type_label(edge_type)}, {len(keys)} edges)")
-        return Links(src_keys=src_keys, dst_keys=dst_keys, times=times[0] if times else None)
+        return Links.of(self._answer(stitch, lambda: f"links({type_label(edge_type)}, {len(keys)} edges)"))
 
     def traffic(self) -> dict[Kind, TrafficCounts]:
         """What was asked of servers and what halos here answered since the store was opened, by kind."""
@@ -365,10 +337,6 @@ def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
     if not halos or len(parts) == here[0].book.num_parts:
         return None
     return HaloStore(list(halos.values()), here[0].schema, here[0].book, parts)
-
-
-def _columns(links: Links) -> list[IntArray]:
-    return [links.src_keys, links.dst_keys, *([] if links.times is None else [links.times])]
 
 
 def _replicas(stores: Sequence[Store], part: int, first_replica: int) -> list[int]:

@@ -21,10 +21,10 @@ from hopstream.store.requests import SEED_STOP, STRATEGIES, id_dtype
 from hopstream.store.wire import Frame, Piece, RowCost, cut_pieces, owner_from_json, owner_to_json
 
 ID_DTYPES = ("uint32", "int64")
+ARRAYS = ("ids", "trees", "times", "excluded", "candidates")
 FIELDS = frozenset(
     (
-        "owner", "ids", "count", "is_replacing", "rng_seed", "wants_edge_ids", "strategy", "trees", "times",
-        "is_inclusive", "excluded", "candidates", "labor",
+        *ARRAYS, "owner", "count", "is_replacing", "rng_seed", "wants_edge_ids", "strategy", "is_inclusive", "labor",
     )
 )  # fmt: skip
 """What a request may hold. One that holds more means something that this version does not know, so it is refused."""
@@ -32,12 +32,8 @@ FIELDS = frozenset(
 
 def take_rows(request: SampleRequest, rows: slice | IntArray) -> SampleRequest:
     """The request of some of its rows: ids with their trees and times."""
-    return replace(
-        request,
-        ids=request.ids[rows],
-        trees=None if request.trees is None else request.trees[rows],
-        times=None if request.times is None else request.times[rows],
-    )
+    found = {name: getattr(request, name) for name in ("ids", "trees", "times")}
+    return replace(request, **{name: array[rows] for name, array in found.items() if array is not None})
 
 
 def cut_request(request: SampleRequest, piece: Piece) -> SampleRequest:
@@ -57,18 +53,8 @@ def only_own_pairs(request: SampleRequest) -> SampleRequest:
 
 def as_int64(request: SampleRequest) -> SampleRequest:
     """The request with its arrays in aligned memory of their own, as kernels need them."""
-
-    def copy(array: IntArray | None) -> IntArray | None:
-        return None if array is None else array.astype(np.int64)
-
-    return replace(
-        request,
-        ids=request.ids.astype(np.int64),
-        trees=copy(request.trees),
-        times=copy(request.times),
-        excluded=copy(request.excluded),
-        candidates=copy(request.candidates),
-    )
+    found = {name: getattr(request, name) for name in ARRAYS}
+    return replace(request, **{name: array.astype(np.int64) for name, array in found.items() if array is not None})
 
 
 def num_others(request: SampleRequest) -> int:
@@ -120,16 +106,14 @@ def write_samples(requests: Sequence[SampleRequest], book: PartitionBook) -> tup
     records: list[dict[str, Any]] = []
     for request in requests:
         near, far = (id_dtype(book.num_ids(t)) for t in ends_of(request.edge_type, request.direction))
+        of_candidates = far if request.trees is None else np.dtype(np.int64)
+        both = np.promote_types(near, far)
+        dtypes = near, np.dtype(np.uint32), np.dtype(np.int64), both, of_candidates
         record = _settings(request)
-        record["ids"] = place(request.ids, near)
-        if request.trees is not None:
-            record["trees"] = place(request.trees, np.dtype(np.uint32))
-        if request.times is not None:
-            record["times"] = place(request.times, np.dtype(np.int64))
-        if request.excluded is not None:
-            record["excluded"] = place(request.excluded, np.promote_types(near, far))
-        if request.candidates is not None:
-            record["candidates"] = place(request.candidates, far if request.trees is None else np.dtype(np.int64))
+        for name, dtype in zip(ARRAYS, dtypes, strict=True):
+            array = getattr(request, name)
+            if array is not None:
+                record[name] = place(array, dtype)
         records.append(record)
     return records, arrays
 
@@ -149,16 +133,6 @@ def _settings(request: SampleRequest) -> dict[str, Any]:
         labor = request.labor
         record["labor"] = {"first": int(labor.first), "second": int(labor.second), "share": float(labor.share)}
     return record
-
-
-def count_others(frame: Frame, record: Mapping[str, Any]) -> int:
-    """How many excluded pairs and candidates a record names.
-
-    Raises:
-        FormatError: It names what is not there or is something else.
-    """
-    excluded, candidates = _array(frame, record, "excluded", 2), _array(frame, record, "candidates")
-    return (0 if excluded is None else excluded.shape[1]) + (0 if candidates is None else len(candidates))
 
 
 def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:

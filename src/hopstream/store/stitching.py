@@ -7,9 +7,10 @@ ragged columns are kept as they come and put back once, when all lengths are kno
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from hopstream.store.requests import (
 from hopstream.store.sample_frames import take_rows
 
 Kind = Literal["sample", "fetch", "other"]
+T = TypeVar("T")
 KINDS: tuple[Kind, ...] = ("sample", "fetch", "other")
 
 
@@ -70,13 +72,13 @@ class Traffic:
         """Count some more."""
         with self._lock:
             before = self._counts[kind]
-            self._counts[kind] = TrafficCounts(
-                remote_requests=before.remote_requests + more.remote_requests,
-                remote_ids=before.remote_ids + more.remote_ids,
-                remote_bytes=before.remote_bytes + more.remote_bytes,
-                halo_ids=before.halo_ids + more.halo_ids,
-                halo_bytes=before.halo_bytes + more.halo_bytes,
-            )
+            sums = {field.name: getattr(before, field.name) + getattr(more, field.name) for field in fields(more)}
+            self._counts[kind] = TrafficCounts(**sums)
+
+    def add_answer(self, kind: Kind, store: Store, num_ids: int, num_bytes: int) -> None:
+        """Count what a store answered, if it is another server's."""
+        if isinstance(store, RemoteStore):
+            self.add(kind, TrafficCounts(remote_requests=1, remote_ids=num_ids, remote_bytes=num_bytes))
 
     def counts(self) -> dict[Kind, TrafficCounts]:
         """What was counted so far, by kind."""
@@ -158,7 +160,26 @@ def _busy_parts(cuts: Sequence[_Cut]) -> list[int]:
     return sorted({part for cut in cuts for part in cut.busy()})
 
 
-class SampleStitch:
+class Stitch(ABC, Generic[T]):
+    """A request that is cut by part, asked in groups of parts, and put together from their answers."""
+
+    @abstractmethod
+    def parts(self) -> list[int]:
+        """The parts that have something to do."""
+
+    @abstractmethod
+    def ask(self, store: Store, parts: Sequence[int]) -> None:
+        """Ask a store for the rows of some of its parts and keep the answer; keep nothing where that fails."""
+
+    def ask_halo(self) -> None:
+        """Take the answers that a halo here has; some requests ask none."""
+
+    @abstractmethod
+    def result(self) -> T:
+        """The answer, once all parts have been asked."""
+
+
+class SampleStitch(Stitch[list[SampleReply]]):
     """Draws of neighbours."""
 
     def __init__(
@@ -190,10 +211,8 @@ class SampleStitch:
         replies = store.sample([self._request(i, rows[i][0], parts) for i in busy])
         for i, reply in zip(busy, replies, strict=True):
             self._replies[i].append((rows[i][0], reply))
-        if isinstance(store, RemoteStore):
-            num_ids, num_bytes = sum(len(rows[i][0]) for i in busy), sum(map(reply_bytes, replies))
-            counts = TrafficCounts(remote_requests=1, remote_ids=num_ids, remote_bytes=num_bytes)
-            self._traffic.add("sample", counts)
+        num_ids, num_bytes = sum(len(rows[i][0]) for i in busy), sum(map(reply_bytes, replies))
+        self._traffic.add_answer("sample", store, num_ids, num_bytes)
 
     def ask_halo(self) -> None:
         """Draw the neighbours of ids that the halo has."""
@@ -244,7 +263,7 @@ class SampleStitch:
         )
 
 
-class FetchStitch:
+class FetchStitch(Stitch[list[dict[str, Column]]]):
     """Rows of columns."""
 
     def __init__(
@@ -302,9 +321,7 @@ class FetchStitch:
             num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
             for i, positions in sources:
                 num_ids[self._request_of[i]] = max(num_ids.get(self._request_of[i], 0), len(positions))
-            num_bytes = _num_bytes(asked, answers)
-            counts = TrafficCounts(remote_requests=1, remote_ids=sum(num_ids.values()), remote_bytes=num_bytes)
-            self._traffic.add("fetch", counts)
+            self._traffic.add_answer("fetch", store, sum(num_ids.values()), _num_bytes(asked, answers))
 
     def ask_halo(self) -> None:
         """Read the rows that the halo has, likewise."""
@@ -392,7 +409,7 @@ def _shares(request: FetchRequest, halo: HaloStore | None) -> list[FetchRequest]
     ]
 
 
-class RowsStitch:
+class RowsStitch(Stitch[list[IntArray]]):
     """One int64 per row, in one column or in several."""
 
     def __init__(
@@ -426,20 +443,14 @@ class RowsStitch:
         answer = self._work(store, positions)
         for column, values in zip(self._columns, answer, strict=True):
             column[positions] = values
-        if isinstance(store, RemoteStore):
-            num_bytes = sum(values.nbytes for values in answer)
-            counts = TrafficCounts(remote_requests=1, remote_ids=len(positions), remote_bytes=num_bytes)
-            self._traffic.add("other", counts)
-
-    def ask_halo(self) -> None:
-        """Halos are not asked."""
+        self._traffic.add_answer("other", store, len(positions), sum(values.nbytes for values in answer))
 
     def result(self) -> list[IntArray]:
         """int64[n] per column."""
         return self._columns
 
 
-class SplitStitch:
+class SplitStitch(Stitch[IntArray]):
     """The keys of a split, of which every part keeps a slice."""
 
     def __init__(self, offsets: IntArray, work: Callable[[Store], IntArray]) -> None:
@@ -463,9 +474,6 @@ class SplitStitch:
         bounds = np.searchsorted(keys, self._offsets)
         for part in parts:
             self._slices[part] = keys[bounds[part] : bounds[part + 1]]
-
-    def ask_halo(self) -> None:
-        """Halos are not asked."""
 
     def result(self) -> IntArray:
         """int64[n], ascending."""
