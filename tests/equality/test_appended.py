@@ -150,7 +150,7 @@ def test_batches_are_bit_equal(few: Place, case: tuple[str, str, str]) -> None:
         assert batches_of(few, case, place) == wanted, place
 
 
-@pytest.mark.parametrize(("mode", "place"), zip(FEW_MODES, cycle(PLACES)))
+@pytest.mark.parametrize(("mode", "place"), [*zip(FEW_MODES, cycle(PLACES))])
 def test_subgraphs_are_bit_equal(few: Place, mode: str, place: str) -> None:
     assert few.raw is not None
     with few.open(PLANS, "timed", ONE) as store:

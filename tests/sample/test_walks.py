@@ -198,7 +198,7 @@ def test_batches_are_the_walks_piece_by_piece(store: Store, options: dict) -> No
 
 def test_numbers_beyond_the_last_tree_walk_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walks_module, "MAX_TREES", 8)
-    walks = random_walks(store, [0] * 24, length=6)
+    walks = random_walks(store, [0] * 24, length=6, batch_size=8)
     assert np.array_equal(np.concatenate(list(walk_batches(store, [0] * 24, length=6, batch_size=5))), walks)
     assert not np.array_equal(walks[:8], walks[8:16])
 

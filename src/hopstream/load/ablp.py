@@ -15,7 +15,7 @@ import numpy as np
 
 from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
-from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
+from hopstream.load.batch import BatchMaker, SeedBatch
 from hopstream.load.epochs import Facts
 from hopstream.load.labels import (
     GivenLabelReader,
@@ -37,14 +37,11 @@ from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
 from hopstream.load.ppr import HOW, check_edge_attr, plan_facts, without_edges
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
-from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import NumNeighbors, SamplePlan, SeedNodes, counts_per_edge_type
-from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRPlan, PPRSettings, plan_ppr
 from hopstream.sample.sampling import Sampling
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
-from hopstream.sample.slots import SlotMap
 from hopstream.schema import ATTACHED_ATTRIBUTES, PPR_ATTRIBUTES, Direction, EdgeType, GraphSchema, type_label
 from hopstream.store.contract import Store
 
@@ -139,34 +136,25 @@ class ABLPLoader(SubgraphLoader):
             arguments = _beside_ppr(arguments, arguments.num_neighbors, self._recipe.options)
         setup = self._open(arguments.source, arguments.direction, arguments)
         self._arguments = arguments
-        self._fingerprint: str | None = None
-        self._label_fingerprint: str | None = None
-        try:
-            self._labels, self._given = _read_labels(setup.store, arguments)
-            self._sampling = Sampling.of(setup.store, arguments)
-            self._anchors = _read_anchors(setup.store, arguments.anchors, self._labels)
-            if self._given is not None:
-                given = {**self._recipe.options, "labels": self._given.to_option()}
-                self._recipe = replace(self._recipe, options=given)
-                _check_listed(self._anchors)
-                check_num_rows(self._given, self._anchors.num_seeds)
-            self._plan = self._plan_around(setup, arguments.num_neighbors)
-            self._order = setup.order(self._anchors.num_seeds)
-            self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
-        except BaseException:
-            self._closer()
-            raise
+        self._labels, self._given = _read_labels(setup.store, arguments)
+        self._sampling = Sampling.of(setup.store, arguments)
+        self._anchors = _read_anchors(setup.store, arguments.anchors, self._labels)
+        if self._given is not None:
+            given = {**self._recipe.options, "labels": self._given.to_option()}
+            self._recipe = replace(self._recipe, options=given)
+            _check_listed(self._anchors)
+            check_num_rows(self._given, self._anchors.num_seeds)
+        self._plan = self._plan_around(setup, arguments.num_neighbors)
+        self._order = setup.order(self._anchors.num_seeds)
+        self._begin(self._order.num_steps, partial(self._anchor_maker, setup))
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
-        if self._fingerprint is None:
-            self._fingerprint = self._anchors.fingerprint()
-            self._label_fingerprint = None if self._given is None else self._given.fingerprint()
         labels = self._labels
         return {
             **self._setup.facts(),
             **self._sampling.facts(),
-            "anchors": self._fingerprint,
+            "anchors": self._anchors.fingerprint(),
             "num_neighbors": plan_facts(self._plan)
             if isinstance(self._plan, PPRPlan)
             else {op.name: op.count for op in self._plan.ops},
@@ -175,7 +163,7 @@ class ABLPLoader(SubgraphLoader):
             "label_split": self._arguments.label_split,
             "label_direction": labels.direction,
             "max_labels": labels.max_labels,
-            "labels": self._label_fingerprint,
+            "labels": None if self._given is None else self._given.fingerprint(),
             "exclude_labels": self._arguments.exclude_labels,
         }
 
@@ -210,21 +198,16 @@ class ABLPLoader(SubgraphLoader):
             )
         return plan
 
-    def _anchor_maker(self, setup: LoaderSetup) -> AnchorMaker:
-        runner: PlanRunner | PPRRunner
-        if isinstance(self._plan, PPRPlan):
-            runner = PPRRunner(setup.store, self._plan, setup.wants_edge_ids)
-            present = frozenset(self._plan.edge_types)
-        else:
-            runner, present = PlanRunner(setup.store, self._plan), frozenset(self._plan.directions_over(setup.store))
+    def _anchor_maker(self, setup: LoaderSetup) -> BatchMaker[AnchorInputs]:
+        plan, given = self._plan, self._given
+        present = plan.edge_types if isinstance(plan, PPRPlan) else plan.directions_over(setup.store)
+        stored = StoredLabels(setup.store, self._labels)
         inputs = AnchorInputs(
-            anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling, present=present,
-            excludes_labels=self._arguments.exclude_labels,
+            anchors=self._anchors, labels=self._labels, order=self._order, sampling=self._sampling,
+            present=frozenset(present), excludes_labels=self._arguments.exclude_labels,
+            reader=stored if given is None else GivenLabelReader(given, setup.reader().ids_of),
         )  # fmt: skip
-        reader, labels = setup.reader(), self._labels
-        given = None if self._given is None else GivenLabelReader(self._given, reader.ids_of)
-        found = given or StoredLabels(setup.store, labels)
-        return AnchorMaker(found, runner, reader, inputs, setup.convert)
+        return setup.maker(AnchorMaker, plan, inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -237,19 +220,11 @@ class AnchorInputs:
     sampling: Sampling
     present: frozenset[EdgeType]
     excludes_labels: bool
+    reader: LabelReader
 
 
-class AnchorMaker(BatchMaker):
-    """Makes batches of anchors with their label nodes. One thread uses one maker."""
-
-    def __init__(
-        self, labels: LabelReader, runner: Runner, reader: SubgraphReader, inputs: AnchorInputs, convert: Convert
-    ) -> None:
-        """Bring together what makes a batch."""
-        super().__init__(runner, reader, convert)
-        self._labels = labels
-        self._inputs = inputs
-        self._slot_map = SlotMap()
+class AnchorMaker(BatchMaker[AnchorInputs]):
+    """Makes batches of anchors with their label nodes."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         inputs, anchors = self._inputs, self._inputs.anchors
@@ -259,7 +234,7 @@ class AnchorMaker(BatchMaker):
         anchor_ids = self._reader.ids_of(anchors.node_type, anchors.keys_at(positions))
         rng_seed = inputs.order.batch_seed(epoch, span)
         self.stage = "reading labels"
-        found = self._labels.read(positions, anchor_ids, rng_seed)
+        found = inputs.reader.read(positions, anchor_ids, rng_seed)
         ids, attributes = self._seeds(anchor_ids, found)
         return SeedBatch(
             index=span.index,

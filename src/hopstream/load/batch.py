@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -27,6 +27,7 @@ from hopstream.dataset.book import Owner
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.sample.plan import SeedNodes
+from hopstream.sample.slots import SlotMap
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 from hopstream.store.local import LocalStore
@@ -198,6 +199,7 @@ def _check_known(where: str, names: Sequence[str], known: Iterable[str]) -> None
             raise UnknownNameError(f"{where}: there is no feature {name!r}; {known_names(name, sorted(known))}")
 
 
+Inputs = TypeVar("Inputs")
 Convert = Callable[["MiniBatch"], Any]
 Attributes = Mapping[str | EdgeType | None, Mapping[str, Any]]
 
@@ -416,8 +418,14 @@ class SubgraphBatcher:
         return self._reader.read(subgraph, epoch, start)
 
 
-class BatchMaker(SubgraphBatcher, ABC):
-    """Makes the batches of a loader by their numbers. A loader says what each starts from."""
+class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
+    """Makes the batches of a loader by their numbers; a loader says what each starts from. One thread uses one."""
+
+    def __init__(self, runner: Runner, reader: SubgraphReader, inputs: Inputs, convert: Convert) -> None:
+        """Bring together what makes a batch."""
+        super().__init__(runner, reader, convert)
+        self._inputs = inputs
+        self._slot_map = SlotMap()
 
     def make(self, epoch: int, step: int) -> Any:
         """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn, Protocol, Self
 
 from hopstream.checks import OfOneProcess
@@ -266,7 +267,7 @@ class EpochLoader(OfOneProcess):
 
         It holds nothing of the rank, so that all ranks may load what one of them saved.
         """
-        return self._place.to_json(self._all_facts())
+        return self._place.to_json(self._all_facts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the last batch that was given out when ``state`` was saved; a live iteration is closed.
@@ -274,7 +275,7 @@ class EpochLoader(OfOneProcess):
         Raises:
             StateError: ``state`` is no saved state, or that of a loader whose batches would differ.
         """
-        place = Place.from_json(state, self._all_facts(), self._num_steps)
+        place = Place.from_json(state, self._all_facts, self._num_steps)
         self._end_iteration("load_state_dict was called")
         self._place = place
 
@@ -327,8 +328,9 @@ class EpochLoader(OfOneProcess):
         """Close the loader."""
         self.close()
 
+    @cached_property
     def _all_facts(self) -> Facts:
-        """The facts, and the kind of the loader."""
+        """The facts, and the kind of the loader; kept, because fingerprints of large inputs take a while."""
         return {KIND: class_name(self), **self.facts()}
 
     def _check_process(self) -> None:

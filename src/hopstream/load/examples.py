@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import ModuleType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,12 +13,13 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hopstream.arrays import IntArray
 from hopstream.checks import Settings, check_choice, known_names, read_integer
-from hopstream.errors import FormatError, MissingDependencyError, UnknownNameError
+from hopstream.errors import FormatError, UnknownNameError
 from hopstream.load.epochs import EpochLoader, Facts
 from hopstream.load.example_reader import ExampleReader, Files, chosen_spec, example_paths, schema_of
 from hopstream.load.load_settings import ConsumerSettings, OrderSettings
 from hopstream.load.loader_arguments import takes
 from hopstream.load.order import ExampleOrder
+from hopstream.load.setup import as_it_is, import_pyg
 from hopstream.tfgnn.graph_schema import AUXILIARY
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.spec import GraphSpec
@@ -103,9 +103,10 @@ Convert = Callable[[GraphBatch], Any]
 class ExampleMaker:
     """Makes batches of exported subgraphs. One thread uses one maker."""
 
-    def __init__(self, reader: ExampleReader, order: ExampleOrder, seed_set: str | None, convert: Convert) -> None:
-        """Bring together what makes a batch."""
-        self._reader, self._order, self._seed_set, self._convert = reader, order, seed_set, convert
+    def __init__(self, opened: OpenExamples) -> None:
+        """Make batches of files that are open."""
+        self._reader, self._order, self._seed_set = opened.reader, opened.order, opened.seed_set
+        self._convert = opened.convert
         self.stage = "idle"
         """What the maker is doing, for messages about batches that take too long."""
 
@@ -136,7 +137,7 @@ class OpenExamples:
 
     def maker(self) -> ExampleMaker:
         """What makes batches; one thread uses one."""
-        return ExampleMaker(self.reader, self.order, self.seed_set, self.convert)
+        return ExampleMaker(self)
 
 
 class ExampleLoader(EpochLoader):
@@ -218,29 +219,12 @@ def _seed_set(given: str | None, schema: Any, spec: GraphSpec) -> str | None:
 
 def _collator(arguments: ExampleArguments, spec: GraphSpec) -> Convert:
     if arguments.collate == "numpy":
-        return _as_it_is
-    examples = _import_pyg()
+        return as_it_is
+    examples = import_pyg("pyg_examples")
     examples.check_example_names(spec)
     if arguments.pin_memory:
-        from hopstream.load.pyg import check_can_pin
-
-        check_can_pin()
+        import_pyg("pyg").check_can_pin()
     return partial(examples.to_hetero_data, strings=arguments.strings, is_pinned=arguments.pin_memory)
-
-
-def _import_pyg() -> ModuleType:
-    try:
-        from hopstream.load import pyg_examples
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"collate='pyg' needs torch and torch_geometric ({error}); pip install 'hopstream[pyg]', or use "
-            "collate='numpy'"
-        ) from error
-    return pyg_examples
-
-
-def _as_it_is(batch: GraphBatch) -> GraphBatch:
-    return batch
 
 
 MAX_PLACE = (1 << 63) - 1

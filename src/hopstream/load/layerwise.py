@@ -123,8 +123,8 @@ class LayerLoader(SubgraphLoader):
         self._begin(len(spans), partial(LayerMaker, self._setup, self.plans, number, spans, hidden))
 
 
-class LayerMaker(BatchMaker):
-    """Makes the batches of one layer. One thread uses one maker."""
+class LayerMaker(BatchMaker[Sequence[RowSpan]]):
+    """Makes the batches of one layer."""
 
     def __init__(
         self,
@@ -140,13 +140,13 @@ class LayerMaker(BatchMaker):
             columns = ColumnChoice(nodes=dict.fromkeys(columns.nodes, ()), edges=columns.edges)
         self._runners = {t: PlanRunner(setup.store, plan) for t, plan in plans.items()}
         reader = SubgraphReader(setup.store, columns, False, setup.buffers)
-        super().__init__(next(iter(self._runners.values())), reader, setup.convert)
-        self._number, self._spans, self._hidden = number, spans, hidden
+        super().__init__(next(iter(self._runners.values())), reader, spans, setup.convert)
+        self._number, self._hidden = number, hidden
         self._rng_seed = derive_seed("layer", setup.settings.rng_seed, number)
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         """One hop around some consecutive nodes."""
-        span = self._spans[step]
+        span = self._inputs[step]
         self._runner = self._runners[span.node_type]
         ids = np.arange(span.first, span.stop, dtype=np.int64)
         return SeedBatch(

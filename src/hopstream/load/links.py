@@ -21,20 +21,18 @@ from hopstream.arrays import Array, IntArray
 from hopstream.checks import did_you_mean
 from hopstream.errors import SettingsError, UnknownNameError
 from hopstream.graph.graph import Subgraph
-from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
+from hopstream.load.batch import BatchMaker, SeedBatch
 from hopstream.load.epochs import Facts
 from hopstream.load.link_inputs import LinkInputs, LinksLike, read_link_inputs
 from hopstream.load.load_settings import LoadSettings, SampledGraph
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
-from hopstream.sample.hops import PlanRunner
 from hopstream.sample.negative_pairs import NegativeSampler, Positives
 from hopstream.sample.negatives import NegativeSampling, read_negative_sampling
-from hopstream.sample.plan import SamplePlan, SeedNodes
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.sampling import Sampling
 from hopstream.sample.sampling_settings import SamplingSettings
-from hopstream.sample.slots import SlotMap
 from hopstream.schema import EdgeType, type_label
 from hopstream.store.contract import MAX_TREES, Links, Store
 
@@ -84,17 +82,11 @@ class _Ends:
     num_trees: int = 0
 
 
-class LinkMaker(BatchMaker):
-    """Makes batches of neighbourhoods of links. One thread uses one maker."""
-
-    def __init__(self, runner: Runner, reader: SubgraphReader, task: LinkTask, convert: Convert) -> None:
-        """Bring together what makes a batch."""
-        super().__init__(runner, reader, convert)
-        self._task = task
-        self._slot_map = SlotMap()
+class LinkMaker(BatchMaker[LinkTask]):
+    """Makes batches of neighbourhoods of links."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
-        task, settings = self._task, self._task.sampling.settings
+        task, settings = self._inputs, self._inputs.sampling.settings
         span = task.order.span(step)
         positions = task.order.positions(epoch, span)
         rng_seed = task.order.batch_seed(epoch, span)
@@ -131,7 +123,7 @@ class LinkMaker(BatchMaker):
 
     def _joint(self, src_keys: IntArray, dst_keys: IntArray) -> _Ends:
         """Every node once, in order of first occurrence, sources first."""
-        src_type, _, dst_type = self._task.inputs.edge_type
+        src_type, _, dst_type = self._inputs.inputs.edge_type
         if src_type == dst_type:
             keys, slots = self._slot_map.number(np.concatenate([src_keys, dst_keys]))
             return _Ends(keys={src_type: keys}, src_slots=slots[: len(src_keys)], dst_slots=slots[len(src_keys) :])
@@ -141,7 +133,7 @@ class LinkMaker(BatchMaker):
 
     def _trees(self, src_keys: IntArray, dst_keys: IntArray, num_links: int) -> _Ends:
         """Every end with a tree of its own, whose number modulo the number of links is that of the end's link."""
-        src_type, _, dst_type = self._task.inputs.edge_type
+        src_type, _, dst_type = self._inputs.inputs.edge_type
         num_src, num_dst = len(src_keys), len(dst_keys)
         first_dst = -(-num_src // num_links) * num_links
         src_trees = np.arange(num_src, dtype=np.int64)
@@ -158,9 +150,9 @@ class LinkMaker(BatchMaker):
 
     def _excluded(self, ids: Mapping[str, IntArray], ends: _Ends, num_links: int) -> dict[EdgeType, IntArray]:
         """Pairs of ids between which no edge is followed: the batch's positives, not its negatives."""
-        src_type, _, dst_type = self._task.inputs.edge_type
+        src_type, _, dst_type = self._inputs.inputs.edge_type
         found: dict[EdgeType, IntArray] = {}
-        for edge_type, is_reverse in self._task.excluded:
+        for edge_type, is_reverse in self._inputs.excluded:
             pairs = np.stack([ids[src_type][ends.src_slots[:num_links]], ids[dst_type][ends.dst_slots[:num_links]]])
             pairs = pairs[::-1] if is_reverse else pairs
             found[edge_type] = np.concatenate([found[edge_type], pairs], axis=1) if edge_type in found else pairs
@@ -170,8 +162,8 @@ class LinkMaker(BatchMaker):
         self, links: Links, ends: _Ends, positions: IntArray
     ) -> dict[str | EdgeType | None, dict[str, Array]]:
         num_links = len(positions)
-        times = links.times if self._task.sampling.settings.is_temporal else None
-        if self._task.is_triplet:
+        times = links.times if self._inputs.sampling.settings.is_temporal else None
+        if self._inputs.is_triplet:
             return self._triplets(ends, num_links, times)
         attributes: dict[str, Array] = {"edge_label_index": np.stack([ends.src_slots, ends.dst_slots])}
         labels = self._labels(positions, len(ends.src_slots) - num_links)
@@ -179,12 +171,12 @@ class LinkMaker(BatchMaker):
             attributes["edge_label"] = labels
         if times is not None:
             attributes["edge_label_time"] = np.resize(times, len(ends.src_slots))
-        return {self._task.inputs.edge_type: attributes}
+        return {self._inputs.inputs.edge_type: attributes}
 
     def _labels(self, positions: IntArray, num_negatives: int) -> Array | None:
         """Labels of positives, then zeros; where the user gave none and there are negatives, ones, then zeros."""
-        given = self._task.inputs.labels
-        if given is None and self._task.negatives is None:
+        given = self._inputs.inputs.labels
+        if given is None and self._inputs.negatives is None:
             return None
         labels = np.ones(len(positions), np.float32) if given is None else given[positions]
         return np.concatenate([labels, np.zeros((num_negatives, *labels.shape[1:]), labels.dtype)])
@@ -192,7 +184,7 @@ class LinkMaker(BatchMaker):
     def _triplets(
         self, ends: _Ends, num_links: int, times: IntArray | None
     ) -> dict[str | EdgeType | None, dict[str, Array]]:
-        src_type, _, dst_type = self._task.inputs.edge_type
+        src_type, _, dst_type = self._inputs.inputs.edge_type
         # Negative k belongs to link k % num_links.
         negatives = np.ascontiguousarray(ends.dst_slots[num_links:].reshape(-1, num_links).T)
         found: dict[str | EdgeType | None, dict[str, Array]] = {src_type: {}, dst_type: {}}
@@ -304,30 +296,21 @@ class LinkNeighborLoader(SubgraphLoader):
         if arguments.edge_label_time is not None and arguments.time_attr is None:
             raise SettingsError("edge_label_time needs time_attr=, the feature that holds times; give both")
         setup = self._open(arguments.source, arguments.direction, arguments)
-        self._fingerprints: dict[str, str | None] | None = None
-        try:
-            store = setup.store
-            sampling = Sampling.of(store, arguments)
-            inputs = read_link_inputs(
-                store, arguments.edge_label_index, arguments.edge_label, arguments.edge_label_time
-            )
-            self._task = _new_task(setup, sampling, inputs, how, arguments.exclude_links)
-            seed_types = tuple(dict.fromkeys((inputs.edge_type[0], inputs.edge_type[2])))
-            self._plan = sampling.plan(arguments.num_neighbors, seed_types, setup.wants_edge_ids)
-            self._begin(self._task.order.num_steps, partial(_new_maker, setup, self._plan, self._task))
-        except BaseException:
-            self._closer()
-            raise
+        store = setup.store
+        sampling = Sampling.of(store, arguments)
+        inputs = read_link_inputs(store, arguments.edge_label_index, arguments.edge_label, arguments.edge_label_time)
+        self._task = _new_task(setup, sampling, inputs, how, arguments.exclude_links)
+        seed_types = tuple(dict.fromkeys((inputs.edge_type[0], inputs.edge_type[2])))
+        self._plan = sampling.plan(arguments.num_neighbors, seed_types, setup.wants_edge_ids)
+        self._begin(self._task.order.num_steps, partial(setup.maker, LinkMaker, self._plan, self._task))
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
         task = self._task
-        if self._fingerprints is None:
-            self._fingerprints = task.inputs.fingerprints()
         return {
             **self._setup.facts(),
             **task.sampling.facts(),
-            **self._fingerprints,
+            **task.inputs.fingerprints(),
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
             "neg_sampling": None if task.negatives is None else task.negatives.how.facts(),
             "exclude_links": _excluded_facts(task.excluded),
@@ -452,7 +435,3 @@ def check_num_trees(sampling: Sampling, num_links: int, how: NegativeSampling | 
             f"batch_size {num_links} with these negatives makes up to {num_ends} trees; at most {MAX_TREES} are "
             "possible; use a smaller batch_size or amount"
         )
-
-
-def _new_maker(setup: LoaderSetup, plan: SamplePlan, task: LinkTask) -> LinkMaker:
-    return LinkMaker(PlanRunner(setup.store, plan), setup.reader(), task, setup.convert)

@@ -21,19 +21,17 @@ from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.kernels.hashing import derive_seed, permute_range
-from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
+from hopstream.load.batch import BatchMaker, SeedBatch
 from hopstream.load.epochs import Facts
 from hopstream.load.link_inputs import SeedTimes, read_seed_times
 from hopstream.load.load_settings import LoadSettings, SampledGraph
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import BatchSpan, SeedOrder
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
-from hopstream.sample.hops import PlanRunner
-from hopstream.sample.plan import SamplePlan, SeedNodes
+from hopstream.sample.plan import SeedNodes
 from hopstream.sample.sampling import Sampling
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
-from hopstream.sample.slots import SlotMap
 from hopstream.store.contract import MAX_TREES
 
 
@@ -54,14 +52,8 @@ class NodeInputs:
     times: SeedTimes | None
 
 
-class NodeMaker(BatchMaker):
-    """Makes batches of neighbourhoods of nodes. One thread uses one maker."""
-
-    def __init__(self, runner: Runner, reader: SubgraphReader, inputs: NodeInputs, convert: Convert) -> None:
-        """Bring together what makes a batch."""
-        super().__init__(runner, reader, convert)
-        self._inputs = inputs
-        self._slot_map = SlotMap()
+class NodeMaker(BatchMaker[NodeInputs]):
+    """Makes batches of neighbourhoods of nodes."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
         """Seeds that share the nodes that they find, or that grow trees of their own, repeated ones as well."""
@@ -223,26 +215,19 @@ class NeighborLoader(SubgraphLoader):
             StoreError: A server cannot be reached, or refused to answer.
         """
         setup = self._open(arguments.source, arguments.direction, arguments)
-        self._fingerprints: dict[str, str | None] | None = None
-        try:
-            self._inputs = _read_inputs(setup, arguments)
-            node_type = self._inputs.seeds.node_type
-            self._plan = self._inputs.sampling.plan(arguments.num_neighbors, (node_type,), setup.wants_edge_ids)
-            self._begin(self._inputs.order.num_steps, partial(_new_maker, setup, self._plan, self._inputs))
-        except BaseException:
-            self._closer()
-            raise
+        self._inputs = _read_inputs(setup, arguments)
+        node_type = self._inputs.seeds.node_type
+        self._plan = self._inputs.sampling.plan(arguments.num_neighbors, (node_type,), setup.wants_edge_ids)
+        self._begin(self._inputs.order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
-        if self._fingerprints is None:
-            times = self._inputs.times
-            given = None if times is None else times.fingerprint()
-            self._fingerprints = {"seeds": self._inputs.seeds.fingerprint(), "input_time": given}
+        times = self._inputs.times
         return {
             **self._setup.facts(),
             **self._inputs.sampling.facts(),
-            **self._fingerprints,
+            "seeds": self._inputs.seeds.fingerprint(),
+            "input_time": None if times is None else times.fingerprint(),
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
         }
 
@@ -268,10 +253,6 @@ def _read_inputs(setup: LoaderSetup, arguments: NeighborArguments) -> NodeInputs
         sampling=sampling,
         times=read_seed_times(setup.store, sampling, found, arguments.input_time),
     )
-
-
-def _new_maker(setup: LoaderSetup, plan: SamplePlan, inputs: NodeInputs) -> NodeMaker:
-    return NodeMaker(PlanRunner(setup.store, plan), setup.reader(), inputs, setup.convert)
 
 
 MAX_BATCHES = 1 << 40
@@ -341,30 +322,23 @@ class RandomNodeLoader(SubgraphLoader):
             UnknownNameError: The graph has no such node type, edge type or feature.
         """
         setup = self._open(arguments.source, arguments.direction, arguments)
-        self._fingerprint: str | None = None
-        try:
-            found = read_seeds(setup.store, arguments.seeds)
-            order = EndlessOrder(
-                num_seeds=arguments.num_batches * arguments.batch_size * arguments.world_size,
-                settings=setup.settings, num_nodes=found.num_seeds,
-            )  # fmt: skip
-            sampling = Sampling.of(setup.store, arguments)
-            drawn = replace(found, may_repeat=True)
-            self._inputs = NodeInputs(seeds=drawn, order=order, sampling=sampling, times=None)
-            self._plan = sampling.plan(arguments.num_neighbors, (found.node_type,), setup.wants_edge_ids)
-            self._begin(order.num_steps, partial(_node_maker, setup, self._plan, self._inputs))
-        except BaseException:
-            self._closer()
-            raise
+        found = read_seeds(setup.store, arguments.seeds)
+        order = EndlessOrder(
+            num_seeds=arguments.num_batches * arguments.batch_size * arguments.world_size,
+            settings=setup.settings, num_nodes=found.num_seeds,
+        )  # fmt: skip
+        sampling = Sampling.of(setup.store, arguments)
+        drawn = replace(found, may_repeat=True)
+        self._inputs = NodeInputs(seeds=drawn, order=order, sampling=sampling, times=None)
+        self._plan = sampling.plan(arguments.num_neighbors, (found.node_type,), setup.wants_edge_ids)
+        self._begin(order.num_steps, partial(setup.maker, NodeMaker, self._plan, self._inputs))
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
-        if self._fingerprint is None:
-            self._fingerprint = self._inputs.seeds.fingerprint()
         return {
             **self._setup.facts(),
             **self._inputs.sampling.facts(),
-            "seeds": self._fingerprint,
+            "seeds": self._inputs.seeds.fingerprint(),
             "num_batches": self._inputs.order.num_steps,
             "num_neighbors": {op.name: op.count for op in self._plan.ops},
         }
@@ -373,7 +347,3 @@ class RandomNodeLoader(SubgraphLoader):
         """The loader in one line."""
         size, seeds = self._inputs.order.settings.batch_size, self._inputs.seeds
         return f"RandomNodeLoader({len(self)} batches of {size} of {seeds.num_seeds} nodes ({seeds.name}))"
-
-
-def _node_maker(setup: LoaderSetup, plan: SamplePlan, inputs: NodeInputs) -> NodeMaker:
-    return NodeMaker(PlanRunner(setup.store, plan), setup.reader(), inputs, setup.convert)

@@ -52,7 +52,8 @@ def takes(
 ) -> Callable[[Callable[[Any, R], None]], Callable[Concatenate[Any, P], None]]:
     """Let an ``__init__`` that takes a record be called with the fields of the record.
 
-    A loader of subgraphs keeps as ``_recipe`` what it was called with.
+    A loader of subgraphs keeps as ``_recipe`` what it was called with, and closes what it opened where its
+    ``__init__`` fails.
 
     Args:
         record: The dataclass of the arguments.
@@ -67,7 +68,12 @@ def takes(
             given = arguments.bind(name, args, options)
             if isinstance(self, SubgraphLoader):
                 self._recipe = Recipe(name, {k: value for k, value in given.items() if k not in OF_THE_CONSUMER})
-            init(self, arguments.record(**given))
+            try:
+                init(self, arguments.record(**given))
+            except BaseException:
+                if isinstance(self, SubgraphLoader):
+                    self.close_source()
+                raise
 
         arguments.describe(taking, [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
         return taking

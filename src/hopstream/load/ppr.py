@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from hopstream.errors import SettingsError
-from hopstream.load.batch import BatchMaker, Convert, SeedBatch, SubgraphReader
+from hopstream.load.batch import BatchMaker, SeedBatch
 from hopstream.load.epochs import Facts
 from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.loader_arguments import PYG_OPTIONS, takes
 from hopstream.load.order import SeedOrder
 from hopstream.load.setup import LoaderSetup, SubgraphLoader
 from hopstream.sample.plan import SeedNodes
-from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.ppr_settings import PPRPlan, PPRSettings, plan_ppr
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.sample.seeds import Seeds, SeedsLike, read_seeds
@@ -82,26 +81,15 @@ class PPRLoader(SubgraphLoader):
         """
         settings = PPRSettings() if arguments.settings is None else arguments.settings
         setup = self._open(arguments.source, settings.direction, without_edges(settings, arguments))
-        self._fingerprint: str | None = None
-        try:
-            self._seeds = read_seeds(setup.store, arguments.seeds)
-            self._plan = plan_ppr(setup.store, settings, self._seeds.node_type)
-            check_edge_attr(setup, settings)
-            self._order = setup.order(self._seeds.num_seeds)
-            self._begin(self._order.num_steps, partial(self._ppr_maker, setup))
-        except BaseException:
-            self._closer()
-            raise
+        self._seeds = read_seeds(setup.store, arguments.seeds)
+        self._plan = plan_ppr(setup.store, settings, self._seeds.node_type)
+        check_edge_attr(setup, settings)
+        self._order = setup.order(self._seeds.num_seeds)
+        self._begin(self._order.num_steps, partial(setup.maker, PPRMaker, self._plan, (self._seeds, self._order)))
 
     def facts(self) -> Facts:
         """What decides over the batches: a saved state is refused where one of them differs."""
-        if self._fingerprint is None:
-            self._fingerprint = self._seeds.fingerprint()
-        return {
-            **self._setup.facts(),
-            "seeds": self._fingerprint,
-            **plan_facts(self._plan),
-        }
+        return {**self._setup.facts(), "seeds": self._seeds.fingerprint(), **plan_facts(self._plan)}
 
     def __repr__(self) -> str:
         """The loader in one line."""
@@ -112,23 +100,12 @@ class PPRLoader(SubgraphLoader):
             f"batch_size={self._order.settings.batch_size}, {len(self)} batches on {self._order.settings.rank_text})"
         )
 
-    def _ppr_maker(self, setup: LoaderSetup) -> PPRMaker:
-        runner = PPRRunner(setup.store, self._plan, setup.wants_edge_ids)
-        return PPRMaker(runner, setup.reader(), self._seeds, self._order, setup.convert)
 
-
-class PPRMaker(BatchMaker):
-    """Makes batches of neighbourhoods by personalised PageRank. One thread uses one maker."""
-
-    def __init__(
-        self, runner: PPRRunner, reader: SubgraphReader, seeds: Seeds, order: SeedOrder, convert: Convert
-    ) -> None:
-        """Bring together what makes a batch."""
-        super().__init__(runner, reader, convert)
-        self._seeds, self._order = seeds, order
+class PPRMaker(BatchMaker[tuple[Seeds, SeedOrder]]):
+    """Makes batches of neighbourhoods by personalised PageRank."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
-        seeds, order = self._seeds, self._order
+        seeds, order = self._inputs
         span = order.span(step)
         positions = order.positions(epoch, span)
         self.stage = "looking up seeds"

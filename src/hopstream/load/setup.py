@@ -10,21 +10,38 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from types import ModuleType
-from typing import ClassVar, get_args
+from typing import ClassVar, TypeVar, get_args
 
 from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
-from hopstream.load.batch import BufferPool, Buffers, ColumnChoice, Convert, MiniBatch, SubgraphReader, choose_columns
+from hopstream.load.batch import (
+    BatchMaker,
+    BufferPool,
+    Buffers,
+    ColumnChoice,
+    Convert,
+    Inputs,
+    Runner,
+    SubgraphReader,
+    choose_columns,
+)
 from hopstream.load.epochs import EpochLoader, Facts, Maker
 from hopstream.load.load_settings import LoadSettings, OrderSettings
 from hopstream.load.order import SeedOrder
 from hopstream.load.service import BatchService, BatchSession, LoneMaker, Recipe, SessionMaker
+from hopstream.sample.hops import PlanRunner
+from hopstream.sample.plan import SamplePlan
+from hopstream.sample.ppr import PPRRunner
+from hopstream.sample.ppr_settings import PPRPlan
 from hopstream.schema import ATTACHED_ATTRIBUTES, Direction, GraphSchema
 from hopstream.store import Source, open_store
 from hopstream.store.contract import Store
 from hopstream.store.sources import check_source
 from hopstream.store.whole import keeps_edge_keys
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,6 +87,14 @@ class LoaderSetup:
         """What turns sampled subgraphs into batches; one thread uses one."""
         return SubgraphReader(self.store, self.columns, self.wants_edge_keys, self.buffers)
 
+    def maker(self, kind: type[BatchMaker[Inputs]], plan: SamplePlan | PPRPlan, inputs: Inputs) -> BatchMaker[Inputs]:
+        """What makes batches of a plan; one thread uses one."""
+        if isinstance(plan, PPRPlan):
+            runner: Runner = PPRRunner(self.store, plan, self.wants_edge_ids)
+        else:
+            runner = PlanRunner(self.store, plan)
+        return kind(runner, self.reader(), inputs, self.convert)
+
     def facts(self) -> Facts:
         """What of the common settings decides over the batches: all of the order's but the rank."""
         order = {name: getattr(self.settings, name) for name in OrderSettings.field_names() if name != "rank"}
@@ -86,6 +111,7 @@ class SubgraphLoader(EpochLoader):
     """What the loader may attach to a PyG batch: features of these names are refused."""
     _setup: LoaderSetup
     _recipe: Recipe
+    _closer: Callable[[], object] = staticmethod(lambda: None)
 
     def _open(self, source: Source | BatchService, direction: Direction, settings: LoadSettings) -> LoaderSetup:
         """Open the source; from here on it is closed with the loader."""
@@ -99,16 +125,16 @@ class SubgraphLoader(EpochLoader):
         """Prepare epochs; the last step of a subclass's ``__init__``."""
         session = self._setup.session
         if session is not None:
-            try:
-                session.prepare(self._recipe)
-            except BaseException:
-                self._closer()
-                raise
+            session.prepare(self._recipe)
             new_maker = partial(SessionMaker, session, self._setup.buffers, self._setup.convert)
         super().__init__(
             num_steps=num_steps, new_maker=new_maker, settings=self._setup.settings,
             explain=self._setup.store.explain_damage,
         )  # fmt: skip
+
+    def close_source(self) -> None:
+        """Close what the loader opened; a second call does nothing."""
+        self._closer()
 
     def _on_begin(self, epoch: int, step: int) -> None:
         if self._setup.session is not None:
@@ -146,7 +172,7 @@ class SubgraphLoader(EpochLoader):
         """
         self.stop("the loader was closed")
         try:
-            self._closer()
+            self.close_source()
         finally:
             super().close()
 
@@ -178,7 +204,7 @@ def open_setup(
         columns = choose_columns(store.schema, settings.node_features, settings.edge_features)
         wants_edge_keys = _wants_edge_keys(store, direction, settings.edge_keys)
         if settings.collate == "pyg":
-            _import_pyg().check_names(store.schema, columns, attached_names)
+            import_pyg("pyg").check_names(store.schema, columns, attached_names)
         convert, buffers = _collator(store.schema, settings)
         return LoaderSetup(
             settings=settings, direction=direction, store=store, session=session, close=close, columns=columns,
@@ -234,24 +260,29 @@ def _collator(schema: GraphSchema, settings: LoadSettings) -> tuple[Convert, Buf
     kept, is_pinned = settings.buffer_bytes, settings.pin_memory
     pool = kept if isinstance(kept, BufferPool) else BufferPool(kept)
     if settings.collate == "numpy":
-        return _as_it_is, pool
-    pyg = _import_pyg()
+        return as_it_is, pool
+    pyg = import_pyg("pyg")
     if is_pinned:
         pyg.check_can_pin()
     convert = partial(pyg.to_pyg, is_homogeneous=schema.is_homogeneous, is_pinned=is_pinned)
     return convert, pyg.PinnedBuffers() if is_pinned else pool
 
 
-def _import_pyg() -> ModuleType:
+def import_pyg(name: str) -> ModuleType:
+    """A module of this room that imports PyG.
+
+    Raises:
+        MissingDependencyError: torch or torch_geometric is not installed.
+    """
     try:
-        from hopstream.load import pyg
+        return import_module(f"hopstream.load.{name}")
     except ImportError as error:
         raise MissingDependencyError(
             f"collate='pyg' needs torch and torch_geometric ({error}); pip install 'hopstream[pyg]', or use "
             "collate='numpy'"
         ) from error
-    return pyg
 
 
-def _as_it_is(batch: MiniBatch) -> MiniBatch:
+def as_it_is(batch: T) -> T:
+    """The batch as it is: what ``collate="numpy"`` converts it to."""
     return batch

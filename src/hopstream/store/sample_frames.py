@@ -108,7 +108,7 @@ def write_samples(requests: Sequence[SampleRequest], book: PartitionBook) -> tup
         near, far = (id_dtype(book.num_ids(t)) for t in ends_of(request.edge_type, request.direction))
         of_candidates = far if request.trees is None else np.dtype(np.int64)
         both = np.promote_types(near, far)
-        dtypes = near, np.dtype(np.uint32), np.dtype(np.int64), both, of_candidates
+        dtypes: tuple[np.dtype[Any], ...] = near, np.dtype(np.uint32), np.dtype(np.int64), both, of_candidates
         record = _settings(request)
         for name, dtype in zip(ARRAYS, dtypes, strict=True):
             array = getattr(request, name)
