@@ -51,8 +51,10 @@ GRAPHS = {
 FEW_MODES = [
     "excluding",
     "replacing",
+    "joining, weighted, temporal",
     "disjoint, excluding",
     "temporal, exclusive",
+    "reaching, disjoint",
     "last, excluding",
     "weighted, temporal",
     "top-k, temporal",
