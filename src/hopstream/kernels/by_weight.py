@@ -1,4 +1,4 @@
-"""Draws each node's edges in proportion to their weights.
+"""Draws each node's edges in proportion to their weights, or uniformly.
 
 [Algorithm] One node after the other: by its row's alias table where most of the row is eligible and few are drawn, else
     by running sums (``weighted``). What a row begins with is asked for ``ROWS_AHEAD`` nodes ahead. A node whose draws
@@ -35,7 +35,8 @@ from hopstream.kernels.eligible import (
 )
 from hopstream.kernels.filtered import FEW, draw_eligible
 from hopstream.kernels.hashing import GOLDEN
-from hopstream.kernels.memory import array_at, prefetch_address
+from hopstream.kernels.memory import ZERO, array_at, prefetch_address
+from hopstream.kernels.neighbors import draw_positions
 from hopstream.kernels.weighted import draw_missing, draw_weighted
 
 WEIGHT_BYTES = 8
@@ -74,14 +75,14 @@ def _draw_row(
 
 @kernel
 def draw_by_weight(
-    tables: Tables, source: Weights, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
-    positions: np.ndarray, written: int,
+    tables: Tables, source: Weights | None, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch,
+    begin: int, positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Draw each node's edges.
+    """Draw each node's edges, by weight or uniformly.
 
     Args:
         tables: The parts.
-        source: Their weights.
+        source: Their weights; None to draw uniformly. What is None is not compiled.
         rule: Which neighbours are eligible; None for all.
         draws: What is asked.
         nodes: Of whom; their counts are written.
@@ -97,7 +98,6 @@ def draw_by_weight(
         num_scratch: The capacity of the scratch that it needs, or 0.
     """
     offsets, keys, indices = tables.offsets, tables.keys, tables.indices
-    sums, aliases, weights, kind = source.sums, source.aliases, source.weights, source.kind
     count, replaces = draws.count, draws.replaces
     ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
     degrees, row_degrees, counts = nodes.degrees, nodes.row_degrees, nodes.counts
@@ -106,7 +106,7 @@ def draw_by_weight(
         view(scratch.listed, np.int64), view(scratch.sums, np.float64), view(scratch.weights, np.float64),
         view(scratch.variates, np.uint64),
     )  # fmt: skip
-    num_ids = len(ids)
+    num_ids, item_bytes = len(ids), tables.item.itemsize
     for i in range(begin, num_ids):
         if i + RANGE_AHEAD < num_ids:
             ahead = i + RANGE_AHEAD
@@ -115,7 +115,9 @@ def draw_by_weight(
         if i + ROWS_AHEAD < num_ids:
             ahead = i + ROWS_AHEAD
             part = np.int64(parts[ahead])
-            if uses_alias(degrees[ahead], row_degrees[ahead], count, replaces):
+            if source is None:
+                prefetch_row(indices[part, 0] + starts[ahead] * item_bytes, degrees[ahead] * item_bytes)
+            elif uses_alias(degrees[ahead], row_degrees[ahead], count, replaces):
                 stream = stream_of(ids[ahead], ids[ahead] - offsets[part], keys[part, 0], keys[part, 1], draws.rng_seed)
                 stream = stream_in_tree(stream, trees, ahead)
                 num_turns = count
@@ -124,9 +126,9 @@ def draw_by_weight(
                 if not replaces:
                     # So are those of edges drawn already, which are common in short rows.
                     num_turns += np.int64(row_degrees[ahead] < 16 * count) + np.int64(row_degrees[ahead] < 64 * count)
-                prefetch_entries(stream, aliases[part, 0], starts[ahead], row_degrees[ahead], num_turns)
+                prefetch_entries(stream, source.aliases[part, 0], starts[ahead], row_degrees[ahead], num_turns)
             else:
-                row = sums[part, 0] + starts[ahead] * WEIGHT_BYTES
+                row = source.sums[part, 0] + starts[ahead] * WEIGHT_BYTES
                 row_bytes = degrees[ahead] * WEIGHT_BYTES
                 prefetch_row(row, row_bytes)
                 # Searches begin at the sum of all weights and go on in the middle of the row.
@@ -138,17 +140,25 @@ def draw_by_weight(
             counts[i] = 0
             continue
         part = np.int64(parts[i])
-        part_sums = array_at(sums[part, 0], sums[part, 1], np.float64)
+        if source is not None:
+            part_sums = array_at(source.sums[part, 0], source.sums[part, 1], np.float64)
+            weights, kind = source.weights[part, 0], source.kind
         stream = stream_of(ids[i], ids[i] - offsets[part], keys[part, 0], keys[part, 1], draws.rng_seed)
         stream = stream_in_tree(stream, trees, i)
         if rule is not None:
             own = node_filter(rule, ids[i], trees, i)
             if is_filtered(own):
                 part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
-                taken, num_positions, num_scratch = draw_eligible(
-                    own, stream, part_indices, indices[part, 0], part_sums, weights[part, 0], kind, start, num, count,
-                    replaces, room, out, written,
-                )  # fmt: skip
+                if source is None:
+                    taken, num_positions, num_scratch = draw_eligible(
+                        own, stream, part_indices, indices[part, 0], None, ZERO, ZERO, start, num, count, replaces,
+                        room, out, written,
+                    )  # fmt: skip
+                else:
+                    taken, num_positions, num_scratch = draw_eligible(
+                        own, stream, part_indices, indices[part, 0], part_sums, weights, kind, start, num, count,
+                        replaces, room, out, written,
+                    )  # fmt: skip
                 if taken < 0:
                     return i, written, num_positions, num_scratch
                 counts[i] = taken
@@ -157,13 +167,17 @@ def draw_by_weight(
         most = most_drawn(num, count, replaces)
         if written + most > len(out):
             return i, written, written + most, 0
-        if count >= 0 and not replaces and most > len(room.variates):
-            return i, written, 0, most
-        entries = array_at(aliases[part, 0], aliases[part, 1], np.uint64)
-        taken = _draw_row(
-            stream, entries, part_sums, weights[part, 0], kind, start, num, row_degrees[i], count, replaces,
-            room.variates, out, written,
-        )  # fmt: skip
+        if source is None:
+            taken = most
+            draw_positions(stream, start, num, most, replaces, out, written)
+        else:
+            if count >= 0 and not replaces and most > len(room.variates):
+                return i, written, 0, most
+            entries = array_at(source.aliases[part, 0], source.aliases[part, 1], np.uint64)
+            taken = _draw_row(
+                stream, entries, part_sums, weights, kind, start, num, row_degrees[i], count, replaces, room.variates,
+                out, written,
+            )  # fmt: skip
         counts[i] = taken
         written += taken
     return num_ids, written, 0, 0

@@ -16,27 +16,14 @@ from numba import njit
 
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import (
-    RANGE_AHEAD,
-    ROWS_AHEAD,
-    Draws,
-    Filter,
     NodeFilter,
-    Nodes,
     Scratch,
-    Tables,
     is_eligible,
-    is_filtered,
     list_eligible,
     most_drawn,
-    node_filter,
-    prefetch_key,
-    prefetch_row,
-    stream_in_tree,
-    stream_of,
-    view,
 )
 from hopstream.kernels.hashing import GOLDEN
-from hopstream.kernels.memory import ZERO, array_at, prefetch_address
+from hopstream.kernels.memory import ZERO, prefetch_address
 from hopstream.kernels.neighbors import draw_positions
 from hopstream.kernels.smallest import sort_positions
 from hopstream.kernels.weighted import FLOAT64, UNREADABLE, add_weight, draw_weighted, edge_weight
@@ -234,58 +221,3 @@ def draw_eligible(
     if is_skipping and not replaces:
         sort_positions(positions, first, taken + more)
     return taken + more, 0, 0
-
-
-@kernel
-def draw_uniformly(
-    tables: Tables, source: None, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
-    positions: np.ndarray, written: int,
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """Draw each node's edges; arguments and answer as for ``draw_by_weight``, without weights."""
-    offsets, keys, indices = tables.offsets, tables.keys, tables.indices
-    count, replaces = draws.count, draws.replaces
-    ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
-    degrees, counts = nodes.degrees, nodes.counts
-    item_bytes = tables.item.itemsize
-    out = view(positions, np.int64)
-    room = Scratch(
-        view(scratch.listed, np.int64), view(scratch.sums, np.float64), view(scratch.weights, np.float64),
-        view(scratch.variates, np.uint64),
-    )  # fmt: skip
-    num_ids = len(ids)
-    for i in range(begin, num_ids):
-        if i + RANGE_AHEAD < num_ids:
-            ahead = i + RANGE_AHEAD
-            part = np.int64(parts[ahead])
-            prefetch_key(ids[ahead] - offsets[part], keys[part, 0], keys[part, 1])
-        if i + ROWS_AHEAD < num_ids:
-            ahead = i + ROWS_AHEAD
-            part = np.int64(parts[ahead])
-            prefetch_row(indices[part, 0] + starts[ahead] * item_bytes, degrees[ahead] * item_bytes)
-        start, num = starts[i], degrees[i]
-        if num == 0 or count == 0:
-            counts[i] = 0
-            continue
-        part = np.int64(parts[i])
-        stream = stream_of(ids[i], ids[i] - offsets[part], keys[part, 0], keys[part, 1], draws.rng_seed)
-        stream = stream_in_tree(stream, trees, i)
-        if rule is not None:
-            own = node_filter(rule, ids[i], trees, i)
-            if is_filtered(own):
-                part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
-                taken, num_positions, num_scratch = draw_eligible(
-                    own, stream, part_indices, indices[part, 0], None, ZERO, ZERO, start, num, count, replaces, room,
-                    out, written,
-                )  # fmt: skip
-                if taken < 0:
-                    return i, written, num_positions, num_scratch
-                counts[i] = taken
-                written += taken
-                continue
-        most = most_drawn(num, count, replaces)
-        if written + most > len(out):
-            return i, written, written + most, 0
-        draw_positions(stream, start, num, most, replaces, out, written)
-        counts[i] = most
-        written += most
-    return num_ids, written, 0, 0

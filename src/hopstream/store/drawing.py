@@ -21,7 +21,6 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.by_weight import draw_by_weight
 from hopstream.kernels.eligible import Draws, FilterSets, Nodes, Scratch, Tables, Variates, Weights, filter_sets
 from hopstream.kernels.eligible import count_eligible as count_filtered
-from hopstream.kernels.filtered import draw_uniformly
 from hopstream.kernels.heaviest import draw_heaviest
 from hopstream.kernels.labor import draw_by_variates
 from hopstream.kernels.lookups import WORD_BITS, find_newest, mark_nodes
@@ -39,7 +38,7 @@ FIRST_POSITIONS = 1 << 16
 POSITIONS_PER_ID = 64
 FIRST_SCRATCH = 1 << 12
 DRAWS: Mapping[Strategy, Callable[..., tuple[int, int, int, int]]] = {
-    "uniform": draw_uniformly,
+    "uniform": draw_by_weight,
     "weighted": draw_by_weight,
     "top_k": draw_heaviest,
     "last": draw_latest,
