@@ -18,20 +18,18 @@ from tests.kernels.draw_inputs import make_nodes, make_tables
 class Parts:
     """A random graph cut into parts, as the kernels are given it."""
 
-    def __init__(self, rng: np.random.Generator, rows: list[int], max_degree: int, dtype: type) -> None:
+    def __init__(self, rng: np.random.Generator, rows: list[int], max_degree: int) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         degrees = [rng.integers(0, max_degree + 1, n) for n in rows]
         self.indptr = [np.concatenate([[0], np.cumsum(d)]).astype(np.int64) for d in degrees]
-        self.indices = [rng.integers(0, self.offsets[-1], int(p[-1])).astype(dtype) for p in self.indptr]
+        self.indices = [rng.integers(0, self.offsets[-1], int(p[-1])).astype(np.uint32) for p in self.indptr]
         self.edge_offsets = np.concatenate([[0], np.cumsum([len(i) for i in self.indices])]).astype(np.int64)
         self.keys = np.split(rng.permutation(int(self.offsets[-1])), self.offsets[1:-1])
-        self.dtype = dtype
 
     def draw(
         self, ids: NDArray[np.int64], count: int, is_replacing: bool, rng_seed: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         tables = make_tables(
-            self.dtype,
             offsets=self.offsets,
             edge_offsets=self.edge_offsets,
             indptrs=address_table(self.indptr),
@@ -41,7 +39,7 @@ class Parts:
         nodes = make_nodes(ids)
         total = edge_ranges(tables, nodes, count, is_replacing)
         assert total == nodes.counts.sum()
-        neighbors, edge_ids = np.empty(total, self.dtype), np.empty(total, np.int64)
+        neighbors, edge_ids = np.empty(total, np.uint32), np.empty(total, np.int64)
         draws = Draws(count, is_replacing and count >= 0, np.uint64(rng_seed))
         draw_neighbors(tables, draws, nodes, None, neighbors, edge_ids)
         return nodes.counts, neighbors, edge_ids
@@ -61,14 +59,13 @@ class Parts:
         return counts, neighbors, edge_ids
 
 
-@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
 @pytest.mark.parametrize("is_replacing", [False, True])
 @pytest.mark.parametrize("count", [-1, 0, 1, 3, 10, 70, 500])
 @pytest.mark.parametrize("rows", [[40], [7, 0, 20, 13]])
 def test_draws_equal_the_naive_reference(
-    rng: np.random.Generator, rows: list[int], count: int, is_replacing: bool, dtype: type
+    rng: np.random.Generator, rows: list[int], count: int, is_replacing: bool
 ) -> None:
-    graph = Parts(rng, rows, 12 if count < 70 else 700, dtype)
+    graph = Parts(rng, rows, 12 if count < 70 else 700)
     ids = rng.integers(0, sum(rows), 30)
     rng_seed = int(rng.integers(0, 1 << 63)) * 2 + 1
     counts, neighbors, edge_ids = graph.draw(ids, count, is_replacing, rng_seed)
@@ -77,7 +74,7 @@ def test_draws_equal_the_naive_reference(
 
 
 def test_no_ids_draw_nothing(rng: np.random.Generator) -> None:
-    counts, neighbors, _ = Parts(rng, [5], 3, np.uint32).draw(np.empty(0, np.int64), 4, False, 1)
+    counts, neighbors, _ = Parts(rng, [5], 3).draw(np.empty(0, np.int64), 4, False, 1)
     assert len(counts) == len(neighbors) == 0
 
 
@@ -140,9 +137,8 @@ def _draw_many(degree: int, count: int, is_replacing: bool, num_draws: int) -> N
             n = len(block)
             # Every node shares one list of edges: id i is row 0 of part i.
             offsets = np.arange(n + 1, dtype=np.int64)
-            indices = np.arange(degree, dtype=np.int64)
+            indices = np.arange(degree, dtype=np.uint32)
             tables = make_tables(
-                np.int64,
                 offsets=offsets,
                 edge_offsets=np.zeros(n + 1, np.int64),
                 indptrs=address_table([indptr] * n),
@@ -151,7 +147,7 @@ def _draw_many(degree: int, count: int, is_replacing: bool, num_draws: int) -> N
             )
             nodes = make_nodes(offsets[:-1])
             total = edge_ranges(tables, nodes, count, is_replacing)
-            neighbors, edge_ids = np.empty(total, np.int64), np.empty(total, np.int64)
+            neighbors, edge_ids = np.empty(total, np.uint32), np.empty(total, np.int64)
             draws = Draws(count, is_replacing, np.uint64(rng_seed))
             draw_neighbors(tables, draws, nodes, None, neighbors, edge_ids)
             drawn.append(neighbors.reshape(n, count))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,8 @@ class EmbeddingFacts:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value that ``from_json`` reads back."""
-        return {
-            "format": FORMAT,
-            "graph_id": self.graph_id,
-            "dataset_id": self.dataset_id,
-            "num_layers": self.num_layers,
-            "node_types": list(self.node_types),
-            "node_offsets": {t: list(offsets) for t, offsets in self.node_offsets.items()},
-            "tag": self.tag,
-            "settings": dict(self.settings),
-        }
+        value: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
+        return value
 
     @classmethod
     def from_json(cls, where: Path, value: object) -> EmbeddingFacts:

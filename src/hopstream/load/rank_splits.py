@@ -6,14 +6,16 @@ rank's seeds once: evenly, or so that a rank gets the seeds whose part lies on i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
-from hopstream.checks import check_choice, read_integer
+from hopstream.checks import Settings, check_choice
 from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed, permute_range
 from hopstream.load.link_inputs import LinksLike, read_link_inputs
@@ -60,21 +62,11 @@ def rank_nodes(  # noqa: PLR0913 - one call of a training script, all of it by n
         UnknownNameError: The graph has no such node type or split.
         IdRangeError: A seed outside 0..n-1 of its node type.
     """
-    rank, world_size, rng_seed = _checked(rank, world_size, by, remainder, rng_seed)
-    store = open_store(source, store_settings)
-    try:
+    sharing = _Sharing(rank, world_size, by, parts_of_ranks, remainder, rng_seed)
+    with _opened(source, store_settings) as store:
         found = read_seeds(store, seeds)
         keys = found.keys_at(np.arange(found.num_seeds, dtype=np.int64))
-        parts = None
-        if by == "locality":
-            parts = store.book.parts_of(found.node_type, store.lookup(found.node_type, keys))
-        positions = _share(
-            _preferred(store, parts, world_size, parts_of_ranks), len(keys), (rank, world_size), remainder, rng_seed
-        )
-        return keys[positions]
-    finally:
-        if store is not source:
-            store.close()
+        return keys[sharing.positions(store, len(keys), lambda: (found.node_type, keys))]
 
 
 def rank_links(  # noqa: PLR0913 - one call of a training script, all of it by name
@@ -104,33 +96,57 @@ def rank_links(  # noqa: PLR0913 - one call of a training script, all of it by n
         UnknownNameError: The dataset has no such edge type or split, or keeps no links of it.
         IdRangeError: A key outside 0..n-1 of its node type.
     """
-    rank, world_size, rng_seed = _checked(rank, world_size, by, remainder, rng_seed)
-    store = open_store(source, store_settings)
-    try:
+    sharing = _Sharing(rank, world_size, by, parts_of_ranks, remainder, rng_seed)
+    with _opened(source, store_settings) as store:
         found = read_link_inputs(store, edge_label_index, None, None)
-        parts = None
-        if by == "locality":
-            dst_type = found.edge_type[2]
-            links = found.links_at(store, np.arange(found.num_links, dtype=np.int64))
-            parts = store.book.parts_of(dst_type, store.lookup(dst_type, links.dst_keys))
-        positions = _share(
-            _preferred(store, parts, world_size, parts_of_ranks), found.num_links, (rank, world_size), remainder,
-            rng_seed,
-        )  # fmt: skip
-        return found.links_at(store, positions)
+
+        def destinations() -> tuple[str, IntArray]:
+            return found.edge_type[2], found.links_at(store, np.arange(found.num_links, dtype=np.int64)).dst_keys
+
+        return found.links_at(store, sharing.positions(store, found.num_links, destinations))
+
+
+@contextmanager
+def _opened(source: Source, settings: StoreSettings | None) -> Iterator[Store]:
+    """The store of a source, closed at the end if it was opened here."""
+    store = open_store(source, settings)
+    try:
+        yield store
     finally:
         if store is not source:
             store.close()
 
 
-def _checked(rank: int, world_size: int, by: str, remainder: str, rng_seed: int) -> tuple[int, int, int]:
-    rng_seed = read_integer("rng_seed", rng_seed, 0, MAX_RNG_SEED)
-    rank, world_size = read_rank(rank, world_size)
-    if rank >= world_size:
-        raise SettingsError(f"rank is {rank} of world_size {world_size}; ranks are 0..world_size - 1")
-    check_choice("by", by, get_args(SplitBy))
-    check_choice("remainder", remainder, get_args(RankRemainder))
-    return rank, world_size, rng_seed
+@dataclass(frozen=True)
+class _Sharing(Settings):
+    """How ranks share seeds; see ``rank_nodes``."""
+
+    rank: int
+    world_size: int
+    by: SplitBy
+    parts_of_ranks: Sequence[Sequence[int]] | None
+    remainder: RankRemainder
+    rng_seed: int
+
+    def __post_init__(self) -> None:
+        """Check every option."""
+        self._read_integer("rng_seed", 0, MAX_RNG_SEED)
+        rank, world_size = read_rank(self.rank, self.world_size)
+        if rank >= world_size:
+            raise SettingsError(f"rank is {rank} of world_size {world_size}; ranks are 0..world_size - 1")
+        self._keep("rank", rank)
+        self._keep("world_size", world_size)
+        check_choice("by", self.by, get_args(SplitBy))
+        check_choice("remainder", self.remainder, get_args(RankRemainder))
+
+    def positions(self, store: Store, num_seeds: int, nodes: Callable[[], tuple[str, IntArray]]) -> IntArray:
+        """int64[n], positions of this rank's seeds; by locality, ``nodes`` gives type and keys of those that count."""
+        parts = None
+        if self.by == "locality":
+            node_type, keys = nodes()
+            parts = store.book.parts_of(node_type, store.lookup(node_type, keys))
+        is_near = _preferred(store, parts, self.world_size, self.parts_of_ranks)
+        return _share(is_near, num_seeds, (self.rank, self.world_size), self.remainder, self.rng_seed)
 
 
 def _preferred(

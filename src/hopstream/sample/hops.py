@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,19 +111,6 @@ def _check_trees(ids: Mapping[str, IntArray], trees: Mapping[str, IntArray], tim
         )
 
 
-class Frontier(Protocol):
-    """Distinct slots of one node type, ascending."""
-
-    def __len__(self) -> int:
-        """How many slots there are."""
-
-    def take(self, column: IntArray) -> IntArray:
-        """The values of the slots in a column."""
-
-    def repeat(self, counts: NDArray[np.int32], out: IntArray, written: int) -> None:
-        """Write each slot as often as its count says, from ``written`` on."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeFrontier:
     """Slots in a few ranges.
@@ -189,6 +175,8 @@ class SlotFrontier:
         out[written : written + len(repeated)] = repeated
 
 
+Frontier = RangeFrontier | SlotFrontier
+"""Distinct slots of one node type, ascending."""
 INT64 = np.dtype(np.int64)
 
 
@@ -396,7 +384,7 @@ class PlanRunner:
             edges=edges,
             num_sampled_nodes=num_nodes,
             num_sampled_edges=num_edges,
-            trees=_trees(self._slots) if self._plan.settings.is_disjoint else None,
+            trees={t: trees for t, m in self._slots.items() if (trees := m.trees()) is not None} or None,
         )
 
 
@@ -417,10 +405,6 @@ def _too_many(active: list[SampleOp], requests: list[SampleRequest]) -> Settings
         f"{', with replacement' if request.is_replacing else ''}, which is more than memory holds; give a smaller "
         "num_neighbors or batch_size"
     )
-
-
-def _trees(slot_maps: dict[str, SlotMap]) -> dict[str, IntArray]:
-    return {t: trees for t, slot_map in slot_maps.items() if (trees := slot_map.trees()) is not None}
 
 
 def _add_reply(
