@@ -92,10 +92,9 @@ class LinkMaker(BatchMaker[LinkTask]):
         rng_seed = task.order.batch_seed(epoch, span)
         self.stage = "finding the ends of links"
         links = task.inputs.links_at(task.store, positions)
-        negatives = np.empty((2, 0), np.int64)
+        negatives, times = np.empty((2, 0), np.int64), links.times if settings.is_temporal else None
         if task.negatives is not None:
             self.stage = "drawing negatives"
-            times = links.times if settings.is_temporal else None
             positives = Positives(src_keys=links.src_keys, dst_keys=links.dst_keys, times=times)
             negatives = task.negatives.draw(positives, rng_seed)
         src_keys = links.src_keys if task.is_triplet else np.concatenate([links.src_keys, negatives[0]])
@@ -111,7 +110,7 @@ class LinkMaker(BatchMaker[LinkTask]):
                 ids=ids,
                 rng_seed=rng_seed,
                 trees=ends.trees,
-                times=_tree_times(links, ends.num_trees) if settings.is_temporal else None,
+                times=None if times is None else np.resize(times, ends.num_trees),
                 excluded=self._excluded(ids, ends, len(positions)),
                 labor=task.sampling.labor_seeds(task.order.settings.rng_seed, epoch, span.index),
             ),
@@ -195,11 +194,6 @@ class LinkMaker(BatchMaker[LinkTask]):
             for attributes in found.values():
                 attributes["seed_time"] = times
         return found
-
-
-def _tree_times(links: Links, num_trees: int) -> IntArray | None:
-    """int64[num_trees], the time of each tree's link."""
-    return None if links.times is None else np.resize(links.times, num_trees)
 
 
 def _number_trees_by_link(subgraph: Subgraph, num_links: int) -> Subgraph:

@@ -207,7 +207,8 @@ class StoreAnswers:
         self._check_costs(costs)
         is_fixed = [all(feature.is_fixed_width for feature in fs) for fs in features]
         for pieces in cut_pieces(costs, self._limits.frame_bytes):
-            cut = [_cut_ids(requests[p.request], p) for p in pieces]
+            whole = [requests[piece.request] for piece in pieces]
+            cut = [replace(r, ids=r.ids[p.rows].astype(np.int64)) for r, p in zip(whole, pieces, strict=True)]
             if all(is_fixed[p.request] for p in pieces):
                 yield self._gather_in_place(pieces, cut, features)
                 continue
@@ -259,22 +260,19 @@ class StoreAnswers:
         searched = self._searched_bytes(edge_type, direction, ids)
         self._check_searched([searched])
         for pieces in cut_pieces([RowCost(len(ids), 0, offsets_of(8 + searched))], self._limits.frame_bytes):
-            rows = slice(pieces[0].start, pieces[0].start + pieces[0].num_rows)
-            some, neighbors = ids[rows].astype(np.int64), neighbor_ids[rows].astype(np.int64)
+            some, neighbors = (of[pieces[0].rows].astype(np.int64) for of in (ids, neighbor_ids))
             yield encode_frame(_pieces_header(pieces), [self._store.find_edges(edge_type, direction, some, neighbors)])
 
     def _links(self, frame: Frame) -> Iterator[Bytes]:
         edge_type, edge_keys = edge_type_from_json(frame.header.get("edge_type")), self._ids(frame, 0)
         check_links(self._store, edge_type, edge_keys)
         for pieces in cut_pieces([RowCost(len(edge_keys), 24)], self._limits.frame_bytes):
-            some = edge_keys[pieces[0].start : pieces[0].start + pieces[0].num_rows].astype(np.int64)
+            some = edge_keys[pieces[0].rows].astype(np.int64)
             yield encode_frame(_pieces_header(pieces), self._store.links(edge_type, some).columns())
 
     def _answer_rows(self, ids: IntArray, work: Callable[[IntArray], IntArray]) -> Iterator[Bytes]:
         for pieces in cut_pieces([RowCost(len(ids), 8)], self._limits.frame_bytes):
-            piece = pieces[0]
-            some = ids[piece.start : piece.start + piece.num_rows].astype(np.int64)
-            yield encode_frame(_pieces_header(pieces), [work(some)])
+            yield encode_frame(_pieces_header(pieces), [work(ids[pieces[0].rows].astype(np.int64))])
 
     def _split(self, frame: Frame) -> Iterator[Bytes]:
         node_type, name = frame.text("node_type"), frame.text("name")
@@ -291,8 +289,7 @@ class StoreAnswers:
         done = 0
         for run in runs:
             for (piece,) in cut_pieces([RowCost(len(run), 8)], self._limits.frame_bytes):
-                keys = run[piece.start : piece.start + piece.num_rows]
-                yield encode_frame(_pieces_header([replace(piece, start=done + piece.start)]), [keys])
+                yield encode_frame(_pieces_header([replace(piece, start=done + piece.start)]), [run[piece.rows]])
             done += len(run)
 
     def _records(self, frame: Frame) -> list[dict[str, Any]]:
@@ -387,10 +384,6 @@ def _with_search(cost: RowCost, searched: IntArray | None) -> RowCost:
         return cost
     weights = cost.row_bytes if cost.offsets is None else np.diff(cost.offsets)
     return RowCost(cost.num_rows, 0, offsets_of(searched + np.asarray(weights, np.int64)))
-
-
-def _cut_ids(request: FetchRequest, piece: Piece) -> FetchRequest:
-    return replace(request, ids=request.ids[piece.start : piece.start + piece.num_rows].astype(np.int64))
 
 
 def _pieces_header(pieces: Sequence[Piece]) -> dict[str, Any]:

@@ -200,7 +200,8 @@ class DrawBuffers:
             self._int32, self._int64 = np.empty((2, capacity), np.int32), np.empty((3, capacity), np.int64)
         parts, counts = self._int32[:, :num_ids]
         starts, degrees, row_degrees = self._int64[:, :num_ids]
-        nodes = Nodes(ids, _trees_of(request), parts, starts, degrees, row_degrees, counts)
+        trees = NOTHING if request.trees is None else np.ascontiguousarray(request.trees, np.int64)
+        nodes = Nodes(ids, trees, parts, starts, degrees, row_degrees, counts)
         where = owner_label(tables.owner)
         times = None if request.times is None else tables.times
         is_range = is_plain(request)
@@ -304,11 +305,6 @@ def is_plain(request: SampleRequest) -> bool:
 def is_limited(request: SampleRequest) -> bool:
     """Neighbours are excluded, or only some are candidates."""
     return _excludes(request) or request.candidates is not None
-
-
-def _trees_of(request: SampleRequest) -> IntArray:
-    """int64[n], or int64[0] where there is one tree."""
-    return NOTHING if request.trees is None else np.ascontiguousarray(request.trees, np.int64)
 
 
 def replaces(request: SampleRequest) -> bool:

@@ -304,7 +304,7 @@ class RemoteStore(Store):
         return list(cut_pieces([RowCost(n, 1) for n in num_ids], self.facts.max_ids))
 
     def _wire_ids(self, ids: IntArray, piece: Piece, num_ids: int) -> IntArray:
-        return ids[piece.start : piece.start + piece.num_rows].astype(id_dtype(num_ids), copy=False)
+        return ids[piece.rows].astype(id_dtype(num_ids), copy=False)
 
     def _call(
         self,

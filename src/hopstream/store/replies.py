@@ -217,12 +217,11 @@ class FetchReader(PieceReader):
     def _place(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
         rows = self.array((feature.numpy_dtype.name,), (piece.num_rows, *feature.shape))
         out = self._columns[piece.request][name]
-        stop = piece.start + piece.num_rows
         positions = self._requests[piece.request].positions
         if positions is None:
-            out[piece.start : stop] = rows
+            out[piece.rows] = rows
         elif feature.row_bytes:
-            scatter_rows(_as_bytes(rows, feature), positions[piece.start : stop], _as_bytes(out, feature))
+            scatter_rows(_as_bytes(rows, feature), positions[piece.rows], _as_bytes(out, feature))
 
     def _keep_run(self, piece: Piece, name: str, feature: FeatureSchema) -> None:
         lengths = self.array(("int64",), (piece.num_rows,))
@@ -260,7 +259,7 @@ class RowsReader(PieceReader):
                 values = self.array(("int64",), (piece.num_rows,))
                 if stop is not None:
                     _check_range(self._what, values, stop, self._first)
-                column[piece.start : piece.start + piece.num_rows] = values
+                column[piece.rows] = values
 
     def result(self) -> list[IntArray]:
         """int64[num_rows] per column."""

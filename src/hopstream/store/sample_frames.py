@@ -40,7 +40,7 @@ def cut_request(request: SampleRequest, piece: Piece) -> SampleRequest:
     """The request of a piece's rows, with the excluded pairs of their nodes alone."""
     if piece.num_rows == len(request.ids):
         return request
-    return only_own_pairs(take_rows(request, slice(piece.start, piece.start + piece.num_rows)))
+    return only_own_pairs(take_rows(request, piece.rows))
 
 
 def only_own_pairs(request: SampleRequest) -> SampleRequest:

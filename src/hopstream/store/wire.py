@@ -45,6 +45,11 @@ class Piece:
     num_rows: int
     run: Run | None = None
 
+    @property
+    def rows(self) -> slice:
+        """Its rows among those of the request."""
+        return slice(self.start, self.start + self.num_rows)
+
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
