@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from hopstream.load.examples import ExampleDataset, ExampleLoader
-from hopstream.tfgnn import tfrecord
+from hopstream.tfgnn import record_files
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.random_graphs import random_graphs
@@ -108,7 +108,7 @@ def test_a_copy_for_another_process_does_not_look_for_records_again(files, monke
     dataset.set_epoch(2)
     raw = pickle.dumps(dataset)
     for name in ("_starts", "_num_records"):
-        monkeypatch.setattr(tfrecord, name, None)
+        monkeypatch.setattr(record_files, name, None)
     copy = pickle.loads(raw)
     assert list(copy) == list(dataset)
 
@@ -117,7 +117,7 @@ def test_workers_of_compressed_files_do_not_share_places_in_files(files, tmp_pat
     paths = [tmp_path / f"z{number}" for number in range(2)]
     for path in paths:
         with RecordWriter(path, is_compressed=True) as writer:
-            for record in tfrecord.RecordFiles(files_of(files)).read(np.arange(23)):
+            for record in record_files.RecordFiles(files_of(files)).read(np.arange(23)):
                 writer.write(record)
     dataset = ExampleDataset(
         paths, 2, window=3, collate="numpy", transform=input_ids, schema=Path(files).parent / "s.pbtxt"
