@@ -243,16 +243,6 @@ def find_sorted(ascending: IntArray, values: IntArray) -> IntArray:
     return places
 
 
-def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
-    """``(which, begin, end)`` for each of the ranges ``[bounds[i], bounds[i + 1])`` that meets ``[first, stop)``."""
-    which = int(np.searchsorted(bounds, first, side="right")) - 1
-    while first < stop:
-        end = min(stop, int(bounds[which + 1]))
-        if end > first:
-            yield which, first, end
-        first, which = max(first, end), which + 1
-
-
 def column_schema(column: Column) -> FeatureSchema:
     """The schema that a column has.
 

@@ -114,6 +114,16 @@ def stretches_of(starts: Array, bounds: IntArray) -> Iterable[tuple[int, int, in
         yield int(which), int(places[which]), int(places[which + 1])
 
 
+def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
+    """``(which, begin, end)`` for each of the ranges ``[bounds[i], bounds[i + 1])`` that meets ``[first, stop)``."""
+    which = int(np.searchsorted(bounds, first, side="right")) - 1
+    while first < stop:
+        end = min(stop, int(bounds[which + 1]))
+        if end > first:
+            yield which, first, end
+        first, which = max(first, end), which + 1
+
+
 def cut_counts(counts: IntArray, max_items: int) -> Iterator[tuple[slice, int, IntArray]]:
     """Cuts rows into chunks of at most ``max_items`` items; a row with more comes in several chunks of its own.
 

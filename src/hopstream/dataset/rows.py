@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file, offsets_of, open_array, overlaps
+from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file, offsets_of, open_array
 from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of, neighbor_dtype
-from hopstream.dataset.chunks import cut_counts, positions_of
+from hopstream.dataset.chunks import cut_counts, overlaps, positions_of
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.overlays import RowSpans, newest_spans
 from hopstream.dataset.paths import (

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, extend_checksum, open_array, overlaps, write_text
+from hopstream.arrays import Array, IntArray, extend_checksum, open_array, write_text
 from hopstream.assign.owners import owner_blocks, owners_path
 from hopstream.dataset.balance import MAX_MATRIX_PARTS
 from hopstream.dataset.book import neighbor_dtype
-from hopstream.dataset.chunks import stretches_of
+from hopstream.dataset.chunks import overlaps, stretches_of
 from hopstream.dataset.paths import node_folder, split_path
 from hopstream.dataset.regions import RegionWriter, read_array
 from hopstream.dataset.settings import PartitionSettings

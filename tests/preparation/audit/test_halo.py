@@ -15,7 +15,7 @@ from hopstream.dataset.halo_record import Halo, HaloCounts
 from hopstream.errors import FormatError
 from hopstream.preparation.halo import reach, run
 from hopstream.preparation.halo.reach import hottest
-from hopstream.preparation.halo.sources import NodeSet
+from hopstream.preparation.halo.sources import NodeSet, Parts
 from tests.preparation.audit.forging import IN, OPTIONS, full_graph, load
 
 USER = "part-00001/halo/00001/node/user"
@@ -196,6 +196,20 @@ def test_a_forged_record_must_still_fit_the_dataset(root):
         manifest.write(root)
 
 
+def lose_half(mark):
+    """Marks the neighbours of every other node."""
+    return lambda parts, owner, ids, marks: mark(parts, owner, ids[::2], marks)
+
+
+def test_a_writer_that_loses_neighbors_is_found(root, monkeypatch):
+    """In the writer and wherever else its code is called."""
+    monkeypatch.setattr(Parts, "mark", lose_half(Parts.mark))
+    hopstream.add_halo(root, hops=1, features="all")
+    report = hopstream.verify_dataset(root)
+    assert report.kinds == ("halo",)
+    assert {"lacks nodes within 1 hops"} == {finding.what for finding in report.findings}
+
+
 def test_a_writer_that_loses_a_last_node_is_found(root, monkeypatch):
     true = reach.nodes_within
 
@@ -205,9 +219,9 @@ def test_a_writer_that_loses_a_last_node_is_found(root, monkeypatch):
         found["user"].marks[ids[-1] >> 6] ^= np.uint64(1) << np.uint64(ids[-1] & 63)
         return found
 
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "nodes_within", without_last)
-        hopstream.add_halo(root, hops=2)
+    for module in (reach, run):
+        monkeypatch.setattr(module, "nodes_within", without_last)
+    hopstream.add_halo(root, hops=2)
     findings = hopstream.verify_dataset(root).findings
     assert [(f.where, f.what, f.count) for f in findings] == [
         (f"part-0000{part}/halo/00002/node/user/id.npy", "lacks nodes within 2 hops", 1) for part in range(3)

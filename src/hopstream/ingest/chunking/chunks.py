@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of, overlaps
+from hopstream.arrays import Array, IntArray, RaggedArray, offsets_of
 from hopstream.engine import task
 from hopstream.ingest.chunked.sources import RaggedSource, cut_rows
 from hopstream.ingest.chunked.writing import ChunkFile, write_ends, write_ragged, write_rows
@@ -77,11 +77,21 @@ class StoredRows:
         """Some of the rows."""
         start, stop, _ = rows.indices(self.shape[0])
         values = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
-        for block, begin, end in overlaps(self._first + start, self._first + stop, self._offsets):
+        for block, begin, end in _overlaps(self._first + start, self._first + stop, self._offsets):
             place = int(self._offsets[block])
             out = values[begin - self._first - start : end - self._first - start]
             out[:] = self._read(block, begin - place, end - place).reshape(out.shape)
         return values
+
+
+def _overlaps(first: int, stop: int, offsets: IntArray) -> Iterator[tuple[int, int, int]]:
+    """``(block, begin, end)`` of each block that has some of the rows."""
+    block = int(np.searchsorted(offsets, first, side="right")) - 1
+    while first < stop:
+        end = min(stop, int(offsets[block + 1]))
+        if end > first:
+            yield block, first, end
+        first, block = max(first, end), block + 1
 
 
 class _Ends:
@@ -138,7 +148,7 @@ class StoredRagged(RaggedSource):
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
         """As ``RaggedSource.pieces``."""
-        for block, begin, end in overlaps(start, stop, self._layout.kept_offsets):
+        for block, begin, end in _overlaps(start, stop, self._layout.kept_offsets):
             place = int(self._layout.kept_offsets[block])
             if self._name is None:
                 yield strings_column(

@@ -1,7 +1,10 @@
 """Checks the copies that parts have of rows of others: against their owners, the hops and the budget.
 
-Which nodes lie within the hops, and how likely rows are, is found as when a halo is written; that rows were chosen well
-is checked by comparing each row that is left out with those that are there.
+How likely rows are is worked out as when they were chosen; that they were chosen well is checked by comparing each row
+that is left out with those that are there.
+
+It shares no code with what writes halos, which marks the neighbours of the nodes of each hop in bitmaps: here all rows
+of all parts are walked once per hop, a stretch at a time.
 """
 
 from __future__ import annotations
@@ -14,17 +17,19 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
+from hopstream.dataset.book import ends_of, owner_label
+from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.halo_record import Halo, cached_path, halo_root, node_path
 from hopstream.dataset.layout import Dataset
-from hopstream.dataset.paths import feature_paths, node_folder
+from hopstream.dataset.paths import edge_folder, feature_paths, node_folder
 from hopstream.errors import FormatError, SettingsError
-from hopstream.kernels.halo import mark_ids
 from hopstream.preparation.audit.reference import differing_items
 from hopstream.preparation.audit.report import Files
-from hopstream.preparation.halo.reach import InclusionModel, nodes_within
+from hopstream.preparation.halo.reach import InclusionModel
 from hopstream.preparation.halo.run import HaloWriter
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import Chances, NodeSet, Parts, Tables
+from hopstream.preparation.halo.sources import Chances, Parts, Tables
+from hopstream.schema import Direction, EdgeType
 
 BLOCK_ROWS = 1 << 18
 NO_LIMIT = 1 << 62
@@ -142,6 +147,67 @@ class _Budget:
         return array
 
 
+BLOCK_EDGES = 1 << 20
+Marks = dict[str, Array]
+
+
+def is_within(files: Files, part: int, hops: int) -> Marks:
+    """Node type to bool[num_nodes], which nodes of other parts lie within so many hops of what a part owns.
+
+    Takes three bytes per node of the graph.
+
+    Raises:
+        FormatError: Edges of a part cannot be used.
+    """
+    book = files.manifest.book
+    is_own = {t: np.zeros(int(offsets[-1]), np.bool_) for t, offsets in book.node_offsets.items()}
+    for node_type, offsets in book.node_offsets.items():
+        is_own[node_type][offsets[part] : offsets[part + 1]] = True
+    is_near = {t: marks.copy() for t, marks in is_own.items()}
+    for _ in range(hops):
+        is_next = {t: marks.copy() for t, marks in is_near.items()}
+        for owner in book.edge_offsets:
+            near, far = ends_of(*owner)
+            for ids in _neighbors(files, owner, is_near[near]):
+                is_next[far][ids] = True
+        has_grown = any(np.count_nonzero(is_next[t]) > np.count_nonzero(is_near[t]) for t in is_near)
+        is_near = is_next
+        if not has_grown:
+            break
+    for node_type, marks in is_near.items():
+        marks[is_own[node_type]] = False
+    return is_near
+
+
+def _neighbors(files: Files, owner: tuple[EdgeType, Direction], is_near: Array) -> Iterator[IntArray]:
+    """The other ends of the edges of some nodes, in stretches."""
+    book = files.manifest.book
+    near, far = ends_of(*owner)
+    offsets, num_others = book.offsets(near), book.num_ids(far)
+    for part in range(book.num_parts):
+        folder = edge_folder(part, *owner)
+        indptr, indices = (files.array(folder / name) for name in ("indptr.npy", "indices.npy"))
+        if indptr is None or indices is None or not _is_of(indptr, len(indices)):
+            raise FormatError(f"{folder}: the rows of {owner_label(owner)} cannot be used")
+        of_part = is_near[offsets[part] : offsets[part + 1]]
+        for first, stop, start, end in row_chunks(indptr, BLOCK_EDGES):
+            if not of_part[first:stop].any():
+                continue
+            ids = indices[start:end][np.repeat(of_part[first:stop], np.diff(indptr[first : stop + 1]))]
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < num_others:
+                raise FormatError(f"{folder}: an edge names a node that is not there")
+            yield ids
+
+
+def _is_of(indptr: Array, num_edges: int) -> bool:
+    """Whether rows begin at 0, ascend, and end with the edges."""
+    for start in range(0, len(indptr) - 1, BLOCK_EDGES):
+        ends = indptr[start : start + BLOCK_EDGES + 1]
+        if bool(np.any(ends[1:] < ends[:-1])):
+            return False
+    return int(indptr[0]) == 0 and int(indptr[-1]) == num_edges
+
+
 def check_halo(files: Files) -> None:
     """Compare every copy with the row that it is of, and the nodes with those within so many hops."""
     halo = files.manifest.halo
@@ -205,19 +271,19 @@ class _Check:
 
     def _check_reach(self, node_ids: dict[str, IntArray], cached_ids: dict[str, IntArray]) -> None:
         root, findings, hops = halo_root(self.part, self.halo.generation), self.files.findings, self.halo.hops
-        wanted = nodes_within(self.parts, self.part, hops)
+        wanted = is_within(self.files, self.part, hops)
         lists = [(node_path(root, t), t, ids) for t, ids in node_ids.items()]
         if self.halo.budget_bytes is None:
             lists += [(cached_path(root, t), t, ids) for t, ids in cached_ids.items()]
         for folder, node_type, ids in lists:
-            near, there = wanted[node_type].marks, NodeSet.empty(self.files.manifest.book.num_ids(node_type)).marks
-            mark_ids(ids, there)
-            for what, odd in (
-                (f"lacks nodes within {hops} hops", NodeSet(near & ~there)),
-                (f"has nodes beyond {hops} hops", NodeSet(there & ~near)),
+            is_there = np.zeros(len(wanted[node_type]), np.bool_)
+            is_there[ids] = True
+            for what, is_odd in (
+                (f"lacks nodes within {hops} hops", wanted[node_type] & ~is_there),
+                (f"has nodes beyond {hops} hops", is_there & ~wanted[node_type]),
             ):
-                places = (f"id {i}" for some in odd.chunks() for i in some.tolist())
-                findings.add("halo", str(folder / "id.npy"), what, len(odd), places)
+                odd = np.flatnonzero(is_odd)
+                findings.add("halo", str(folder / "id.npy"), what, len(odd), (f"id {i}" for i in odd.tolist()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,9 +19,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of, open_array, overlaps
+from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of, open_array
 from hopstream.dataset.book import ends_of, neighbor_dtype
-from hopstream.dataset.chunks import row_chunks
+from hopstream.dataset.chunks import overlaps, row_chunks
 from hopstream.dataset.paths import edge_folder, feature_paths, link_folder, node_folder
 from hopstream.dataset.regions import RegionWriter, read_into
 from hopstream.dataset.stored_columns import (

@@ -14,12 +14,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from hopstream.arrays import IntArray, offsets_of, overlaps, write_array
+from hopstream.arrays import IntArray, offsets_of, write_array
 from hopstream.assign.owners import OwnerArray, OwnerBlocks, find_num_parts, owners_path, write_owners
 from hopstream.assign.run import assign_nodes
 from hopstream.assign.source import source_of_rows
 from hopstream.dataset.book import Owner, ends_of
-from hopstream.dataset.chunks import row_chunks, stretches_of
+from hopstream.dataset.chunks import overlaps, row_chunks, stretches_of
 from hopstream.dataset.dataset_folder import place_to_write
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import Expected, expected_edges, expected_links, expected_nodes, link_folder, split_path
