@@ -15,7 +15,7 @@ from hopstream.errors import SettingsError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.preparation.dispatch.dispatch_folder import estimate
-from hopstream.preparation.halo import settings, sources
+from hopstream.preparation.halo import costs, sources
 from hopstream.preparation.halo.costs import halo_allotment, least_memory_bytes
 from hopstream.preparation.halo.reach import nodes_within
 from hopstream.preparation.halo.settings import HaloSettings
@@ -90,11 +90,11 @@ def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
     finally:
         tracemalloc.stop()
     set_bytes = len(NodeSet.empty(2_000_000).marks) * 8
-    assert 2 * set_bytes < peak < settings.NUM_SETS * set_bytes + 100_000
+    assert 2 * set_bytes < peak < costs.NUM_SETS * set_bytes + 100_000
 
 
 def test_dispatch_stops_before_halos_that_memory_does_not_hold(tmp_path, monkeypatch):
-    monkeypatch.setattr(settings, "NUM_SETS", 1 << 30)
+    monkeypatch.setattr(costs, "NUM_SETS", 1 << 30)
     write_chunked(hopstream.rmat_graph(8), tmp_path / "c", num_chunks=2)
     (tmp_path / "o").mkdir()
     np.save(tmp_path / "o" / "node.npy", np.arange(256) % 3)
