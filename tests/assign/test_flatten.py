@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from hopstream.assign import flatten
-from hopstream.assign.flatten import Adjacency, AdjacencyBuilder, type_offsets
+from hopstream.assign.flatten import AdjacencyBuilder, SymmetricGraph, type_offsets
 from hopstream.assign.source import source_of
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import Graph
@@ -20,7 +20,7 @@ from tests.dataset.graphs import community_graph, typed_graphs
 
 def adjacency_of(
     graph: Graph, memory_bytes: int = 1 << 30, scratch: Path | None = None, num_threads: int = 1
-) -> Adjacency:
+) -> SymmetricGraph:
     source = source_of(graph)
     firsts = type_offsets(source.num_nodes)
     num_nodes = sum(source.num_nodes.values())

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopstream.kernels.eligible import Filter, Nodes, Tables, filter_sets
+from hopstream.kernels.eligible import AddressTables, Filter, Nodes, filter_sets
 
 NOTHING = np.empty(0, np.int64)
 NO_TABLE = np.empty((0, 2), np.int64)
 
 
-def make_tables(dtype: type = np.uint32, **tables: NDArray[Any]) -> Tables:
+def make_tables(dtype: type = np.uint32, **tables: NDArray[Any]) -> AddressTables:
     """Tables of which only some are there."""
     none = {"offsets": NOTHING, "edge_offsets": NOTHING, "keys": NO_TABLE, "indptrs": NO_TABLE, "indices": NO_TABLE}
-    return Tables(item=np.empty(0, dtype), **{**none, **tables})
+    return AddressTables(item=np.empty(0, dtype), **{**none, **tables})
 
 
 def make_nodes(ids: NDArray[np.int64], **columns: NDArray[Any]) -> Nodes:

@@ -7,28 +7,28 @@ import json
 import pytest
 
 from hopstream.errors import StateError
-from hopstream.load.epochs import Place
+from hopstream.load.epochs import EpochPosition
 
 FACTS = {"graph_id": "abc", "batch_size": 4, "shuffle": True, "num_neighbors": {"hop1": 5}}
 
 
 def test_a_place_survives_json():
-    state = json.loads(json.dumps(Place(3, 7).to_json(FACTS)))
-    place = Place.from_json(state, FACTS, 10)
+    state = json.loads(json.dumps(EpochPosition(3, 7).to_json(FACTS)))
+    place = EpochPosition.from_json(state, FACTS, 10)
     assert (place.epoch, place.next_batch, place.is_resuming) == (3, 7, True)
 
 
 def test_an_option_that_a_state_does_not_know_was_off():
-    state = Place(3, 7).to_json(FACTS)
-    assert Place.from_json(state, {**FACTS, "new": False}, 10).next_batch == 7
+    state = EpochPosition(3, 7).to_json(FACTS)
+    assert EpochPosition.from_json(state, {**FACTS, "new": False}, 10).next_batch == 7
     with pytest.raises(StateError, match="of a loader with new None; this loader has True"):
-        Place.from_json(state, {**FACTS, "new": True}, 10)
+        EpochPosition.from_json(state, {**FACTS, "new": True}, 10)
     with pytest.raises(StateError, match="of a loader with new False; this loader has None"):
-        Place.from_json(Place(3, 7).to_json({**FACTS, "new": False}), FACTS, 10)
+        EpochPosition.from_json(EpochPosition(3, 7).to_json({**FACTS, "new": False}), FACTS, 10)
 
 
 def test_an_iteration_after_one_left_early_is_the_next_epoch():
-    place = Place(3, 7)
+    place = EpochPosition(3, 7)
     place.begin()
     assert (place.epoch, place.next_batch) == (4, 0)
     place.begin()
@@ -36,7 +36,7 @@ def test_an_iteration_after_one_left_early_is_the_next_epoch():
 
 
 def test_a_restored_place_is_gone_on_from_once():
-    place = Place.from_json(Place(3, 7).to_json(FACTS), FACTS, 10)
+    place = EpochPosition.from_json(EpochPosition(3, 7).to_json(FACTS), FACTS, 10)
     place.begin()
     assert (place.epoch, place.next_batch) == (3, 7)
     place.begin()
@@ -44,7 +44,7 @@ def test_a_restored_place_is_gone_on_from_once():
 
 
 def test_a_place_where_an_iteration_failed_is_gone_on_from_once():
-    place = Place(3, 7)
+    place = EpochPosition(3, 7)
     place.resume()
     place.set_epoch(3)
     place.begin()
@@ -55,14 +55,14 @@ def test_a_place_where_an_iteration_failed_is_gone_on_from_once():
 
 @pytest.mark.parametrize(("epoch", "wanted"), [(3, (3, 7)), (4, (4, 0)), (0, (0, 0))])
 def test_set_epoch_keeps_the_restored_place_of_that_epoch(epoch, wanted):
-    place = Place.from_json(Place(3, 7).to_json(FACTS), FACTS, 10)
+    place = EpochPosition.from_json(EpochPosition(3, 7).to_json(FACTS), FACTS, 10)
     place.set_epoch(epoch)
     place.begin()
     assert (place.epoch, place.next_batch) == wanted
 
 
 def test_set_epoch_goes_to_the_start_of_an_epoch():
-    place = Place(3, 7)
+    place = EpochPosition(3, 7)
     place.set_epoch(3)
     place.begin()
     assert (place.epoch, place.next_batch) == (3, 0)
@@ -71,7 +71,7 @@ def test_set_epoch_goes_to_the_start_of_an_epoch():
 @pytest.mark.parametrize("epoch", [-1, 1.0, "1", True, None])
 def test_epochs_that_are_none_are_refused(epoch):
     with pytest.raises(StateError, match="epochs are 0, 1"):
-        Place().set_epoch(epoch)
+        EpochPosition().set_epoch(epoch)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_epochs_that_are_none_are_refused(epoch):
 )
 def test_another_loader_is_refused_by_name(change, message):
     with pytest.raises(StateError, match=message):
-        Place.from_json(Place(3, 7).to_json(FACTS), {**FACTS, **change}, 10)
+        EpochPosition.from_json(EpochPosition(3, 7).to_json(FACTS), {**FACTS, **change}, 10)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_another_loader_is_refused_by_name(change, message):
         ([], "the loader state is a list"),
         ({}, "has no format and no epoch and no next_batch and no loader; it must be"),
         ({"format": 1, "epoch": 0, "next_batch": 0}, r"has no loader; it must be .*\"loader\": .* got {'format': 1, "),
-        ({**Place(3, 7).to_json(FACTS), "format": 2}, "format 2; this version reads 1"),
-        (Place(3, 11).to_json(FACTS), "next_batch is 11; it is 0 to 10"),
-        (Place(3, -1).to_json(FACTS), "next_batch is -1"),
-        ({**Place(3, 7).to_json(FACTS), "epoch": "x"}, "epoch is 'x'"),
-        ({**Place(3, 7).to_json(FACTS), "loader": 5}, "the loader state's loader is '5'; it must be an object"),
+        ({**EpochPosition(3, 7).to_json(FACTS), "format": 2}, "format 2; this version reads 1"),
+        (EpochPosition(3, 11).to_json(FACTS), "next_batch is 11; it is 0 to 10"),
+        (EpochPosition(3, -1).to_json(FACTS), "next_batch is -1"),
+        ({**EpochPosition(3, 7).to_json(FACTS), "epoch": "x"}, "epoch is 'x'"),
+        ({**EpochPosition(3, 7).to_json(FACTS), "loader": 5}, "the loader state's loader is '5'; it must be an object"),
     ],
 )
 def test_what_is_no_state_is_refused(state, message):
     with pytest.raises(StateError, match=message):
-        Place.from_json(state, FACTS, 10)
+        EpochPosition.from_json(state, FACTS, 10)

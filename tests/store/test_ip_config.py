@@ -9,7 +9,7 @@ import pytest
 
 from hopstream.dataset.paths import Root
 from hopstream.errors import FormatError, SettingsError
-from hopstream.store.ip_config import DEFAULT_PORT, Machine, cluster_of_machines, read_ip_config
+from hopstream.store.ip_config import DEFAULT_PORT, MachineLine, cluster_of_machines, read_ip_config
 
 
 def manifest_of(num_parts: int):
@@ -22,11 +22,11 @@ def test_a_file_of_machines(tmp_path: Path):
         "# the cluster\n10.0.0.1\n\n10.0.0.2 7001  # a port\n  store-3.local 7001 2\n::1 7001\n[fe80::2] 7001\n"
     )
     assert read_ip_config(path) == (
-        Machine("10.0.0.1", DEFAULT_PORT, 1),
-        Machine("10.0.0.2", 7001, 1),
-        Machine("store-3.local", 7001, 2),
-        Machine("::1", 7001, 1),
-        Machine("fe80::2", 7001, 1),
+        MachineLine("10.0.0.1", DEFAULT_PORT, 1),
+        MachineLine("10.0.0.2", 7001, 1),
+        MachineLine("store-3.local", 7001, 2),
+        MachineLine("::1", 7001, 1),
+        MachineLine("fe80::2", 7001, 1),
     )
 
 
@@ -64,7 +64,7 @@ def test_a_missing_file_is_refused(tmp_path: Path):
 
 def test_one_root_per_machine():
     roots = [Root("/nfs/m0", (0, 3)), Root("s3://bucket/m1", (1, 2))]
-    cluster = cluster_of_machines([Machine("a", 7001, 2), Machine("::1", 7001)], roots, manifest_of(4))
+    cluster = cluster_of_machines([MachineLine("a", 7001, 2), MachineLine("::1", 7001)], roots, manifest_of(4))
     assert [(e.location, e.parts, e.path) for e in cluster.servers] == [
         ("grpc://a:7001", (0, 3), Path("/nfs/m0")),
         ("grpc://a:7002", (0, 3), Path("/nfs/m0")),
@@ -82,7 +82,7 @@ def test_one_root_per_machine():
     ],
 )
 def test_one_root_that_all_machines_see(num_parts: int, num_machines: int, parts: list[tuple[int, ...]]):
-    machines = [Machine(f"host{k}", 7001) for k in range(num_machines)]
+    machines = [MachineLine(f"host{k}", 7001) for k in range(num_machines)]
     root = Root("/nfs/mag", tuple(range(num_parts)))
     cluster = cluster_of_machines(machines, [root], manifest_of(num_parts), has_tls=True)
     assert [entry.parts for entry in cluster.servers] == parts
@@ -90,7 +90,7 @@ def test_one_root_that_all_machines_see(num_parts: int, num_machines: int, parts
 
 
 def test_other_numbers_are_refused():
-    machines = [Machine(f"host{k}") for k in range(3)]
+    machines = [MachineLine(f"host{k}") for k in range(3)]
     with pytest.raises(SettingsError, match="there are 2 roots for 3 machines"):
         cluster_of_machines(machines, [Root("/a", (0,)), Root("/b", (1,))], manifest_of(2))
     with pytest.raises(SettingsError, match="host2 port 30050 would serve no part: there are 2 parts for 3 machines"):

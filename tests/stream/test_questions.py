@@ -17,7 +17,7 @@ from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts
 from hopstream.schema import type_label
 from hopstream.stream.client import RemoteGraph
-from hopstream.stream.questions import FeatureInfo
+from hopstream.stream.questions import FeatureShape
 from tests.load.link_graphs import FOLLOWS, LIKES, RATED, RATES, make_rating_graph
 from tests.stream.serving import remote_graph, serve_here
 
@@ -58,10 +58,10 @@ def test_what_there_is_to_know_of_the_graph(folder: Path, graph: RemoteGraph):
     assert graph.fetch_edge_dir() == ("in", "out")
     assert graph.fetch_edge_weights_registered() is True
     assert graph.fetch_node_feature_info()["movie"] == {
-        "time": FeatureInfo(dim=1, dtype="int64"),
-        "x": FeatureInfo(dim=3, dtype="float32"),
+        "time": FeatureShape(dim=1, dtype="int64"),
+        "x": FeatureShape(dim=3, dtype="float32"),
     }
-    assert graph.fetch_edge_feature_info()[RATES]["stars"] == FeatureInfo(dim=1, dtype="float32")
+    assert graph.fetch_edge_feature_info()[RATES]["stars"] == FeatureShape(dim=1, dtype="float32")
     assert graph.fetch_edge_feature_info()[LIKES] == {}
     keys = np.array([5, 0, 59, 5])
     labels = graph.fetch_node_labels("movie", "x", keys)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import Array, IntArray, RaggedArray, open_array
-from hopstream.assign.flatten import Adjacency, type_offsets
+from hopstream.assign.flatten import SymmetricGraph, type_offsets
 from hopstream.assign.source import AssignSource
 from hopstream.checks import known_names
 from hopstream.dataset.settings import PartitionSettings
@@ -306,7 +306,7 @@ def _open_numbers(path: Path) -> Array:
 
 
 def refine_owners(
-    graph: Adjacency, constraints: Constraints, owner: NDArray[np.int32], *, cut_sweeps: int = CUT_SWEEPS
+    graph: SymmetricGraph, constraints: Constraints, owner: NDArray[np.int32], *, cut_sweeps: int = CUT_SWEEPS
 ) -> float:
     """Move nodes, in place, until all is within its limits, and then where fewer edges are cut.
 

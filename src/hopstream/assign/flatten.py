@@ -172,7 +172,7 @@ Pairs = np.ndarray[tuple[int], np.dtype[np.uint64]]
 """An edge in one direction is ``position << 32 | neighbour``."""
 
 
-class Adjacency:
+class SymmetricGraph:
     """A symmetric graph without self loops and duplicates, in memory or in a file.
 
     Attributes:
@@ -188,7 +188,7 @@ class Adjacency:
         self._neighbors = neighbors
 
     @classmethod
-    def empty(cls, num_nodes: int) -> Adjacency:
+    def empty(cls, num_nodes: int) -> SymmetricGraph:
         """A graph without edges."""
         return cls(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.uint32))
 
@@ -221,7 +221,7 @@ class Adjacency:
             self._neighbors.close()
         self._neighbors = np.empty(0, np.uint32)
 
-    def __enter__(self) -> Adjacency:
+    def __enter__(self) -> SymmetricGraph:
         """The graph itself."""
         return self
 
@@ -304,11 +304,11 @@ class AdjacencyBuilder:
         np.bitwise_or(dst << HALF, src, out=self._pairs[middle:end])
         self._end = end
 
-    def finish(self) -> Adjacency:
+    def finish(self) -> SymmetricGraph:
         """The graph; nothing can be added any more."""
         if self._buckets is not None:
             grouped, self._buckets = self._buckets.group(), None
-            return Adjacency(*grouped)
+            return SymmetricGraph(*grouped)
         indptr = np.zeros(self._num_nodes + 1, np.int64)
         self._spill_run()
         capacity, self._pairs = self._capacity, np.empty(0, np.uint64)
@@ -323,7 +323,7 @@ class AdjacencyBuilder:
         self._spill.close()
         out.flush()
         self._files.pop_all()  # what is left open belongs to the result
-        return Adjacency(indptr, out, max_ends=min(CHUNK_ENDS, capacity))
+        return SymmetricGraph(indptr, out, max_ends=min(CHUNK_ENDS, capacity))
 
     def close(self) -> None:
         """Remove files, if the graph was not finished."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray, offsets_of
-from hopstream.assign.flatten import Adjacency
+from hopstream.assign.flatten import SymmetricGraph
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import Needs
 from hopstream.errors import MissingDependencyError, SettingsError
@@ -34,7 +34,7 @@ _KAMINPAR_LOCK = threading.Lock()  # KaMinPar's seed is one number for the whole
 
 
 def cut_with_kaminpar(
-    graph: Adjacency, weights: IntArray, settings: PartitionSettings, scratch: Path | None
+    graph: SymmetricGraph, weights: IntArray, settings: PartitionSettings, scratch: Path | None
 ) -> NDArray[np.int32]:
     """int32[num_connected], the part of each node that has neighbours.
 
@@ -78,7 +78,7 @@ def cut_with_kaminpar(
         return np.array(parts, np.int32)
 
 
-def write_parhip(file: IO[bytes], graph: Adjacency, weights: IntArray) -> None:
+def write_parhip(file: IO[bytes], graph: SymmetricGraph, weights: IntArray) -> None:
     """Write the nodes that have neighbours, with weights, as KaMinPar reads them.
 
     [Format] Three uint64 (flags, nodes, directed edges), num_nodes + 1 uint64 byte offsets from the start of the file,
@@ -98,7 +98,7 @@ def write_parhip(file: IO[bytes], graph: Adjacency, weights: IntArray) -> None:
     file.flush()
 
 
-def cut_with_metis(graph: Adjacency, weights: IntArray, settings: PartitionSettings) -> NDArray[np.int32]:
+def cut_with_metis(graph: SymmetricGraph, weights: IntArray, settings: PartitionSettings) -> NDArray[np.int32]:
     """int32[num_connected], the part of each node that has neighbours; it depends on the arguments alone.
 
     Args:
@@ -143,7 +143,7 @@ def fit_weights(weights: IntArray, limit: int) -> IntArray:
     return weights if total <= limit else np.maximum(1, (weights * (limit / total)).astype(np.int64))
 
 
-def _compact(graph: Adjacency, positions: IntArray, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+def _compact(graph: SymmetricGraph, positions: IntArray, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
     """dtype[num_nodes], the number of each node among those that have neighbours."""
     compact = np.zeros(len(graph.indptr) - 1, dtype)
     compact[positions] = np.arange(len(positions), dtype=dtype)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.assign.balance import NodeClasses, make_constraints, refine_owners
-from hopstream.assign.flatten import Adjacency, AdjacencyBuilder, in_threads, type_offsets
+from hopstream.assign.flatten import AdjacencyBuilder, SymmetricGraph, in_threads, type_offsets
 from hopstream.assign.libraries import assign_needs, cut_with_kaminpar, cut_with_metis, memory_for_edges
 from hopstream.assign.owners import (
     OwnerArray,
@@ -290,7 +290,7 @@ def _mend(
     owner = next(iter(owners.values())) if len(owners) == 1 else np.concatenate(list(owners.values()))
     owners.clear()
     constraints = make_constraints(source, settings, None, degrees, classes)
-    refine_owners(Adjacency.empty(len(owner)), constraints, owner)
+    refine_owners(SymmetricGraph.empty(len(owner)), constraints, owner)
     largest = constraints.largest_over_share(constraints.loads_of(owner), settings.shares)
     return Assignment(owners=_by_type(source, owner), largest=largest)
 
@@ -330,7 +330,7 @@ def _cut(
 
 def _survey(
     source: AssignSource, settings: PartitionSettings, scratch: Path | None, memory_bytes: int, progress: Progress
-) -> tuple[Adjacency, IntArray, IntArray | None]:
+) -> tuple[SymmetricGraph, IntArray, IntArray | None]:
     """Read all edges once: the undirected graph, and int64[num_nodes] weights and edges of all nodes.
 
     Edges are None where the settings do not ask for them.
@@ -374,7 +374,7 @@ def _take_edges(
 
 
 def _cut_with_library(
-    graph: Adjacency, weights: IntArray, settings: PartitionSettings, scratch: Path | None, owner: OwnerArray
+    graph: SymmetricGraph, weights: IntArray, settings: PartitionSettings, scratch: Path | None, owner: OwnerArray
 ) -> None:
     """Let KaMinPar or METIS assign the connected nodes, in place, unless there are so few that each can have a part."""
     positions = graph.connected()

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.assign.balance import Constraints
-from hopstream.assign.flatten import Adjacency
+from hopstream.assign.flatten import SymmetricGraph
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.placement import place_nodes
@@ -15,7 +15,7 @@ FENNEL_EXPONENT = 1.5
 
 
 def stream_owners(
-    graph: Adjacency, constraints: Constraints, settings: PartitionSettings, owner: NDArray[np.int32],
+    graph: SymmetricGraph, constraints: Constraints, settings: PartitionSettings, owner: NDArray[np.int32],
     progress: Progress,
 ) -> None:  # fmt: skip
     """Assign the nodes that have neighbours, in place, in the order of types and keys.
@@ -42,7 +42,7 @@ def stream_owners(
             progress(settings.method, number * len(owner) + stop, settings.passes * len(owner))
 
 
-def _penalty(graph: Adjacency, constraints: Constraints) -> float:
+def _penalty(graph: SymmetricGraph, constraints: Constraints) -> float:
     """What a full part costs per unit of weight, in neighbours.
 
     Fennel takes ``alpha * gamma * load ** (gamma - 1)`` off, with ``alpha = m * parts ** (gamma - 1) / n ** gamma``.

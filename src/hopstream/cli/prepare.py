@@ -56,7 +56,7 @@ def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
 
     tables.check_source(source)
     with progress_bars() as progress:
-        shown = Shown(output, progress)
+        shown = PhaseProgress(output, progress)
         manifest = prepare(
             source, out, settings=settings, tables=TableSettings(**tables.of_tables), work=work, halo=halo.settings,
             overwrite=overwrite, progress=shown.progress, on_news=shown.news,
@@ -67,7 +67,7 @@ def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
     show_written(output, out, manifest)
 
 
-class Shown:
+class PhaseProgress:
     """Shows what preparation tells, with the number of each phase."""
 
     def __init__(self, output: Output, bars: Progress) -> None:

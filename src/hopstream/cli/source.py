@@ -160,7 +160,7 @@ class SourceSettings(TableFlags):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
+class ReadSource:
     """A graph that was read.
 
     Attributes:
@@ -201,7 +201,7 @@ class Source:
         }
 
 
-def read_source(path: Path, settings: SourceSettings) -> Source:
+def read_source(path: Path, settings: SourceSettings) -> ReadSource:
     """Read a graph.
 
     Args:
@@ -223,18 +223,18 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
     if (path / "manifest.json").exists():
         from hopstream.dataset.read_back import read_dataset
 
-        return Source(graph=read_dataset(path), kind="dataset")
+        return ReadSource(graph=read_dataset(path), kind="dataset")
     if are_partitions(path):
         from hopstream.compat.partitions import read_partitions
 
         found = read_partitions(path)
-        return Source(graph=found.graph, kind=found.kind, partitions=found)
+        return ReadSource(graph=found.graph, kind=found.kind, partitions=found)
     tables = description_of(path)
     if (tables.suffix == ".json" or is_unigraph(tables)) and tables.exists():
         from hopstream.ingest.chunked import is_chunked, open_chunked
 
         if not is_unigraph(tables) and is_chunked(tables):
-            return Source(graph=open_chunked(tables).load(), kind="chunked")
+            return ReadSource(graph=open_chunked(tables).load(), kind="chunked")
         from hopstream.ingest.tables import TableSettings, read_tables
 
         result = read_tables(
@@ -242,11 +242,13 @@ def read_source(path: Path, settings: SourceSettings) -> Source:
             TableSettings(**settings.of_tables),
         )
         kind = "unigraph" if is_unigraph(tables) else "tables"
-        return Source(graph=result.graph, kind=kind, num_dropped=result.num_dropped, num_repeated=result.num_repeated)
+        return ReadSource(
+            graph=result.graph, kind=kind, num_dropped=result.num_dropped, num_repeated=result.num_repeated
+        )
     from hopstream.load.files import read_graph
 
     kind = "ogb" if path.is_dir() else "edges" if is_edge_list(path) else path.suffix.lstrip(".") or "graph"
-    return Source(graph=read_graph(path, **settings.options_of(path)), kind=kind)
+    return ReadSource(graph=read_graph(path, **settings.options_of(path)), kind=kind)
 
 
 def _is_ogb(path: Path) -> bool:
@@ -267,7 +269,7 @@ def is_tables(path: Path) -> bool:
     return tables.suffix == ".json" and tables.exists() and not is_chunked(tables)
 
 
-def read_and_show(output: Output, path: Path, settings: SourceSettings) -> Source:
+def read_and_show(output: Output, path: Path, settings: SourceSettings) -> ReadSource:
     """Read a graph and write the line that says so."""
     clock = Clock()
     source = read_source(path, settings)

@@ -158,7 +158,7 @@ STAGES = ("sample", "gather", "encode", "write")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SampleBlock:
     """Subgraphs that are ready to be written.
 
     Attributes:
@@ -213,7 +213,7 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) -> Iterator[Block]:
+def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) -> Iterator[SampleBlock]:
     """The blocks of a stretch of seeds in order; some are made ahead by other threads, where there are any."""
     num_threads = folder.spec.num_threads
     with ThreadPoolExecutor(num_threads) as pool:
@@ -221,7 +221,7 @@ def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) ->
         num_ahead = 1 if num_threads == 1 else num_threads + 1
         limit = _most_seeds(folder)
         size = min(FIRST_BLOCK, limit)
-        ahead: deque[Future[Block]] = deque()
+        ahead: deque[Future[SampleBlock]] = deque()
         try:
             while ahead or first < last:
                 while first < last and len(ahead) < num_ahead:
@@ -241,9 +241,9 @@ def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) ->
                 future.cancel()
 
 
-def _at_once(make: Callable[..., Block], *arguments: Any) -> Future[Block]:
+def _at_once(make: Callable[..., SampleBlock], *arguments: Any) -> Future[SampleBlock]:
     """As a pool's ``submit``, in this thread."""
-    done: Future[Block] = Future()
+    done: Future[SampleBlock] = Future()
     done.set_result(make(*arguments))
     return done
 
@@ -254,7 +254,7 @@ def _most_seeds(folder: ExportFolder) -> int:
     return MAX_BLOCK if most_drawn is None else max(1, min(MAX_BLOCK, DRAWN_AT_ONCE // max(1, most_drawn)))
 
 
-def _block(folder: ExportFolder, writer: ShardWriter, first: int, last: int, wanted_last: int) -> Block:
+def _block(folder: ExportFolder, writer: ShardWriter, first: int, last: int, wanted_last: int) -> SampleBlock:
     """The subgraphs of some seeds, all or as many as are not too much for one block, of a stretch that goes on."""
     maker = folder.maker()
     started, gathered = Seconds.now(), maker.gathering
@@ -262,4 +262,4 @@ def _block(folder: ExportFolder, writer: ShardWriter, first: int, last: int, wan
     made, gathering = Seconds.now(), maker.gathering - gathered
     encoded = writer.encode(pieces)
     took = {"sample": made - started - gathering, "gather": gathering, "encode": Seconds.now() - made}
-    return Block(encoded, took, first, first + pieces.num_graphs, wanted_last)
+    return SampleBlock(encoded, took, first, first + pieces.num_graphs, wanted_last)

@@ -68,7 +68,7 @@ class LinkValues:
         return {name: _values(rows.column(name).combine_chunks()) for name in rows.column_names}
 
 
-def written_values(path: Path, batches: Iterable[SeedBatch], source: str) -> Iterator[SeedBatch]:
+def written_values(path: Path, batches: Iterable[SeedBlock], source: str) -> Iterator[SeedBlock]:
     """Pass seeds through, and write what their table says of them besides; nothing where it says nothing.
 
     Args:
@@ -154,7 +154,7 @@ LINK_COLUMNS = (("#source", "source"), ("#target", "target"))
 
 
 @dataclass(frozen=True, slots=True)
-class SeedBatch:
+class SeedBlock:
     """Some seeds of a table.
 
     Attributes:
@@ -216,7 +216,7 @@ class SeedTable:
             return sum(array.shape[0] if array.ndim else 0 for array in map(open_array, self.paths))
         return sum(map(_parquet_rows, self.paths)) if self.kind == "parquet" else 0
 
-    def batches(self) -> Iterator[SeedBatch]:
+    def batches(self) -> Iterator[SeedBlock]:
         """All rows in order.
 
         Raises:
@@ -229,7 +229,7 @@ class SeedTable:
             else:
                 yield from self._table(path)
 
-    def _table(self, path: Path) -> Iterator[SeedBatch]:
+    def _table(self, path: Path) -> Iterator[SeedBlock]:
         files, there = self._opened(path)
         if not there and self.kind == "tfrecord":  # no records
             return
@@ -240,7 +240,7 @@ class SeedTable:
                 columns = tuple(_ids_of(batch.columns[name], f"{path}: column {name!r}") for name in names)
                 values = {name: _values_of(batch.columns[name], f"{path}: column {name!r}") for name in others}
                 _refuse_nulls((*columns, *values.values()), (*names, *others), batch.origin.place)
-                yield SeedBatch(columns, batch.origin.place, values)
+                yield SeedBlock(columns, batch.origin.place, values)
         except SchemaError as error:  # what TFRecord files hold is said by their first record
             raise SchemaError(str(error).replace("the schema says", "wanted")) from error
 
@@ -281,7 +281,7 @@ class SeedTable:
         return list(self.values)
 
 
-def array_batches(given: Any, where: str, num_columns: int = 1) -> Iterator[SeedBatch]:
+def array_batches(given: Any, where: str, num_columns: int = 1) -> Iterator[SeedBlock]:
     """Seeds out of an array.
 
     Args:
@@ -300,7 +300,7 @@ def array_batches(given: Any, where: str, num_columns: int = 1) -> Iterator[Seed
     for first in range(0, len(table), BATCH_ROWS):
         rows = table[first : first + BATCH_ROWS]
         columns = tuple(_ids_of(_arrow_of(rows[:, i], where, first), where) for i in range(num_columns))
-        batch = SeedBatch(columns, lambda row, first=first: f"{where} row {first + row}")  # type: ignore[misc]
+        batch = SeedBlock(columns, lambda row, first=first: f"{where} row {first + row}")  # type: ignore[misc]
         _refuse_nulls(columns, ("the seed",) * num_columns, batch.place)
         yield batch
 
@@ -328,7 +328,7 @@ def _arrow_of(rows: Any, where: str, first: int) -> pa.Array:
         raise SchemaError(f"{where} rows {first} to {first + len(rows) - 1} are of several kinds: {error}") from error
 
 
-def digest_of_seeds(batches: Iterable[SeedBatch]) -> str:
+def digest_of_seeds(batches: Iterable[SeedBlock]) -> str:
     """A digest of the values of seeds, the same in every process and for arrays of any dtype that holds them."""
     digest = hashlib.sha256()
     for batch in batches:
@@ -489,7 +489,7 @@ def _arrow(column: Array | RaggedArray, kind: pa.DataType) -> pa.Array:
 
 
 def write_seeds(
-    path: Path, batches: Iterable[SeedBatch], ends: Sequence[NodeIds], source: str, at_once: int = SEEDS_AT_ONCE
+    path: Path, batches: Iterable[SeedBlock], ends: Sequence[NodeIds], source: str, at_once: int = SEEDS_AT_ONCE
 ) -> None:  # fmt: skip
     """Write the keys of the seeds of a table.
 
@@ -545,8 +545,8 @@ def split_seeds(store: Store, node_type: str, split: str) -> IntArray:
     return keys
 
 
-def _groups(batches: Iterable[SeedBatch], at_once: int) -> Iterator[list[SeedBatch]]:
-    group: list[SeedBatch] = []
+def _groups(batches: Iterable[SeedBlock], at_once: int) -> Iterator[list[SeedBlock]]:
+    group: list[SeedBlock] = []
     num_rows = 0
     for batch in batches:
         group.append(batch)
@@ -558,7 +558,7 @@ def _groups(batches: Iterable[SeedBatch], at_once: int) -> Iterator[list[SeedBat
         yield group
 
 
-def _keys_of_group(group: list[SeedBatch], ends: Sequence[NodeIds], source: str) -> IntArray:
+def _keys_of_group(group: list[SeedBlock], ends: Sequence[NodeIds], source: str) -> IntArray:
     """int64[n] or int64[n, 2]."""
     columns = [
         nodes.keys_of(_joined([batch.columns[number] for batch in group], source, nodes.kind))
@@ -578,7 +578,7 @@ def _joined(arrays: list[pa.Array], source: str, kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays([ids_as(array, kind) for array in arrays])
 
 
-def _refuse(group: list[SeedBatch], row: int, keys: IntArray, ends: Sequence[NodeIds]) -> None:
+def _refuse(group: list[SeedBlock], row: int, keys: IntArray, ends: Sequence[NodeIds]) -> None:
     """Raise the error of the seed in a row of a group."""
     column = int(np.argmax(keys[row] < 0))
     nodes = ends[column]

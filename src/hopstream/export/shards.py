@@ -101,7 +101,7 @@ class RecordShard:
         self._writer.close()
 
 
-class Rows:
+class TableRows:
     """Rows of a table."""
 
     def __init__(self, lists: Mapping[str, ValueLists], num_rows: int) -> None:
@@ -134,13 +134,13 @@ class TableShard:
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
 
-    def encode(self, pieces: GraphPieces) -> Rows:
+    def encode(self, pieces: GraphPieces) -> TableRows:
         """Rows of lists."""
-        return Rows(graph_lists(pieces), pieces.num_graphs)
+        return TableRows(graph_lists(pieces), pieces.num_graphs)
 
     def write(self, encoded: Encoded) -> None:
         """Append them, and write the row groups that are full."""
-        if not isinstance(encoded, Rows):
+        if not isinstance(encoded, TableRows):
             return
         first, before = 0, 0
         while first < len(encoded.ends):

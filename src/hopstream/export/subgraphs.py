@@ -34,7 +34,7 @@ ROW_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grouped:
+class TreeItems:
     """Items of all trees, grouped by tree.
 
     Attributes:
@@ -48,15 +48,15 @@ class Grouped:
     places: IntArray
 
     @classmethod
-    def of(cls, trees: IntArray, num_trees: int) -> Grouped:
+    def of(cls, trees: IntArray, num_trees: int) -> TreeItems:
         """Group items whose trees are ``int64[n]``."""
         grouped = cls(np.empty(num_trees + 1, np.int64), np.empty(len(trees), np.int64), np.empty(len(trees), np.int64))
         group_by_tree(trees, grouped.offsets, grouped.order, grouped.places)
         return grouped
 
-    def first(self, num_trees: int) -> Grouped:
+    def first(self, num_trees: int) -> TreeItems:
         """The items of the first trees; places stay those of all items."""
-        return Grouped(self.offsets[: num_trees + 1], self.order[: self.offsets[num_trees]], self.places)
+        return TreeItems(self.offsets[: num_trees + 1], self.order[: self.offsets[num_trees]], self.places)
 
 
 class SubgraphMaker:
@@ -116,9 +116,9 @@ class SubgraphMaker:
         num_trees = len(trees)
         found = self._runner.run(self._seeds(seed_keys, rng_seed, trees))
         of_nodes = {t: _places_of(of, trees) for t, of in (found.trees or {}).items()}
-        nodes = {t: Grouped.of(of, num_trees) for t, of in of_nodes.items()}
+        nodes = {t: TreeItems.of(of, num_trees) for t, of in of_nodes.items()}
         drawn = {t: self._each_once(t, edges, of_nodes[t[0]]) for t, edges in found.edges.items()}
-        edges = {t: Grouped.of(of_nodes[t[0]][of.src_slots], num_trees) for t, of in drawn.items()}
+        edges = {t: TreeItems.of(of_nodes[t[0]][of.src_slots], num_trees) for t, of in drawn.items()}
         if max_bytes is not None and num_trees > 1:
             num_trees = self._num_within(nodes, edges, max_bytes)
             nodes = {t: of.first(num_trees) for t, of in nodes.items()}
@@ -183,18 +183,18 @@ class SubgraphMaker:
             direction=drawn.direction,
         )  # fmt: skip
 
-    def _num_within(self, nodes: Mapping[str, Grouped], edges: Mapping[EdgeType, Grouped], max_bytes: int) -> int:
+    def _num_within(self, nodes: Mapping[str, TreeItems], edges: Mapping[EdgeType, TreeItems], max_bytes: int) -> int:
         """How many of the first trees have values of no more bytes; at least one."""
         total: IntArray = np.zeros(1, np.int64)
-        owners: list[tuple[str | EdgeType, Grouped]] = [*nodes.items(), *edges.items()]
+        owners: list[tuple[str | EdgeType, TreeItems]] = [*nodes.items(), *edges.items()]
         for owner, of in owners:
             ends = 0 if isinstance(owner, str) else EDGE_BYTES
             total = total + of.offsets * (ends + sum(self._row_bytes.get(owner, {}).values()))
         return max(1, int(np.searchsorted(total, max_bytes, side="right")) - 1)
 
     def _fetch(
-        self, node_ids: Mapping[str, IntArray], nodes: Mapping[str, Grouped], drawn: Mapping[EdgeType, SampledEdges],
-        edges: Mapping[EdgeType, Grouped],
+        self, node_ids: Mapping[str, IntArray], nodes: Mapping[str, TreeItems], drawn: Mapping[EdgeType, SampledEdges],
+        edges: Mapping[EdgeType, TreeItems],
     ) -> dict[str | EdgeType, Mapping[str, Column]]:  # fmt: skip
         """Columns of all items, in the order of their groups."""
         owners: list[str | EdgeType] = []

@@ -18,11 +18,11 @@ from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import (
     RANGE_AHEAD,
     ROWS_AHEAD,
+    AddressTables,
     Draws,
     Filter,
     Nodes,
     Scratch,
-    Tables,
     Weights,
     is_filtered,
     most_drawn,
@@ -75,7 +75,7 @@ def _draw_row(
 
 @kernel
 def draw_by_weight(
-    tables: Tables, source: Weights | None, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch,
+    tables: AddressTables, source: Weights | None, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch,
     begin: int, positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Draw each node's edges, by weight or uniformly.

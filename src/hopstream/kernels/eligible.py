@@ -39,7 +39,7 @@ LINE_BYTES = 64
 MAX_LINES = 4
 
 
-class Tables(NamedTuple):
+class AddressTables(NamedTuple):
     """Address tables, int64[num_parts, 2], of one edge type and direction; zeros where a part is not here.
 
     Attributes:
@@ -495,7 +495,7 @@ def list_eligible(
 
 
 @kernel
-def count_eligible(tables: Tables, rule: Filter, nodes: Nodes, num_eligible: np.ndarray) -> None:
+def count_eligible(tables: AddressTables, rule: Filter, nodes: Nodes, num_eligible: np.ndarray) -> None:
     """Count each node's eligible edges.
 
     Args:

@@ -18,12 +18,12 @@ from numba import njit
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import (
     ROWS_AHEAD,
+    AddressTables,
     Draws,
     Filter,
     NodeFilter,
     Nodes,
     Scratch,
-    Tables,
     Weights,
     is_eligible,
     is_filtered,
@@ -143,7 +143,7 @@ def select_heaviest(
 
 @kernel
 def draw_heaviest(
-    tables: Tables, source: Weights, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    tables: AddressTables, source: Weights, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Draw each node's edges; arguments and answer as for ``draw_by_weight``."""

@@ -22,12 +22,12 @@ from numba import njit
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import (
     ROWS_AHEAD,
+    AddressTables,
     Draws,
     Filter,
     NodeFilter,
     Nodes,
     Scratch,
-    Tables,
     Variates,
     is_eligible,
     is_filtered,
@@ -111,7 +111,7 @@ def take_smallest(
 
 @kernel
 def draw_by_variates(
-    tables: Tables, source: Variates, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    tables: AddressTables, source: Variates, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Draw each node's edges; arguments and answer as for ``draw_by_weight``, with a count of 0 or more."""

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from hopstream.kernels.compiling import kernel
-from hopstream.kernels.eligible import RANGE_AHEAD, Nodes, Tables
+from hopstream.kernels.eligible import RANGE_AHEAD, AddressTables, Nodes
 from hopstream.kernels.memory import array_at, find_part, prefetch_address
 
 AHEAD = 16
@@ -98,7 +98,7 @@ def first_unowned(ids: np.ndarray, offsets: np.ndarray, is_present: np.ndarray) 
 
 
 @kernel
-def find_edges(tables: Tables, nodes: Nodes, neighbor_ids: np.ndarray, edge_ids: np.ndarray) -> None:
+def find_edges(tables: AddressTables, nodes: Nodes, neighbor_ids: np.ndarray, edge_ids: np.ndarray) -> None:
     """Find the first edge in stored order between each node and its neighbour.
 
     Args:

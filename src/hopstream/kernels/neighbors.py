@@ -23,9 +23,9 @@ from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import (
     INT64_BYTES,
     RANGE_AHEAD,
+    AddressTables,
     Draws,
     Nodes,
-    Tables,
     prefetch_key,
     stream_in_tree,
     stream_of,
@@ -44,7 +44,7 @@ TOO_MANY = -(1 << 62)
 
 
 @kernel
-def edge_ranges(tables: Tables, nodes: Nodes, count: int, replaces: bool) -> int:
+def edge_ranges(tables: AddressTables, nodes: Nodes, count: int, replaces: bool) -> int:
     """Find each node's part and edge range, and how many neighbours it will draw.
 
     Args:
@@ -119,7 +119,7 @@ def draw_positions(
 
 @kernel
 def draw_neighbors(
-    tables: Tables, draws: Draws | None, nodes: Nodes, slot_table: SlotTable | None, neighbor_ids: np.ndarray,
+    tables: AddressTables, draws: Draws | None, nodes: Nodes, slot_table: SlotTable | None, neighbor_ids: np.ndarray,
     edge_ids: np.ndarray,
 ) -> tuple[int, int]:  # fmt: skip
     """Draw each node's neighbours, and give each neighbour its slot.

@@ -18,12 +18,12 @@ import numpy as np
 from hopstream.kernels.compiling import kernel
 from hopstream.kernels.eligible import (
     INT64_BYTES,
+    AddressTables,
     Draws,
     Filter,
     NodeFilter,
     Nodes,
     Scratch,
-    Tables,
     is_eligible,
     node_filter,
     view,
@@ -154,7 +154,7 @@ def take_last(
 
 @kernel
 def draw_latest(
-    tables: Tables, source: None, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
+    tables: AddressTables, source: None, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Draw each node's edges; as for ``draw_by_weight``, with a filter, a count of 0 or more and no weights."""

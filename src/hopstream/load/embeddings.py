@@ -297,7 +297,7 @@ def _clear(out: Path) -> None:
     (out / RECORD).unlink()
 
 
-class PartWriter:
+class LayerWriter:
     """Collects the rows of one layer, type and part in order, a chunk at a time, and resumes after the last one."""
 
     def __init__(self, embeddings: Embeddings, layer: int, node_type: str, part: int) -> None:

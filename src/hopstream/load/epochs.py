@@ -43,7 +43,7 @@ FINGERPRINTS: Mapping[str, str] = {
 
 
 @dataclass(slots=True)
-class Place:
+class EpochPosition:
     """The next batch of a loader.
 
     Attributes:
@@ -93,7 +93,7 @@ class Place:
         }
 
     @classmethod
-    def from_json(cls, value: object, facts: Facts, num_steps: int) -> Place:
+    def from_json(cls, value: object, facts: Facts, num_steps: int) -> EpochPosition:
         """Read what ``to_json`` wrote.
 
         Raises:
@@ -219,7 +219,7 @@ class EpochLoader(OfOneProcess):
         self._new_maker = new_maker
         self._settings = settings
         self._explain = explain
-        self._place = Place()
+        self._place = EpochPosition()
         self._makers: list[Maker] = []
         self._threads: list[threading.Thread] = []
         self._running: weakref.ref[EpochIterator] | None = None
@@ -275,7 +275,7 @@ class EpochLoader(OfOneProcess):
         Raises:
             StateError: ``state`` is no saved state, or that of a loader whose batches would differ.
         """
-        place = Place.from_json(state, self._all_facts, self._num_steps)
+        place = EpochPosition.from_json(state, self._all_facts, self._num_steps)
         self._end_iteration("load_state_dict was called")
         self._place = place
 
@@ -379,7 +379,7 @@ class EpochIterator(OfOneProcess):
 
     _remedy = "load the loader's state_dict() into another loader, and iterate that one"
 
-    def __init__(self, loader: EpochLoader, place: Place, batches: Batches[Any]) -> None:
+    def __init__(self, loader: EpochLoader, place: EpochPosition, batches: Batches[Any]) -> None:
         """Hand out ``batches`` and keep ``place`` up to date."""
         self._loader = loader  # keeps the loader alive, and the store that it closes when it is collected
         self._place = place

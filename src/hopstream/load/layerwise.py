@@ -26,7 +26,7 @@ from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.memory import address_table
 from hopstream.load.batch import BatchMaker, ColumnChoice, MiniBatch, SeedBatch, SubgraphReader
-from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, PartWriter, begin_embeddings
+from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, LayerWriter, begin_embeddings
 from hopstream.load.epochs import Facts
 from hopstream.load.load_settings import GraphSource, LoadSettings
 from hopstream.load.loader_arguments import PYG_OPTIONS
@@ -329,7 +329,7 @@ class _Rest:
     def __init__(self, embeddings: Embeddings, number: int, types: Sequence[str], parts: Sequence[int]) -> None:
         self._embeddings = embeddings
         owners = [(t, p) for t in types for p in parts if embeddings.num_rows(t, p)]
-        self._writers = {(t, p): PartWriter(embeddings, number + 1, t, p) for t, p in owners}
+        self._writers = {(t, p): LayerWriter(embeddings, number + 1, t, p) for t, p in owners}
         self._offsets = embeddings.facts.node_offsets
         self._row_kinds: dict[str, tuple[str, tuple[int, np.dtype[Any]]]] = {}
         self.total = sum(writer.num_rows for writer in self._writers.values())

@@ -19,7 +19,7 @@ from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces, overlay_pieces
 from hopstream.errors import FormatError, SettingsError
 from hopstream.kernels.by_weight import draw_by_weight
-from hopstream.kernels.eligible import Draws, FilterSets, Nodes, Scratch, Tables, Variates, Weights, filter_sets
+from hopstream.kernels.eligible import AddressTables, Draws, FilterSets, Nodes, Scratch, Variates, Weights, filter_sets
 from hopstream.kernels.eligible import count_eligible as count_filtered
 from hopstream.kernels.heaviest import draw_heaviest
 from hopstream.kernels.labor import draw_by_variates
@@ -80,7 +80,7 @@ class SamplingTables:
 
     owner: Owner
     node_type: str
-    addresses: Tables
+    addresses: AddressTables
     times: IntArray | None
     weights: Weights | None
     neighbor_keys: IntArray | None
@@ -126,7 +126,7 @@ def sampling_tables(
     return SamplingTables(
         owner=(edge_type, direction),
         node_type=node_type,
-        addresses=Tables(
+        addresses=AddressTables(
             offsets=np.append(offsets, offsets[-1] + np.cumsum(num_rows, dtype=np.int64)),
             keys=address_table(node_keys + [o.node_keys if o else None for o in overlays]),
             indptrs=address_table([e.indptr if e else None for e in edges]),

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineLine:
     """One line of the file.
 
     Attributes:
@@ -45,13 +45,13 @@ class Machine:
         return range(self.port, self.port + self.num_servers)
 
 
-def read_ip_config(path: Path) -> tuple[Machine, ...]:
+def read_ip_config(path: Path) -> tuple[MachineLine, ...]:
     """Read a file of machines; blank lines, and what follows a ``#`` at a word's begin, are left out.
 
     Raises:
         FormatError: The file is missing, names no machine, or has a line that is none; the message has its number.
     """
-    machines: list[Machine] = []
+    machines: list[MachineLine] = []
     first_line: dict[tuple[str, int], str] = {}
     for where, words in read_listing(path, "machine", LINE):
         machine = _machine(where, words)
@@ -67,7 +67,7 @@ def read_ip_config(path: Path) -> tuple[Machine, ...]:
 
 
 def cluster_of_machines(
-    machines: Sequence[Machine], roots: Sequence[Root], manifest: Manifest, *, has_tls: bool = False
+    machines: Sequence[MachineLine], roots: Sequence[Root], manifest: Manifest, *, has_tls: bool = False
 ) -> Cluster:
     """The servers of a dataset, given where its parts lie.
 
@@ -114,7 +114,7 @@ def _is_host(word: str) -> bool:
         return False
 
 
-def _machine(where: str, words: Sequence[str]) -> Machine:
+def _machine(where: str, words: Sequence[str]) -> MachineLine:
     wanted = f"a line is '{LINE}'"
     if not _is_host(words[0]):
         raise FormatError(f"{where} has the address {words[0][:80]!r}, which is no name and no IP address; {wanted}")
@@ -124,7 +124,7 @@ def _machine(where: str, words: Sequence[str]) -> Machine:
         if not re.fullmatch(r"\d{1,9}", word, re.ASCII) or not 1 <= int(word) <= limit:
             raise FormatError(f"{where} has the {what} {word[:80]!r}; it must be a number from 1 to {limit}; {wanted}")
         numbers.append(int(word))
-    machine = Machine(words[0].strip("[]"), *numbers)
+    machine = MachineLine(words[0].strip("[]"), *numbers)
     if machine.ports.stop > 65536:
         raise FormatError(f"{where} has servers at ports up to {machine.ports.stop - 1}; the last port is 65535")
     return machine

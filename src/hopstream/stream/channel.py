@@ -18,7 +18,7 @@ COST_WEIGHT = 0.3
 """How much the last batch says about what the next one will take."""
 
 
-class Job(Protocol):
+class MessageMaker(Protocol):
     """Makes batches as messages; one thread uses one."""
 
     @property
@@ -123,7 +123,7 @@ class SampledChannel:
     worker_key: str
     share: Share
     credit: int
-    new_job: Callable[[], Job]
+    new_job: Callable[[], MessageMaker]
     arrived: threading.Condition
     payer: str = ""
     loader: str = ""
@@ -136,7 +136,7 @@ class SampledChannel:
     late: set[int] = field(default_factory=set)
     in_flight: set[int] = field(default_factory=set)
     done: dict[int, Made] = field(default_factory=dict)
-    idle_jobs: list[Job] = field(default_factory=list)
+    idle_jobs: list[MessageMaker] = field(default_factory=list)
     virtual_s: float = 0.0
     cost_s: float = 0.0
     used_at: float = 0.0

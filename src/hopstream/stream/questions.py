@@ -24,7 +24,7 @@ from hopstream.store.settings import StoreSettings, check_store_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureInfo:
+class FeatureShape:
     """What a feature looks like.
 
     Attributes:
@@ -83,11 +83,11 @@ class GraphQuestions(OfOneProcess):
         """All edge types."""
         return tuple(self._store().schema.edges)
 
-    def fetch_node_feature_info(self) -> dict[str, dict[str, FeatureInfo]]:
+    def fetch_node_feature_info(self) -> dict[str, dict[str, FeatureShape]]:
         """Node type to what its features look like, by name."""
         return {node_type: _infos(features) for node_type, features in self._store().schema.nodes.items()}
 
-    def fetch_edge_feature_info(self) -> dict[EdgeType, dict[str, FeatureInfo]]:
+    def fetch_edge_feature_info(self) -> dict[EdgeType, dict[str, FeatureShape]]:
         """Edge type to what its features look like, by name."""
         return {edge_type: _infos(features) for edge_type, features in self._store().schema.edges.items()}
 
@@ -215,9 +215,9 @@ class GraphQuestions(OfOneProcess):
             return self._opened
 
 
-def _infos(features: Mapping[str, FeatureSchema]) -> dict[str, FeatureInfo]:
+def _infos(features: Mapping[str, FeatureSchema]) -> dict[str, FeatureShape]:
     return {
-        name: FeatureInfo(
+        name: FeatureShape(
             dim=int(np.prod(one.shape, dtype=np.int64)), dtype=one.dtype, is_ragged=not one.is_fixed_width
         )
         for name, one in features.items()

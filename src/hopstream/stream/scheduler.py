@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 
 from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
 from hopstream.store.wire import Bytes, encode_error
-from hopstream.stream.channel import Job, Made, SampledChannel, Share
+from hopstream.stream.channel import Made, MessageMaker, SampledChannel, Share
 from hopstream.stream.settings import SamplingLimits
 
 LOG = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class _Claim:
     channel: SampledChannel
     iteration: tuple[int, int]
     step: int
-    job: Job | None
+    job: MessageMaker | None
     paid_s: float
     since_s: float
 

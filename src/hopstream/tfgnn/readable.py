@@ -26,7 +26,7 @@ MAX_TEXT = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownFeature:
     """One feature, or the indices or sizes of a set.
 
     Attributes:
@@ -44,7 +44,7 @@ class Shown:
     values: list[Any]
 
 
-def shown_lists(record: bytes) -> list[Shown]:
+def shown_lists(record: bytes) -> list[ShownFeature]:
     """The lists of an example as they are stored, in the order of their names.
 
     Raises:
@@ -53,11 +53,13 @@ def shown_lists(record: bytes) -> list[Shown]:
     found = []
     for key, values in sorted(decode_example(record).items()):
         dtype = "string" if isinstance(values, RaggedArray) else str(values.dtype)
-        found.append(Shown("", "", key, f"{dtype}[{len(values)}]", plain_values(FeatureValues(values, len(values)))))
+        found.append(
+            ShownFeature("", "", key, f"{dtype}[{len(values)}]", plain_values(FeatureValues(values, len(values))))
+        )
     return found
 
 
-def shown_graph(record: bytes, spec: GraphSpec, prefix: str = "") -> list[Shown]:
+def shown_graph(record: bytes, spec: GraphSpec, prefix: str = "") -> list[ShownFeature]:
     """The graph tensor of an example: features in their shapes, set by set.
 
     Raises:
@@ -72,7 +74,7 @@ def num_components_of(lists: Mapping[str, Values]) -> int:
     return max((len(values) for key, values in lists.items() if key.endswith("." + SIZE)), default=1) or 1
 
 
-def _shown(graph: GraphPieces) -> Iterator[Shown]:
+def _shown(graph: GraphPieces) -> Iterator[ShownFeature]:
     for name, values in graph.context.items():
         yield _feature(("context", "context"), name, values)
     for set_name, nodes in graph.node_sets.items():
@@ -95,10 +97,10 @@ def _count_text(sizes: Any, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _feature(where: tuple[str, str], name: str, values: FeatureValues) -> Shown:
+def _feature(where: tuple[str, str], name: str, values: FeatureValues) -> ShownFeature:
     dtype = "string" if isinstance(values.flat, RaggedArray) else str(values.flat.dtype)
     shape = ", ".join(str(size) if size is not None else "ragged" for size in (values.num_items, *values.shape))
-    return Shown(*where, name, f"{dtype}[{shape}]", plain_values(values))
+    return ShownFeature(*where, name, f"{dtype}[{shape}]", plain_values(values))
 
 
 def plain_values(values: FeatureValues) -> list[Any]:

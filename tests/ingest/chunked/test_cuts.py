@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopstream.ingest.chunked import Piece, open_chunked
+from hopstream.ingest.chunked import EdgeRange, open_chunked
 from tests.ingest.chunked.folders import Folder, lines
 
 EDGE = "n:to:n"
@@ -83,7 +83,7 @@ def test_any_cuts(edge_format, feat_format, edge_cuts, feat_cuts, weight_cuts, i
             assert 0 < piece.num_edges <= max_rows and piece.first == len(found)
             # Another process opens the folder again and knows of the piece by its JSON alone.
             ends = open_chunked(folder.root).edges["n", "to", "n"].ends
-            for first, src_keys, dst_keys in ends.read(Piece.from_json(piece.to_json())):
+            for first, src_keys, dst_keys in ends.read(EdgeRange.from_json(piece.to_json())):
                 assert first == len(found)
                 found += zip(src_keys.tolist(), dst_keys.tolist(), strict=True)
         assert found == [tuple(pair) for pair in PAIRS.tolist()]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from hopstream.errors import FormatError, HopstreamError, IdRangeError, SchemaError
-from hopstream.ingest.chunked import Piece, edge_files, open_chunked, sources
+from hopstream.ingest.chunked import EdgeRange, edge_files, open_chunked, sources
 from tests.ingest.chunked.folders import PAIRS, WRITES, Folder
 from tests.ingest.chunked.folders import lines as text_of
 
@@ -39,7 +39,7 @@ def read_all(ends: sources.EdgeSource, max_rows: int) -> np.ndarray:
     key = 0
     for piece in ends.pieces(max_rows):
         assert 0 < piece.num_edges <= max_rows and piece.first == key
-        for first, src_keys, dst_keys in ends.read(Piece.from_json(piece.to_json())):
+        for first, src_keys, dst_keys in ends.read(EdgeRange.from_json(piece.to_json())):
             assert first == key and src_keys.dtype == dst_keys.dtype == np.int64
             found.append(np.stack([src_keys, dst_keys], axis=1))
             key += len(src_keys)
@@ -258,10 +258,10 @@ def test_files_that_shrink_while_they_are_read(folder, file_format):
 def test_a_piece_of_another_graph(folder):
     ends = open_chunked(folder.save()).edges[TYPE].ends
     with pytest.raises(FormatError, match="has 3 files; the piece is another graph's"):
-        list(ends.read(Piece.from_json([0, 1, [[3, 0, 1, 0, 4]]])))
+        list(ends.read(EdgeRange.from_json([0, 1, [[3, 0, 1, 0, 4]]])))
 
 
 @pytest.mark.parametrize("value", [None, [], [1], [0, 1, [[0]]], [0, 1, 2], ["a", 1, []]])
 def test_what_is_no_piece(value):
     with pytest.raises(FormatError, match="not a piece of edges"):
-        Piece.from_json(value)
+        EdgeRange.from_json(value)

@@ -15,7 +15,7 @@ from hopstream.dataset.halo_record import Halo, HaloCounts
 from hopstream.errors import FormatError
 from hopstream.preparation.halo import reach, run
 from hopstream.preparation.halo.reach import hottest
-from hopstream.preparation.halo.sources import NodeSet, Parts
+from hopstream.preparation.halo.sources import NodeBitmap, Parts
 from tests.preparation.audit.forging import IN, OPTIONS, full_graph, load
 
 USER = "part-00001/halo/00001/node/user"
@@ -229,7 +229,7 @@ def test_a_writer_that_loses_a_last_node_is_found(root, monkeypatch):
 
 
 def choose_nothing(parts, part, sampled, features, budget):
-    return {t: NodeSet.empty(len(sampled[t])) for t in features}
+    return {t: NodeBitmap.empty(len(sampled[t])) for t in features}
 
 
 def choose_the_coldest(parts, part, sampled, features, budget):
@@ -246,7 +246,7 @@ def choose_too_many(parts, part, sampled, features, budget):
 
 def forget_a_type(parts, part, sampled, features, budget):
     chosen = hottest(parts, part, sampled, {"user": features["user"]}, budget)
-    return {t: chosen.get(t, NodeSet.empty(len(sampled[t]))) for t in features}
+    return {t: chosen.get(t, NodeBitmap.empty(len(sampled[t]))) for t in features}
 
 
 SELECTIONS = {

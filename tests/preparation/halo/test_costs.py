@@ -19,7 +19,7 @@ from hopstream.preparation.halo import costs, sources
 from hopstream.preparation.halo.costs import halo_allotment, least_memory_bytes
 from hopstream.preparation.halo.reach import nodes_within
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import NodeSet, Parts
+from hopstream.preparation.halo.sources import NodeBitmap, Parts
 from tests.memory import peak_private_bytes
 from tests.preparation.audit.forging import OPTIONS, full_graph
 
@@ -89,7 +89,7 @@ def test_no_more_sets_are_held_than_are_counted(tmp_path, monkeypatch):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    set_bytes = len(NodeSet.empty(2_000_000).marks) * 8
+    set_bytes = len(NodeBitmap.empty(2_000_000).marks) * 8
     assert 2 * set_bytes < peak < costs.NUM_SETS * set_bytes + 100_000
 
 

@@ -9,7 +9,7 @@ import hopstream
 from hopstream.preparation.halo import reach, sources
 from hopstream.preparation.halo.reach import InclusionModel, hottest, row_bytes
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import NodeSet, Parts, Tables, chunks_of
+from hopstream.preparation.halo.sources import NodeBitmap, NumberTables, Parts, chunks_of
 from tests.preparation.audit.forging import OPTIONS, full_graph
 
 
@@ -59,7 +59,9 @@ def test_the_hottest_are_those_of_a_sorted_list(parts, monkeypatch, num_values):
 @pytest.mark.parametrize("is_expanding", [True, False])
 def test_tables_in_files_hold_the_same(parts, tmp_path, is_expanding):
     settings = HaloSettings(fanouts=[3, -1, 2], batch_size=5)
-    models = [InclusionModel(parts, settings, Tables(tmp_path, n), is_expanding=is_expanding) for n in (1 << 20, 0, 99)]
+    models = [
+        InclusionModel(parts, settings, NumberTables(tmp_path, n), is_expanding=is_expanding) for n in (1 << 20, 0, 99)
+    ]
     for part in (1, 0, 1):
         one, *others = [model.of(part) for model in models]
         assert set(one.expanded) == (set(one.sampled) if is_expanding else set())
@@ -71,8 +73,8 @@ def test_tables_in_files_hold_the_same(parts, tmp_path, is_expanding):
 
 def test_sets_are_read_in_stretches(monkeypatch):
     monkeypatch.setattr(sources, "CHUNK_ROWS", 70)
-    nodes = NodeSet.of_range(1000, 13, 900)
+    nodes = NodeBitmap.of_range(1000, 13, 900)
     assert len(nodes) == 887 and nodes.ids().tolist() == list(range(13, 900))
     assert max(map(len, chunks_of(nodes))) <= 70
     assert [len(ids) for ids in chunks_of(np.arange(150))] == [70, 70, 10]
-    assert len(NodeSet.empty(0)) == 0 and NodeSet.empty(0).ids().tolist() == []
+    assert len(NodeBitmap.empty(0)) == 0 and NodeBitmap.empty(0).ids().tolist() == []

@@ -21,7 +21,7 @@ from hopstream.ingest.chunked import write_chunked
 from hopstream.preparation.halo import run as halo_run
 from hopstream.preparation.halo.reach import InclusionModel
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import Parts, Tables
+from hopstream.preparation.halo.sources import NumberTables, Parts
 from tests.dataset.graphs import same_column, tree_of, typed_graphs
 from tests.preparation.audit.forging import OPTIONS, full_graph
 
@@ -98,7 +98,7 @@ def check_truth(dataset, hops):
 
 
 def inclusion_of(parts, part, settings):
-    tables = Tables(parts.dataset.root, 1 << 30)
+    tables = NumberTables(parts.dataset.root, 1 << 30)
     return InclusionModel(parts, settings, tables, is_expanding=True).of(part)
 
 

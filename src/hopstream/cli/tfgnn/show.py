@@ -13,7 +13,7 @@ from hopstream.cli.units import bytes_text, printable_text
 from hopstream.errors import FormatError, SchemaError
 
 if TYPE_CHECKING:
-    from hopstream.tfgnn.readable import Shown
+    from hopstream.tfgnn.readable import ShownFeature
 
 
 def run(  # noqa: PLR0913, PLR0917  one parameter for each flag
@@ -49,7 +49,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag
             _write_text(output, shown, max_values)
 
 
-def _write_text(output: Output, shown: list[Shown], max_values: int) -> None:
+def _write_text(output: Output, shown: list[ShownFeature], max_values: int) -> None:
     from hopstream.tfgnn.readable import value_text
 
     section = ""
@@ -65,7 +65,7 @@ def _write_text(output: Output, shown: list[Shown], max_values: int) -> None:
     output.text()
 
 
-def _tree(shown: list[Shown]) -> Json:
+def _tree(shown: list[ShownFeature]) -> Json:
     """Features by section and name; by name alone where there are no sections."""
     from hopstream.tfgnn.readable import json_value
 

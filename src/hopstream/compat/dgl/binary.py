@@ -32,7 +32,7 @@ _ARRAY_HEAD = struct.Struct("<QQiiiBBH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class OrderedRows:
     """Rows of an array in some order, which are copied a block at a time and never all at once.
 
     Attributes:
@@ -87,7 +87,7 @@ class DglWriter:
         self.uint64(len(data))
         self.raw(data)
 
-    def array(self, array: Array | Rows, where: str) -> None:
+    def array(self, array: Array | OrderedRows, where: str) -> None:
         """Write an array, or rows of one.
 
         Raises:
@@ -100,11 +100,11 @@ class DglWriter:
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         self.raw(_ARRAY_HEAD.pack(ARRAY_MAGIC, 0, CPU, 0, len(shape), kind, dtype.itemsize * 8, 1))
         self.raw(struct.pack(f"<{len(shape) + 1}q", *shape, num_bytes))
-        for block in array.blocks() if isinstance(array, Rows) else (array,):
+        for block in array.blocks() if isinstance(array, OrderedRows) else (array,):
             if block.size:
                 self.raw(bytes_of(np.ascontiguousarray(block, dtype)))
 
-    def arrays(self, arrays: Mapping[str, Array | Rows], where: str) -> None:
+    def arrays(self, arrays: Mapping[str, Array | OrderedRows], where: str) -> None:
         """Write arrays by name."""
         self.uint64(len(arrays))
         for name, array in arrays.items():
@@ -222,7 +222,7 @@ def open_file(path: Path, holds: str) -> IO[bytes]:
         raise FormatError(f"{str(path)!r} cannot be read ({error}); it holds {holds}") from error
 
 
-def write_tensor_file(path: Path, arrays: Mapping[str, Array | Rows]) -> None:
+def write_tensor_file(path: Path, arrays: Mapping[str, Array | OrderedRows]) -> None:
     """Write arrays as ``dgl.data.save_tensors`` does.
 
     Raises:

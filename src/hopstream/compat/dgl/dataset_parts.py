@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray, offsets_of
-from hopstream.compat.dgl.binary import Rows
+from hopstream.compat.dgl.binary import OrderedRows
 from hopstream.compat.dgl.part_files import LocalEdges, LocalNodes, PartSource, mask_name, mask_of
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.dataset.split import split_by_owner
@@ -152,16 +152,16 @@ class DatasetParts(PartSource):
         )
         return self._nodes_around(part, src_numbers[is_inner], dst_numbers[~is_inner]), edges
 
-    def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, Rows]]:
+    def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, OrderedRows]]:
         """Features and masks of a part's nodes of a type: rows are in the order of numbers already."""
         arrays = self._dataset.open_part(part)
         for name, column in arrays.node_features[node_type].items():
-            yield name, Rows(array=cast(Array, column))  # check_schema has refused ragged ones
+            yield name, OrderedRows(array=cast(Array, column))  # check_schema has refused ragged ones
         for split in self.schema.splits.get(node_type, ()):
             pieces = (known.splits[node_type][split] for known in self._known)
-            yield mask_name(split), Rows(array=mask_of(arrays.node_keys[node_type], pieces))
+            yield mask_name(split), OrderedRows(array=mask_of(arrays.node_keys[node_type], pieces))
 
-    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, Rows]]:
+    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, OrderedRows]]:
         """Features and masks of a part's edges of a type."""
         held = self._dataset.open_part(part).edges[edge_type, "in"]
         splits = self.schema.edge_splits.get(edge_type, ())
@@ -170,10 +170,10 @@ class DatasetParts(PartSource):
         keys = _keys_of(held)
         order = np.argsort(keys)
         for name, column in held.features.items():
-            yield name, Rows(array=cast(Array, column), places=order)
+            yield name, OrderedRows(array=cast(Array, column), places=order)
         for split in splits:
             pieces = (known.edge_splits[edge_type][split] for known in self._known)
-            yield mask_name(split), Rows(array=mask_of(keys[order], pieces))
+            yield mask_name(split), OrderedRows(array=mask_of(keys[order], pieces))
 
     def _spill(self, arrays: PartArrays) -> None:
         """Append the edges that come into a part from others to the files of these."""

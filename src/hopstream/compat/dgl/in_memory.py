@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.dgl.binary import Rows
+from hopstream.compat.dgl.binary import OrderedRows
 from hopstream.compat.dgl.dataset_parts import number_by_owner
 from hopstream.compat.dgl.part_files import TRAINER_ID, LocalEdges, LocalNodes, PartSource, mask_name, mask_of
 from hopstream.dataset.balance import Owners
@@ -136,22 +136,22 @@ class Partitioned(PartSource):
         keys, numbers, src, dst, types, is_inner = map(np.concatenate, zip(*found, strict=True))
         return LocalEdges(keys=keys, numbers=numbers, src_numbers=src, dst_numbers=dst, types=types, is_inner=is_inner)
 
-    def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, Rows]]:
+    def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, OrderedRows]]:
         """Features, trainers and masks of a part's nodes of a type."""
         table, keys = self.graph.nodes[node_type], self.nodes.keys_of_part(node_type, part)
         columns = cast(Mapping[str, Array], table.features)  # check_schema has refused ragged ones
         trainers = {TRAINER_ID: self.trainers[node_type]} if self.trainers else {}
         for name, column in {**columns, **trainers}.items():
-            yield name, Rows(array=column, places=keys)
+            yield name, OrderedRows(array=column, places=keys)
         for split, members in self.graph.splits.get(node_type, {}).items():
-            yield mask_name(split), Rows(array=mask_of(keys, [members]))
+            yield mask_name(split), OrderedRows(array=mask_of(keys, [members]))
 
-    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, Rows]]:
+    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, OrderedRows]]:
         """Features, trainers and masks of a part's edges of a type; an edge's trainer is its destination's."""
         table, keys = self.graph.edges[edge_type], self.edges.keys_of_part(edge_type, part)
         for name, column in cast(Mapping[str, Array], table.features).items():
-            yield name, Rows(array=column, places=keys)
+            yield name, OrderedRows(array=column, places=keys)
         if self.trainers:
-            yield TRAINER_ID, Rows(array=self.trainers[edge_type[2]][table.dst_keys[keys]])
+            yield TRAINER_ID, OrderedRows(array=self.trainers[edge_type[2]][table.dst_keys[keys]])
         for split, members in self.graph.edge_splits.get(edge_type, {}).items():
-            yield mask_name(split), Rows(array=mask_of(keys, [members]))
+            yield mask_name(split), OrderedRows(array=mask_of(keys, [members]))

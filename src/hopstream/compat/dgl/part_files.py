@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.compat.dgl.binary import Rows
+from hopstream.compat.dgl.binary import OrderedRows
 from hopstream.compat.dgl.convert import check_names, dgl_names
 from hopstream.compat.dgl.graph_files import PlainGraph
 from hopstream.compat.dgl.graphs import EID, ETYPE, NID, NTYPE
@@ -90,11 +90,11 @@ class PartSource(ABC):
         """What is in the graph of a part."""
 
     @abstractmethod
-    def node_columns(self, part: int, node_type: str) -> Iterable[tuple[str, Rows]]:
+    def node_columns(self, part: int, node_type: str) -> Iterable[tuple[str, OrderedRows]]:
         """Features, trainers and masks of a part's nodes of a type, by name, in the order of their numbers."""
 
     @abstractmethod
-    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterable[tuple[str, Rows]]:
+    def edge_columns(self, part: int, edge_type: EdgeType) -> Iterable[tuple[str, OrderedRows]]:
         """Those of a part's edges."""
 
 
@@ -127,7 +127,7 @@ def _sorted(local: Local, order: IntArray) -> Local:
     return type(local)(**{of.name: getattr(local, of.name)[order] for of in fields(local)})
 
 
-def data_of(source: PartSource, part: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+def data_of(source: PartSource, part: int) -> tuple[dict[str, OrderedRows], dict[str, OrderedRows]]:
     """``type/name`` to the data of a part's nodes, and ``source:relation:destination/name`` to those of its edges.
 
     Splits are masks; an edge's trainer is its destination's.

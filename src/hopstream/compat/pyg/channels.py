@@ -48,7 +48,7 @@ _PUT_S = 0.1
 """How often who waits for room in a channel looks whether the sampler is closed."""
 
 
-class Delivery:
+class ChannelSender:
     """Threads that make samples and put them into a channel; they start with the first."""
 
     def __init__(self, num_threads: int) -> None:

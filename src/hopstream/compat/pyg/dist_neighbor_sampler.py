@@ -15,7 +15,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput, SamplerO
 
 from hopstream.arrays import IntArray, to_array
 from hopstream.checks import known_names, read_integer
-from hopstream.compat.pyg.channels import Delivery
+from hopstream.compat.pyg.channels import ChannelSender
 from hopstream.compat.pyg.local_graph_store import parts_of
 from hopstream.compat.pyg.own_part import OwnPart, read_own_part, store_pair
 from hopstream.compat.pyg.rank_store import RankStore
@@ -109,7 +109,7 @@ class DistNeighborSampler:
         self._own: OwnPart | None = None
         self._shared: RankStore | None = None
         self._sampler: DatasetSampler | None = None
-        self._delivery = Delivery(self.concurrency)
+        self._delivery = ChannelSender(self.concurrency)
         self._lock = threading.Lock()
         self._num_one_hops = 0
         self._has_edge_keys = False

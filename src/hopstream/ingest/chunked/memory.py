@@ -16,10 +16,10 @@ from hopstream.ingest.chunked.sources import (
     ChunkedGraph,
     ChunkedNodes,
     ColumnSource,
+    EdgeRange,
     EdgeSource,
     Ends,
     FeatureSource,
-    Piece,
     RaggedSource,
     Span,
     cut_rows,
@@ -87,15 +87,15 @@ class MemoryEdges(EdgeSource):
         self._table = table
         self.num_edges = table.num_edges
 
-    def pieces(self, max_rows: int) -> list[Piece]:
+    def pieces(self, max_rows: int) -> list[EdgeRange]:
         """As ``EdgeSource.pieces``."""
         ends = ((first, min(first + max_rows, self.num_edges)) for first in range(0, self.num_edges, max_rows))
         return [
-            Piece(first=first, stop=stop, spans=(Span(file=0, first_row=first, num_rows=stop - first),))
+            EdgeRange(first=first, stop=stop, spans=(Span(file=0, first_row=first, num_rows=stop - first),))
             for first, stop in ends
         ]
 
-    def read(self, piece: Piece) -> Iterator[Ends]:
+    def read(self, piece: EdgeRange) -> Iterator[Ends]:
         """As ``EdgeSource.read``."""
         if not 0 <= piece.first <= piece.stop <= self.num_edges:
             raise FormatError(f"edges {piece.first}..{piece.stop} of {self.num_edges}; the piece is another graph's")

@@ -18,10 +18,10 @@ from hopstream.ingest.chunked.sources import (
     ChunkedGraph,
     ChunkedNodes,
     ColumnSource,
+    EdgeRange,
     EdgeSource,
     Ends,
     FeatureSource,
-    Piece,
     Span,
     checked_mask,
 )
@@ -138,13 +138,13 @@ class FileEdges(EdgeSource):
         self._spec = spec.ends or FileSpec(label=":".join(edge_type), root=Path())
         self._files = [open_edge_file(self._spec, file) for file in range(len(self._spec.names))]
         self._declared: Sequence[int | None] = spec.chunk_rows or [None] * len(self._files)
-        self._cuts: dict[int, list[Piece]] = {}
+        self._cuts: dict[int, list[EdgeRange]] = {}
         known = [file.count(declared) for file, declared in zip(self._files, self._declared, strict=False)]
         counts = [count for count in known if count is not None]
         if len(counts) == len(known):
             self._check_total(counts)
 
-    def pieces(self, max_rows: int) -> list[Piece]:
+    def pieces(self, max_rows: int) -> list[EdgeRange]:
         """As ``EdgeSource.pieces``."""
         if max_rows not in self._cuts:
             spans: list[list[Span]] = []
@@ -157,7 +157,7 @@ class FileEdges(EdgeSource):
             self._cuts[max_rows] = _packed([span for of_file in spans for span in of_file], max_rows)
         return self._cuts[max_rows]
 
-    def read(self, piece: Piece) -> Iterator[Ends]:
+    def read(self, piece: EdgeRange) -> Iterator[Ends]:
         """As ``EdgeSource.read``."""
         key = piece.first
         for span in piece.spans:
@@ -202,14 +202,14 @@ def _check_range(file: EdgeFile, first_row: int, keys: IntArray, end: tuple[str,
         raise IdRangeError(f"{file.place(first_row + row)} has {what} {int(keys[row])}; {wanted}")
 
 
-def _packed(spans: Sequence[Span], max_rows: int) -> list[Piece]:
+def _packed(spans: Sequence[Span], max_rows: int) -> list[EdgeRange]:
     """Pieces of consecutive spans, so that a thousand small files make no thousand pieces."""
-    pieces: list[Piece] = []
+    pieces: list[EdgeRange] = []
     first, num_rows = 0, 0
     held: list[Span] = []
     for span in (*spans, None):
         if held and (span is None or num_rows + span.num_rows > max_rows):
-            pieces.append(Piece(first=first, stop=first + num_rows, spans=tuple(held)))
+            pieces.append(EdgeRange(first=first, stop=first + num_rows, spans=tuple(held)))
             first, held, num_rows = first + num_rows, [], 0
         if span is not None:
             held.append(span)

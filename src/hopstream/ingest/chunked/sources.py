@@ -230,7 +230,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class EdgeRange:
     """A run of edges that one task reads.
 
     Attributes:
@@ -254,7 +254,7 @@ class Piece:
         return [self.first, self.stop, spans]
 
     @classmethod
-    def from_json(cls, value: object) -> Piece:
+    def from_json(cls, value: object) -> EdgeRange:
         """Read what ``to_json`` wrote.
 
         Raises:
@@ -277,7 +277,7 @@ class EdgeSource(ABC):
     num_edges: int
 
     @abstractmethod
-    def pieces(self, max_rows: int) -> list[Piece]:
+    def pieces(self, max_rows: int) -> list[EdgeRange]:
         """Cut the edges into pieces that cover them in order; the same pieces each time.
 
         CSV files whose rows nobody has counted are counted here, once.
@@ -288,7 +288,7 @@ class EdgeSource(ABC):
         """
 
     @abstractmethod
-    def read(self, piece: Piece) -> Iterator[Ends]:
+    def read(self, piece: EdgeRange) -> Iterator[Ends]:
         """Read the ends of a piece's edges in blocks of at most ``BLOCK_ROWS``.
 
         Raises:

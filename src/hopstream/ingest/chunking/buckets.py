@@ -193,7 +193,7 @@ class GroupedWriter:
 
 
 @dataclass(frozen=True, eq=False)
-class Grouped:
+class GroupedColumn:
     """A column of raw ids of one part of a table, as ``GroupedWriter`` wrote it.
 
     Attributes:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from hopstream.arrays import Array, IntArray, offsets_of
 from hopstream.engine import task
 from hopstream.ingest.chunking.buckets import (
-    Grouped,
+    GroupedColumn,
     append_values,
     new_folder,
     read_values,
@@ -62,11 +62,11 @@ def find_repeated(args: dict[str, Any]) -> dict[str, Any]:
 
 def _bucket_rows(
     workplace: ChunkFolder, table: Table, layout: Layout, bucket: int
-) -> tuple[pa.ChunkedArray, IntArray, list[tuple[Grouped, int, int, int]]]:
+) -> tuple[pa.ChunkedArray, IntArray, list[tuple[GroupedColumn, int, int, int]]]:
     """Raw ids of a bucket in table order, their rows in the table, and their places in the parts."""
     chunks: list[pa.Array] = []
     rows: list[IntArray] = [np.empty(0, np.int64)]
-    shares: list[tuple[Grouped, int, int, int]] = []
+    shares: list[tuple[GroupedColumn, int, int, int]] = []
     firsts, end = offsets_of(layout.rows), 0
     for which, grouped, block in _blocks(workplace, table, table.ids[0], layout):
         place, length = grouped.place(block, bucket)
@@ -78,7 +78,7 @@ def _bucket_rows(
     return pa.chunked_array(chunks, workplace.raw_type(table.ids[0].node_type)), np.concatenate(rows), shares
 
 
-def _blocks(workplace: ChunkFolder, table: Table, ids: Ids, layout: Layout) -> Iterator[tuple[int, Grouped, int]]:
+def _blocks(workplace: ChunkFolder, table: Table, ids: Ids, layout: Layout) -> Iterator[tuple[int, GroupedColumn, int]]:
     """Each block's number in the table, the column of its part, and its number there."""
     for part in np.unique(layout.parts).tolist():
         grouped = workplace.grouped(table, ids, part)

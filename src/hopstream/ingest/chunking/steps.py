@@ -152,7 +152,7 @@ SAMPLES_PER_BUCKET = 8
 """So many at least tell where a range of raw ids begins and ends, so that ranges are of about one size."""
 
 
-class Findings:
+class TableFindings:
     """What has been seen so far, in the order of the tables."""
 
     def __init__(self, workplace: ChunkFolder, parts: Mapping[int, Sequence[Part]]) -> None:
@@ -331,7 +331,7 @@ class Steps:
 
     def _look(self) -> None:
         """Find out what raw ids and undeclared features are."""
-        findings = Findings(self.workplace, self._parts)
+        findings = TableFindings(self.workplace, self._parts)
         for table in self.workplace.declared:
             names = [ids.name for ids in table.ids if findings.must_look_at(table, ids)]
             if table.files is not None and (names or table.undeclared):

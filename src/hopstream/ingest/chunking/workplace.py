@@ -17,7 +17,7 @@ from hopstream import errors
 from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array, write_text
 from hopstream.engine.folder_job import JobFolder
 from hopstream.errors import FormatError, IdRangeError, SchemaError
-from hopstream.ingest.chunking.buckets import Buckets, Grouped
+from hopstream.ingest.chunking.buckets import Buckets, GroupedColumn
 from hopstream.ingest.chunking.plan import ChunkSpec
 from hopstream.ingest.raw_tables.metadata import (
     EdgeTableSpec,
@@ -167,7 +167,7 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         super().__init__(root)
         self.chunked = root / "chunked"
         self._layouts: dict[tuple[int, bool], Layout] = {}
-        self._grouped: dict[tuple[int, str, int], Grouped] = {}
+        self._grouped: dict[tuple[int, str, int], GroupedColumn] = {}
 
     @cached_property
     def metadata(self) -> TablesMetadata:
@@ -245,11 +245,11 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         """A file of a bucket of nodes without a table: ``values`` or ``lengths``."""
         return self.scratch / "sorted" / str(list(self.metadata.nodes).index(node_type)) / f"{bucket:06d}.{what}"
 
-    def grouped(self, table: Table, ids: Ids, part: int) -> Grouped:
+    def grouped(self, table: Table, ids: Ids, part: int) -> GroupedColumn:
         """A column of raw ids of a part."""
         key = (table.number, ids.name, part)
         if key not in self._grouped:
-            self._grouped[key] = Grouped(self.part_folder(table, part), ids.name, self.raw_type(ids.node_type))
+            self._grouped[key] = GroupedColumn(self.part_folder(table, part), ids.name, self.raw_type(ids.node_type))
         return self._grouped[key]
 
     def write_layout(self, table: Table, block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -> Layout:

@@ -33,7 +33,7 @@ from hopstream.graph.graph import ByteSum, Graph, GraphChecksums, appended_sums,
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.user_columns import ColumnLike
 from hopstream.preparation.append.addition import NewEdges, NewNodes, addition_of_arrays, addition_of_chunks
-from hopstream.preparation.append.write import AddedEnds, DeltaWriter, KnownNodes
+from hopstream.preparation.append.write import AddedEnds, DeltaWriter, NodesAfterAppend
 from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
 
@@ -265,7 +265,7 @@ def _append(
                 check(dataset.manifest, digest)
             tell = _teller(dataset.manifest, progress)
             writer = DeltaWriter(
-                root=scratch / "dataset", dataset=dataset, added=added, nodes=KnownNodes(dataset, added),
+                root=scratch / "dataset", dataset=dataset, added=added, nodes=NodesAfterAppend(dataset, added),
                 digest=digest, on_step=tell,
             )  # fmt: skip
             ends = _write(writer)

@@ -47,7 +47,7 @@ from hopstream.schema import Direction, EdgeType, type_label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KnownNodes:
+class NodesAfterAppend:
     """Old nodes, whose parts are mapped when they are first needed, and new ones, whose ids are their keys.
 
     Attributes:
@@ -106,7 +106,7 @@ class KnownNodes:
 class KeyTable:
     """The keys of one node type's ids, looked up as if they were an array; see ``stored.KeysOfIds``."""
 
-    nodes: KnownNodes
+    nodes: NodesAfterAppend
     node_type: str
 
     def __getitem__(self, ids: Array, /) -> Array:
@@ -271,7 +271,7 @@ class DeltaWriter:
     root: Path
     dataset: Dataset
     added: Graph
-    nodes: KnownNodes
+    nodes: NodesAfterAppend
     digest: str
     on_step: Callable[[], None]
     files: dict[str, FileRecord] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from hopstream.arrays import Array, IntArray, extend_checksum
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import link_folder
 from hopstream.dataset.stored_columns import EdgeTimes
-from hopstream.preparation.audit.nodes import NOT_HERE, Features, KnownNodes, check_range, keys_text
+from hopstream.preparation.audit.nodes import NOT_HERE, CheckedNodes, Features, check_range, keys_text
 from hopstream.preparation.audit.reference import Reference, take_ids
 from hopstream.preparation.audit.report import Files
 from hopstream.preparation.audit.stored_edges import StoredEdges
@@ -107,7 +107,7 @@ def _differs(got: Array, told: Array) -> Array:
 
 
 def check_by_key(
-    all_edges: Sequence[StoredEdges], links: Links | None, reference: Reference | None, max_edges: int
+    all_edges: Sequence[StoredEdges], links: LinkColumns | None, reference: Reference | None, max_edges: int
 ) -> list[int] | None:
     """Check the edges of one type in all directions, a window of keys at a time.
 
@@ -141,7 +141,7 @@ def check_by_key(
 
 
 def _told_ends(
-    edges: StoredEdges, other: Window, stop: int, links: Links | None, reference: Reference | None
+    edges: StoredEdges, other: Window, stop: int, links: LinkColumns | None, reference: Reference | None
 ) -> Iterator[tuple[int, IntArray, IntArray, str]]:
     """Blocks of first key, sources and destinations of a window, from the best witness, and who that is."""
     first = other.first
@@ -165,10 +165,10 @@ def _compare_directions(all_edges: Sequence[StoredEdges], features: Sequence[Fea
             edges.files.findings.checked("features", edges.num_edges)
 
 
-class Links:
+class LinkColumns:
     """The links of one edge type, in the order of edge keys."""
 
-    def __init__(self, files: Files, edge_type: EdgeType, nodes: Mapping[str, KnownNodes]) -> None:
+    def __init__(self, files: Files, edge_type: EdgeType, nodes: Mapping[str, CheckedNodes]) -> None:
         """Open them; ``is_usable`` says whether that was possible."""
         self._files, self._edge_type = files, edge_type
         manifest = files.manifest
@@ -270,7 +270,7 @@ def told_by_source(edges: StoredEdges, reference: Reference) -> ToldEdges:
     return told
 
 
-def told_by_links(edges: StoredEdges, links: Links) -> ToldEdges:
+def told_by_links(edges: StoredEdges, links: LinkColumns) -> ToldEdges:
     """The edges as the links have them."""
 
     def told() -> Iterator[tuple[int, IntArray, IntArray, Array | None]]:

@@ -28,7 +28,7 @@ from hopstream.preparation.audit.report import Files
 from hopstream.preparation.halo.reach import InclusionModel
 from hopstream.preparation.halo.run import HaloWriter
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import Chances, Parts, Tables
+from hopstream.preparation.halo.sources import Chances, NumberTables, Parts
 from hopstream.schema import Direction, EdgeType
 
 BLOCK_ROWS = 1 << 18
@@ -51,7 +51,7 @@ def check_budget(files: Files, halo: Halo, parts: Parts, part: int, cached_ids: 
     except SettingsError as error:
         findings.add("halo", where, f"was chosen by what nobody can choose by: {error}")
         return
-    model = InclusionModel(parts, settings, Tables(files.root, NO_LIMIT), is_expanding=False)
+    model = InclusionModel(parts, settings, NumberTables(files.root, NO_LIMIT), is_expanding=False)
     _Budget(files, halo, part, cached_ids, model.of(part).sampled).check(where)
 
 

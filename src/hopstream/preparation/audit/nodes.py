@@ -20,7 +20,7 @@ NOT_HERE = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KnownNodes:
+class CheckedNodes:
     """The nodes of one type as the parts that are looked at have them.
 
     Attributes:
@@ -42,7 +42,7 @@ def keys_text(what: str, keys: Iterable[int]) -> Iterable[str]:
 
 def check_keys(
     files: Files, node_type: str, sums: dict[str, list[int]], reference: Reference | None
-) -> KnownNodes | None:
+) -> CheckedNodes | None:
     """Check the nodes of one type and their features.
 
     Args:
@@ -69,14 +69,14 @@ def check_keys(
     missing = np.flatnonzero(ids < 0) if files.is_whole else np.empty(0, np.int64)
     findings.checked("nodes", num_nodes if files.is_whole else int(np.count_nonzero(keys != NOT_HERE)))
     findings.add("nodes", node_type, "is a node of no part", len(missing), keys_text("key", missing))
-    _check_book(files, node_type, folders, KnownNodes(keys=keys, ids=ids, times=None))
+    _check_book(files, node_type, folders, CheckedNodes(keys=keys, ids=ids, times=None))
     columns = files.columns(folders, manifest.schema.nodes[node_type])
     features = Features(files, node_type, columns, offsets, reference)
     features.check(0, ids)
     names = manifest.schema.nodes[node_type]
     if files.is_whole and not len(missing) and len(columns) == len(names):
         sums[node_type] = [num_nodes, *(features.checksums[name] for name in names)]
-    return KnownNodes(keys=keys, ids=ids, times=_times(files, node_type, columns))
+    return CheckedNodes(keys=keys, ids=ids, times=_times(files, node_type, columns))
 
 
 def _place_keys(findings: Findings, where: str, stored: Array, first: int, keys: IntArray, ids: IntArray) -> None:
@@ -116,7 +116,7 @@ def check_ascends(findings: Findings, kind: Kind, where: str, what: str, values:
     return not len(descends)
 
 
-def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], nodes: KnownNodes) -> None:
+def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], nodes: CheckedNodes) -> None:
     """The ids of keys are those of the rows that have the keys, where their parts are looked at."""
     findings, offsets, ids = files.findings, files.manifest.book.key_offsets(node_type), nodes.ids
     for part, folder in enumerate(folders):

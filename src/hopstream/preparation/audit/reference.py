@@ -21,7 +21,7 @@ from hopstream.dataset.read_back import read_dataset
 from hopstream.errors import FormatError
 from hopstream.graph.graph import Graph
 from hopstream.ingest import read_graph
-from hopstream.ingest.chunked import ChunkedGraph, Piece, chunked_of_graph, is_chunked, open_chunked
+from hopstream.ingest.chunked import ChunkedGraph, EdgeRange, chunked_of_graph, is_chunked, open_chunked
 from hopstream.ingest.chunked.sources import Ends
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
 from hopstream.uris import local_path
@@ -113,7 +113,7 @@ class Reference:
     splits: Mapping[str, Mapping[str, IntArray]]
     edge_splits: Mapping[EdgeType, Mapping[str, IntArray]]
     graph: ChunkedGraph
-    _pieces: dict[EdgeType, list[Piece]] = field(default_factory=dict)
+    _pieces: dict[EdgeType, list[EdgeRange]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph | ChunkedGraph) -> Reference:

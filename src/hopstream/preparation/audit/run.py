@@ -20,14 +20,14 @@ from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import fingerprint_of
 from hopstream.preparation.audit.edges import (
     EDGE_BYTES,
-    Links,
+    LinkColumns,
     check_by_key,
     derive_keys,
     told_by_links,
     told_by_source,
 )
 from hopstream.preparation.audit.halo import check_halo
-from hopstream.preparation.audit.nodes import KnownNodes, check_keys, check_splits
+from hopstream.preparation.audit.nodes import CheckedNodes, check_keys, check_splits
 from hopstream.preparation.audit.reference import Against, Reference, open_reference
 from hopstream.preparation.audit.report import KINDS, Files, Findings, Kind, VerifyReport
 from hopstream.preparation.audit.stored_edges import OF_EDGES, StoredEdges, check_stored
@@ -239,7 +239,7 @@ class _Audit:
         self.files.check_others()
         reference = self._compared()
         sums: dict[str, list[int]] = {}
-        nodes: dict[str, KnownNodes] = {}
+        nodes: dict[str, CheckedNodes] = {}
         splits: dict[str, dict[str, int]] = {}
         edge_splits: dict[str, dict[str, int]] = {}
         for node_type in schema.nodes:
@@ -348,7 +348,7 @@ class _Audit:
         return got == count
 
     def _check_edges(
-        self, edge_type: EdgeType, nodes: Mapping[str, KnownNodes], reference: Reference | None
+        self, edge_type: EdgeType, nodes: Mapping[str, CheckedNodes], reference: Reference | None
     ) -> list[int] | None:
         label = type_label(edge_type)
         if not {edge_type[0], edge_type[2]} <= nodes.keys():
@@ -360,7 +360,7 @@ class _Audit:
             check_stored(edges)
         links = None
         if edge_type in self.manifest.schema.edge_splits:
-            links = Links(self.files, edge_type, nodes)
+            links = LinkColumns(self.files, edge_type, nodes)
             links = links if links.is_usable else None
         of_source = reference if reference is not None and edge_type in reference.num_edges else None
         if not usable or not all(self._has_keys(edges, links, of_source) for edges in usable):
@@ -371,7 +371,7 @@ class _Audit:
             return None
         return check_by_key(usable, links, of_source, self.max_edges)
 
-    def _has_keys(self, edges: StoredEdges, links: Links | None, reference: Reference | None) -> bool:
+    def _has_keys(self, edges: StoredEdges, links: LinkColumns | None, reference: Reference | None) -> bool:
         """The keys of edges are known; finds them out where the dataset does not keep them."""
         if edges.has_keys or self.manifest.has_edge_keys:
             return edges.has_keys

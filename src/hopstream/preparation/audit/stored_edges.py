@@ -14,7 +14,7 @@ from hopstream.dataset.book import ends_of, owner_label
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import piece_folders
 from hopstream.dataset.stored_columns import EdgeTimes, row_aliases, row_order, row_sums
-from hopstream.preparation.audit.nodes import NOT_HERE, KnownNodes, check_ascends, check_range
+from hopstream.preparation.audit.nodes import NOT_HERE, CheckedNodes, check_ascends, check_range
 from hopstream.preparation.audit.report import Files, Kind
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
@@ -23,7 +23,7 @@ OF_EDGES: tuple[Kind, ...] = ("ranges", "order", "edges", "ownership", "neighbor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Block:
+class StoredEdgeBlock:
     """Edges of one piece, a part or an overlay, that follow each other.
 
     Attributes:
@@ -54,7 +54,7 @@ class StoredEdges:
     """The edges of one type in one direction, in all parts."""
 
     def __init__(
-        self, files: Files, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, KnownNodes]
+        self, files: Files, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, CheckedNodes]
     ) -> None:
         """Keep where they are."""
         self.files, self.edge_type, self.direction = files, edge_type, direction
@@ -169,13 +169,13 @@ class StoredEdges:
             self.files.findings.skip(OF_EDGES, f"{self.label}: indptr cannot be followed")
         return is_good
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[StoredEdgeBlock]:
         """All edges, some rows of a piece at a time, those of rows that newer ones stand for included."""
         for piece, (indptr, indices) in enumerate(zip(self._indptr or (), self._indices or (), strict=True)):
             own_keys, is_newest = self.own.keys[self.row_ids[piece]], self.is_newest[piece]
             for first, last, start, stop in row_chunks(indptr):
                 degrees = np.diff(indptr[first : last + 1])
-                yield Block(
+                yield StoredEdgeBlock(
                     part=piece,
                     first=start,
                     offsets=indptr[first : last + 1] - start,
@@ -237,7 +237,7 @@ def _count_known(edges: StoredEdges, kind: Kind, is_known: Array) -> None:
         edges.files.findings.skip(kind, f"{edges.label}: edges to nodes of parts that are not looked at")
 
 
-def _check_order(edges: StoredEdges, block: Block, times: Array | None) -> None:
+def _check_order(edges: StoredEdges, block: StoredEdgeBlock, times: Array | None) -> None:
     """Edges of a row come in the order of their times, and in that of their keys among equals."""
     num_edges = len(block.ids)
     if num_edges < 2 or (times is None and block.keys is None):
@@ -274,7 +274,7 @@ class _WeightFiles:
         opened = {name: edges.files.arrays([f / f"{name}.npy" for f in edges.folders]) for name in names}
         return cls(values=values, stored={name: arrays for name, arrays in opened.items() if arrays is not None})
 
-    def check(self, edges: StoredEdges, block: Block) -> None:
+    def check(self, edges: StoredEdges, block: StoredEdgeBlock) -> None:
         values = self.values[block.part] if self.values else None
         if not isinstance(values, np.ndarray) or not len(block.ids):
             return

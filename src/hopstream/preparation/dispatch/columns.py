@@ -26,8 +26,8 @@ from hopstream.errors import SettingsError
 from hopstream.graph.graph import ByteSum, ColumnSums, appended_sums, array_sum, join_sums
 from hopstream.ingest.chunked import (
     ChunkedGraph,
+    EdgeRange,
     FeatureSource,
-    Piece,
     RaggedSource,
     fixed_features,
     ragged_features,
@@ -86,7 +86,7 @@ def write_ragged(args: dict[str, Any]) -> dict[str, Any]:
 @task
 def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
     """Write the lengths of all ragged features of a piece's edges; elements, sum of values, and longest row of each."""
-    edge_type, folder, piece = edge_type_of(args), DispatchFolder.of(args), Piece.from_json(args["piece"])
+    edge_type, folder, piece = edge_type_of(args), DispatchFolder.of(args), EdgeRange.from_json(args["piece"])
     tables = RegionWriter(folder.scratch)
     found: dict[str, Any] = {}
     for name, column in ragged_features(folder.edges(edge_type).features).items():
@@ -103,7 +103,7 @@ def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_lengths(folder: DispatchFolder, edge_type: EdgeType, name: str, piece: Piece) -> IntArray:
+def read_lengths(folder: DispatchFolder, edge_type: EdgeType, name: str, piece: EdgeRange) -> IntArray:
     """int64[num_edges], what ``measure_piece`` wrote."""
     return read_array(folder.scratch / folder.lengths_name(edge_type, name), piece.first, piece.stop)
 
@@ -277,7 +277,7 @@ class ColumnStages:
     def _check_longest(self, label: str, name: str, column: RaggedSource, longest: tuple[int, int]) -> None:
         check_longest(f"{label}.{name}", longest, column.element_bytes, self.spec.longest_row_bytes)
 
-    def measure_edges(self, edge_type: EdgeType, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    def measure_edges(self, edge_type: EdgeType, pieces: Sequence[EdgeRange]) -> list[dict[str, Any]]:
         """What each piece has of the ragged features of an edge type."""
         edges, number = self.graph.edges[edge_type], self.folder.number_of(edge_type)
         ragged = ragged_features(edges.features)

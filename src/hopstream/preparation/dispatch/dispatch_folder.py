@@ -143,7 +143,7 @@ def memory_for_halos(work: Allotment) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Buckets:
+class IdStretches:
     """Stretches of ids of one node type; none reaches over the end of a part, and each part has at least one.
 
     Attributes:
@@ -167,7 +167,7 @@ class Buckets:
         return np.searchsorted(self.parts, np.arange(int(self.parts[-1]) + 2))
 
 
-def make_buckets(node_offsets: IntArray, num_buckets: int) -> Buckets:
+def make_buckets(node_offsets: IntArray, num_buckets: int) -> IdStretches:
     """Cut the ids of a node type into about so many buckets of even width."""
     num_nodes, sizes = int(node_offsets[-1]), np.diff(node_offsets)
     wanted = -(-sizes * num_buckets // max(1, num_nodes))
@@ -179,7 +179,7 @@ def make_buckets(node_offsets: IntArray, num_buckets: int) -> Buckets:
     firsts = np.arange((max(0, num_nodes - 1) >> shift) + 1, dtype=np.int64) << shift
     # Of several buckets that begin at one id all but the last are empty, and ids after the first step over them.
     guesses = np.searchsorted(starts, firsts, side="right") - 1
-    return Buckets(starts=starts, parts=parts, guesses=np.minimum(guesses, len(parts) - 1), shift=shift)
+    return IdStretches(starts=starts, parts=parts, guesses=np.minimum(guesses, len(parts) - 1), shift=shift)
 
 
 def estimate(
@@ -302,7 +302,7 @@ class DispatchFolder(DatasetJobFolder[DispatchSpec]):
         """The place of an edge type in the schema, which stands for it in names of files."""
         return list(self.graph.edges).index(edge_type)
 
-    def buckets(self, edge_type: EdgeType, direction: Direction) -> Buckets:
+    def buckets(self, edge_type: EdgeType, direction: Direction) -> IdStretches:
         """Stretches of ids by which edges of a type and direction are spilled."""
         edges = self.edges(edge_type)
         num_buckets = -(-edges.num_edges // self.spec.bucket_edges(edges))

@@ -38,12 +38,12 @@ from hopstream.dataset.stored_columns import (
 from hopstream.engine import task
 from hopstream.errors import StateError
 from hopstream.graph.graph import ByteSum, array_sum
-from hopstream.ingest.chunked import Piece, RaggedSource, fixed_features, ragged_features
+from hopstream.ingest.chunked import EdgeRange, RaggedSource, fixed_features, ragged_features
 from hopstream.ingest.chunked.sources import cut_rows
 from hopstream.kernels.spill import count_between, count_ids, find_buckets, group_buckets, place_edges, take_ids
 from hopstream.preparation.dataset_job_folder import IDS, edge_type_of, empty_matrix
 from hopstream.preparation.dispatch.columns import gathered, offsets_sum, read_lengths
-from hopstream.preparation.dispatch.dispatch_folder import Buckets, DispatchFolder
+from hopstream.preparation.dispatch.dispatch_folder import DispatchFolder, IdStretches
 from hopstream.schema import Direction, EdgeType, type_label
 
 BLOCK_EDGES = 1 << 20
@@ -54,7 +54,7 @@ MAX_TOTAL = float(np.finfo(np.float64).max)
 @task
 def spill_piece(args: dict[str, Any]) -> dict[str, Any]:
     """Spill a piece's edges in every direction, and write its links."""
-    folder, piece = DispatchFolder.of(args), Piece.from_json(args["piece"])
+    folder, piece = DispatchFolder.of(args), EdgeRange.from_json(args["piece"])
     return _Spill(folder, edge_type_of(args), piece, int(args["number"]), args["elements"]).run()
 
 
@@ -73,14 +73,14 @@ class _Spill:
 
     folder: DispatchFolder
     edge_type: EdgeType
-    piece: Piece
+    piece: EdgeRange
     number: int
     elements: Mapping[str, int]
 
     def run(self) -> dict[str, Any]:
         writer = RegionWriter(self.folder.dataset)
         src_ids, dst_ids, checksums = self._read_ends(writer)
-        tables: dict[Direction, Buckets] = {
+        tables: dict[Direction, IdStretches] = {
             "in": self.folder.buckets(self.edge_type, "in"), "out": self.folder.buckets(self.edge_type, "out"),
         }  # fmt: skip
         own_ids: dict[Direction, Array] = {"in": dst_ids, "out": src_ids}
@@ -140,7 +140,7 @@ class _Spill:
             rows = values[begin - first_key : end - first_key]
             writer.write(integers(link_folder(part, self.edge_type) / name, rows), begin - int(slices[part]))
 
-    def _count_cut(self, tables: dict[Direction, Buckets], buckets: dict[Direction, Array]) -> tuple[int, IntArray]:
+    def _count_cut(self, tables: dict[Direction, IdStretches], buckets: dict[Direction, Array]) -> tuple[int, IntArray]:
         between = empty_matrix(self.folder.spec.settings.num_parts)
         num_cut = count_between(buckets["out"], tables["out"].parts, buckets["in"], tables["in"].parts, between)
         return int(num_cut), between
@@ -347,7 +347,7 @@ class _Finish:
         self.edges = folder.edges(edge_type)
         self.own_type, self.other_type = ends_of(edge_type, direction)
         self.check_sums = check_sums
-        self.buckets: Buckets = folder.buckets(edge_type, direction)
+        self.buckets: IdStretches = folder.buckets(edge_type, direction)
         self.row_offsets = folder.node_offsets(self.own_type)
         self.totals: IntArray = open_array(folder.totals_path(edge_type, direction))
         self.edge_offsets: IntArray = self.totals[self.buckets.part_firsts()]

@@ -12,12 +12,12 @@ from hopstream.arrays import IntArray
 from hopstream.dataset.book import ends_of
 from hopstream.kernels.halo import clear_range, mark_above, mark_ids, spread_chances, weigh_chances
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.halo.sources import CHUNK_ROWS, Chances, NodeSet, Parts, Tables, chunks_of
+from hopstream.preparation.halo.sources import CHUNK_ROWS, Chances, NodeBitmap, NumberTables, Parts, chunks_of
 
 MAX_BUDGET = 1 << 62
 
 
-def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeSet]:
+def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeBitmap]:
     """Node type to the nodes of other parts at a distance of 1 to ``hops`` from what a part owns.
 
     Takes three bits per node of the graph.
@@ -26,10 +26,10 @@ def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeSet]:
         FormatError: A part is damaged.
     """
     book, schema = parts.book, parts.manifest.schema
-    found = {t: NodeSet.empty(book.num_ids(t)) for t in schema.nodes}
-    frontier = {t: NodeSet.of_range(book.num_ids(t), *_range(parts, t, part)) for t in schema.nodes}
+    found = {t: NodeBitmap.empty(book.num_ids(t)) for t in schema.nodes}
+    frontier = {t: NodeBitmap.of_range(book.num_ids(t), *_range(parts, t, part)) for t in schema.nodes}
     for _ in range(hops):
-        reached = {t: NodeSet.empty(book.num_ids(t)) for t in schema.nodes}
+        reached = {t: NodeBitmap.empty(book.num_ids(t)) for t in schema.nodes}
         for owner in book.edge_offsets:
             near, far = ends_of(*owner)
             for ids in frontier[near].chunks():
@@ -66,7 +66,7 @@ class InclusionModel:
     Analysis and Caching", MLSys 2023, section 3; here a node may have several edge types, each with the fan-out.
     """
 
-    def __init__(self, parts: Parts, settings: HaloSettings, tables: Tables, *, is_expanding: bool) -> None:
+    def __init__(self, parts: Parts, settings: HaloSettings, tables: NumberTables, *, is_expanding: bool) -> None:
         """Make the tables.
 
         Raises:
@@ -147,7 +147,7 @@ def _train_ids(parts: Parts, node_type: str, first: int, stop: int) -> Iterator[
 
 def hottest(
     parts: Parts, part: int, sampled: Mapping[str, Chances], features: Mapping[str, tuple[str, ...]], budget: int
-) -> dict[str, NodeSet]:
+) -> dict[str, NodeBitmap]:
     """Node type to the nodes of other parts that are likeliest sampled, in VIP order, by bytes.
 
     Nodes are taken in the order of their chance, equal ones by type and id, until the next one does not fit. Takes a
@@ -203,9 +203,9 @@ class _Others:
             row_bytes = self.row_bytes(np.arange(first, stop)) if is_ragged else alike
             weigh_chances(self.bits[first:stop], prefix, shift, row_bytes, totals)
 
-    def above(self, threshold: int) -> NodeSet:
+    def above(self, threshold: int) -> NodeBitmap:
         """The nodes with a larger chance."""
-        found = NodeSet.empty(len(self.bits))
+        found = NodeBitmap.empty(len(self.bits))
         for first, stop in self._stretches():
             mark_above(self.bits[first:stop], first, threshold, found.marks)
         return found

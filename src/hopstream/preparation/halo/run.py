@@ -39,7 +39,7 @@ from hopstream.errors import SettingsError
 from hopstream.preparation.halo.costs import HaloCosts, feature_bytes_of, halo_allotment, halo_costs, least_memory_bytes
 from hopstream.preparation.halo.reach import Inclusion, InclusionModel, hottest, nodes_within
 from hopstream.preparation.halo.settings import HaloOptions, HaloSettings
-from hopstream.preparation.halo.sources import NodeSet, Parts, RowRanges, Tables, Values, chunks_of
+from hopstream.preparation.halo.sources import NodeBitmap, NumberTables, Parts, RowRanges, Values, chunks_of
 from hopstream.schema import Direction, EdgeType
 from hopstream.uris import local_path
 
@@ -81,9 +81,9 @@ class HaloWriter:
     def write(
         self,
         part: int,
-        node_ids: Mapping[str, NodeSet | IntArray],
+        node_ids: Mapping[str, NodeBitmap | IntArray],
         features: Mapping[str, tuple[str, ...]],
-        cached_ids: Mapping[str, NodeSet | IntArray],
+        cached_ids: Mapping[str, NodeBitmap | IntArray],
     ) -> HaloCounts:
         """Write the halo of one part.
 
@@ -113,13 +113,15 @@ class HaloWriter:
             cached={t: len(cached_ids[t]) for t in features},
         )
 
-    def _write_ids(self, folder: PurePosixPath, node_type: str, nodes: NodeSet | IntArray) -> None:
+    def _write_ids(self, folder: PurePosixPath, node_type: str, nodes: NodeBitmap | IntArray) -> None:
         int64, shape = np.dtype(np.int64), (len(nodes),)
         self.sink.put(folder / "id.npy", int64, shape, chunks_of(nodes))
         keys = self.parts.fixed_blocks(node_type, [a.node_keys[node_type] for a in self.parts.arrays], nodes)
         self.sink.put(folder / "key.npy", int64, shape, keys)
 
-    def _write_edges(self, folder: PurePosixPath, owner: tuple[EdgeType, Direction], nodes: NodeSet | IntArray) -> int:
+    def _write_edges(
+        self, folder: PurePosixPath, owner: tuple[EdgeType, Direction], nodes: NodeBitmap | IntArray
+    ) -> int:
         parts, ranges = self.parts, self.parts.edge_ranges[owner]
         edges = parts.edges(owner)
         indices, edge_offsets = Values([e.indices for e in edges]), parts.book.offsets(owner)
@@ -136,7 +138,7 @@ class HaloWriter:
             self.sink.put(folder / name, values.dtype, (num_edges,), ranges.blocks(values, nodes))
         return num_edges
 
-    def _write_feature(self, folder: PurePosixPath, node_type: str, name: str, nodes: NodeSet | IntArray) -> None:
+    def _write_feature(self, folder: PurePosixPath, node_type: str, name: str, nodes: NodeBitmap | IntArray) -> None:
         feature = self.parts.manifest.schema.nodes[node_type][name]
         paths, ragged = feature_paths(folder, name, feature), self.parts.ragged(node_type, name)
         if ragged is None:
@@ -149,7 +151,9 @@ class HaloWriter:
         shape = (num_elements, *feature.shape)
         self.sink.put(paths[0], feature.numpy_dtype, shape, ranges.blocks(values, nodes))
 
-    def _write_offsets(self, path: PurePosixPath, ranges: RowRanges, values: Values, nodes: NodeSet | IntArray) -> int:
+    def _write_offsets(
+        self, path: PurePosixPath, ranges: RowRanges, values: Values, nodes: NodeBitmap | IntArray
+    ) -> int:
         """Write where the items of each row begin in the halo; return how many there are."""
         total = 0
 
@@ -265,7 +269,7 @@ def add_halo(
         _check_room(opened, settings, features, on_estimate, allotted, has_savings=with_savings)
 
         def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:
-            tables = Tables(root, allotted.memory_bytes - least_memory_bytes(num_nodes))
+            tables = NumberTables(root, allotted.memory_bytes - least_memory_bytes(num_nodes))
             run = _HaloMaker(
                 Parts(opened), settings, features, generation, tables, with_savings, progress or no_progress
             )
@@ -323,7 +327,7 @@ class _HaloMaker:
     settings: HaloSettings
     features: Mapping[str, tuple[str, ...]]
     generation: int
-    tables: Tables
+    tables: NumberTables
     with_savings: bool
     progress: Progress
 
@@ -360,7 +364,7 @@ class _HaloMaker:
             return counts, None
         return counts, self._saving(part, inclusion, node_ids, cached)
 
-    def _chosen(self, part: int, inclusion: Inclusion | None) -> tuple[dict[str, NodeSet], dict[str, NodeSet]]:
+    def _chosen(self, part: int, inclusion: Inclusion | None) -> tuple[dict[str, NodeBitmap], dict[str, NodeBitmap]]:
         """The nodes whose edges a part gets copies of, and those whose features."""
         reached = nodes_within(self.parts, part, self.settings.hops)
         budget = self.settings.budget_bytes
@@ -371,7 +375,7 @@ class _HaloMaker:
         return reached if self.settings.hops else {}, cached
 
     def _saving(
-        self, part: int, inclusion: Inclusion, node_ids: Mapping[str, NodeSet], cached: Mapping[str, NodeSet]
+        self, part: int, inclusion: Inclusion, node_ids: Mapping[str, NodeBitmap], cached: Mapping[str, NodeBitmap]
     ) -> Saving:
         totals = [0.0] * 4
         for node_type, offsets in self.parts.book.node_offsets.items():

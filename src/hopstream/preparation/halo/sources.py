@@ -28,7 +28,7 @@ from hopstream.schema import Direction, EdgeType
 Chances = NDArray[np.float64]
 
 
-class Tables:
+class NumberTables:
     """Makes arrays with a number for each node: in memory as long as they fit, then in files.
 
     Such a file has no name, so nothing is left of it however the process ends, and its pages are the system's, which
@@ -60,7 +60,7 @@ CHUNK_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodeSet:
+class NodeBitmap:
     """Nodes of one type.
 
     Attributes:
@@ -70,12 +70,12 @@ class NodeSet:
     marks: NDArray[np.uint64]
 
     @classmethod
-    def empty(cls, num_nodes: int) -> NodeSet:
+    def empty(cls, num_nodes: int) -> NodeBitmap:
         """None of so many nodes."""
         return cls(np.zeros(-(-num_nodes // 64), np.uint64))
 
     @classmethod
-    def of_range(cls, num_nodes: int, first: int, stop: int) -> NodeSet:
+    def of_range(cls, num_nodes: int, first: int, stop: int) -> NodeBitmap:
         """Of so many nodes those with ids ``[first, stop)``."""
         found = cls.empty(num_nodes)
         mark_range(found.marks, first, stop)
@@ -99,9 +99,9 @@ class NodeSet:
         return np.concatenate([np.empty(0, np.int64), *self.chunks()])
 
 
-def chunks_of(nodes: NodeSet | IntArray) -> Iterator[IntArray]:
+def chunks_of(nodes: NodeBitmap | IntArray) -> Iterator[IntArray]:
     """Stretches of ids."""
-    if isinstance(nodes, NodeSet):
+    if isinstance(nodes, NodeBitmap):
         yield from nodes.chunks()
         return
     for start in range(0, len(nodes), CHUNK_ROWS):
@@ -161,7 +161,7 @@ class RowRanges:
             )
         return parts, starts, lengths
 
-    def blocks(self, values: Values, nodes: NodeSet | IntArray) -> Iterator[Array]:
+    def blocks(self, values: Values, nodes: NodeBitmap | IntArray) -> Iterator[Array]:
         """The items of some rows, one row after the other, in blocks."""
         for ids in chunks_of(nodes):
             places = self.of(ids, values)
@@ -211,7 +211,7 @@ class Parts:
         starts, where = address_table([c.offsets for c in ragged]), f"{self.dataset.root}: {node_type}.{name}"
         return RowRanges(self.book.offsets(node_type), starts, where), Values([c.values for c in ragged])
 
-    def fixed_blocks(self, node_type: str, columns: Sequence[Column], nodes: NodeSet | IntArray) -> Iterator[Array]:
+    def fixed_blocks(self, node_type: str, columns: Sequence[Column], nodes: NodeBitmap | IntArray) -> Iterator[Array]:
         """Rows of a column of fixed width, in blocks."""
         values, offsets = Values([c for c in columns if isinstance(c, np.ndarray)]), self.book.offsets(node_type)
         step = max(1, CHUNK_BYTES // max(1, values.item_bytes))

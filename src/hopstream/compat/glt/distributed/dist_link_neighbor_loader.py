@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
-from hopstream.compat.glt.distributed.dist_loader import DistLoader, Source, read_edges
+from hopstream.compat.glt.distributed.dist_loader import DistLoader, LoaderSource, read_edges
 from hopstream.compat.glt.distributed.options import AllDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import EdgeSamplerInput, NegativeSampling, SamplingConfig, SamplingType
 from hopstream.compat.glt.typing import InputEdges, NumNeighbors
@@ -76,7 +76,7 @@ class DistLinkNeighborLoader(DistLoader):
             self.neg_sampling is not None, with_weight, edge_dir, random_seed,
         )  # fmt: skip
 
-        def read(source: Source) -> EdgeSamplerInput:
+        def read(source: LoaderSource) -> EdgeSamplerInput:
             edge_type, src, dst = read_edges(edge_label_index, source)
             return EdgeSamplerInput(src, dst, edge_label, edge_type, self.neg_sampling)
 

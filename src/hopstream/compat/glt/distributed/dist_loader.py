@@ -110,7 +110,10 @@ class DistLoader(BatchLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        input_data: SamplerInput | RemoteSamplerInput | list[RemoteSamplerInput] | Callable[[Source], SamplerInput],
+        input_data: SamplerInput
+        | RemoteSamplerInput
+        | list[RemoteSamplerInput]
+        | Callable[[LoaderSource], SamplerInput],
         sampling_config: SamplingConfig,
         to_device: torch.device | None = None,
         worker_options: AllDistSamplingWorkerOptions | None = None,
@@ -137,7 +140,7 @@ class DistLoader(BatchLoader):
         self.shuffle, self.drop_last = sampling_config.shuffle, sampling_config.drop_last
         self.with_edge, self.collect_features = sampling_config.with_edge, sampling_config.collect_features
         self.to_device = _device(to_device)
-        self._source = Source(data, self.worker_options)
+        self._source = LoaderSource(data, self.worker_options)
         self._session = self._source.session
         if isinstance(input_data, RemoteSamplerInput | list):
             input_data = read_nodes(input_data, self._source)
@@ -154,7 +157,7 @@ class DistLoader(BatchLoader):
         )  # fmt: skip
 
 
-class Source:
+class LoaderSource:
     """Where a loader samples: in a dataset of this process, or on the servers of its session."""
 
     def __init__(self, data: DistDataset | None, options: AllDistSamplingWorkerOptions) -> None:
@@ -226,7 +229,7 @@ class Source:
 
 
 def read_nodes(
-    given: InputNodes | RemoteSamplerInput | list[RemoteSamplerInput] | None, source: Source
+    given: InputNodes | RemoteSamplerInput | list[RemoteSamplerInput] | None, source: LoaderSource
 ) -> NodeSamplerInput:
     """Nodes as users of GLT name them, with their ids.
 
@@ -256,13 +259,13 @@ def read_nodes(
     return NodeSamplerInput(torch.cat([_ids(one, node_type, source) for one in several]), node_type)
 
 
-def _ids(given: Any, node_type: str | None, source: Source) -> Tensor:
+def _ids(given: Any, node_type: str | None, source: LoaderSource) -> Tensor:
     if isinstance(given, Split):
         return source.split(node_type, given)
     return NodeSamplerInput(read_torch_file(given, tensors_only=True) if isinstance(given, str) else given).node
 
 
-def read_edges(given: InputEdges | None, source: Source) -> tuple[EdgeType | None, Tensor, Tensor]:
+def read_edges(given: InputEdges | None, source: LoaderSource) -> tuple[EdgeType | None, Tensor, Tensor]:
     """Links as users of GLT name them: their type, int64[n] ids of sources and of destinations."""
     edge_type: Any = None
     ends: Any = given
