@@ -39,100 +39,126 @@ def _refused(name: str) -> Any:
     return typer.Option(f"--{name}", hidden=True, callback=refuse)
 
 
+GraphSchemaFlag = Annotated[
+    Path,
+    typer.Option(
+        "--graph_schema",
+        "--graph-schema",
+        help="the .pbtxt of a unigraph, its folder, or that of a dataset",
+        show_default=False,
+    ),
+]
+SamplingSpecFlag = Annotated[
+    Path,
+    typer.Option("--sampling_spec", "--sampling-spec", help="a SamplingSpec in text form", show_default=False),
+]
+OutputSamplesFlag = Annotated[
+    str,
+    typer.Option(
+        "--output_samples",
+        "--output-samples",
+        help="the file to write; name@16 and name-?????-of-00016 ask for 16 files, name-00000-of-00016 and so on",
+        show_default=False,
+    ),
+]
+SeedsFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        "--input_seeds",
+        "--input-seeds",
+        help="a table of ids to start from; if not given, every node",
+        show_default=False,
+    ),
+]
+EdgeAggregationMethodFlag = Annotated[
+    str,
+    typer.Option(
+        "--edge_aggregation_method",
+        "--edge-aggregation-method",
+        metavar="|".join(EDGES),
+        help="edge: the edges that were drawn; node: all between the nodes that were found",
+    ),
+]
+RunnerFlag = Annotated[
+    str | None, typer.Option(help="a Beam runner; if not given, processes of this machine", show_default=False)
+]
+NumWorkersFlag = Annotated[int | None, typer.Option("--workers", help=WORKERS_HELP)]
+NumShardsFlag = Annotated[
+    int | None, typer.Option("--shards", help="files to write, where --output_samples does not say it")
+]
+RngSeedFlag = Annotated[int, typer.Option("--rng_seed", "--rng-seed", "--seed", help="seed of all randomness")]
+SeedIdsFlag = Annotated[
+    bool, typer.Option("--seed_ids", "--seed-ids", help="also write context/seed_id and context/sample_id")
+]
+NodeIdsFlag = Annotated[
+    bool,
+    typer.Option(
+        "--node_ids", "--node-ids", help="also write #id, raw ids of nodes, where the schema does not declare it"
+    ),
+]
+ReadoutFlag = Annotated[bool, typer.Option(help="also write a readout of the seed: _readout, _readout/seed")]
+LabelsFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--labels", help="a feature that moves to the readout; of links, a column of the seeds", show_default=False
+    ),
+]
+LinkSetFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--link_set", "--link-set", help="node set of links, or two as source,target, where nothing else says it"
+    ),
+]
+OnDanglingFlag = Annotated[
+    str,
+    typer.Option("--on_dangling", "--on-dangling", metavar="error|drop", help="edges whose ends are no nodes"),
+]
+DataPathFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--data_path", "--data-path", help="folder that file names are relative to; if not given, the schema's"
+    ),
+]
+OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace an export of this name")]
+BeamOptionsArgument = Annotated[
+    list[str] | None, typer.Argument(help="options of the Beam pipeline, behind --", show_default=False)
+]
+ArtifactsPathFlag = Annotated[str | None, _refused("artifacts_path")]
+DirectNumWorkersFlag = Annotated[str | None, _refused("direct_num_workers")]
+DirectRunningModeFlag = Annotated[str | None, _refused("direct_running_mode")]
+SampleSizeFlag = Annotated[str | None, _refused("sample_size")]
+MaxNumEdgesFlag = Annotated[str | None, _refused("max_num_edges")]
+RemoveParallelEdgesFlag = Annotated[str | None, _refused("remove_parallel_edges")]
+
+
 def run(  # noqa: PLR0913, PLR0917  flags of another program
-    graph_schema: Annotated[
-        Path,
-        typer.Option(
-            "--graph_schema",
-            "--graph-schema",
-            help="the .pbtxt of a unigraph, its folder, or that of a dataset",
-            show_default=False,
-        ),
-    ],
-    sampling_spec: Annotated[
-        Path,
-        typer.Option("--sampling_spec", "--sampling-spec", help="a SamplingSpec in text form", show_default=False),
-    ],
-    output_samples: Annotated[
-        str,
-        typer.Option(
-            "--output_samples",
-            "--output-samples",
-            help="the file to write; name@16 and name-?????-of-00016 ask for 16 files, name-00000-of-00016 and so on",
-            show_default=False,
-        ),
-    ],
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            "--seeds",
-            "--input_seeds",
-            "--input-seeds",
-            help="a table of ids to start from; if not given, every node",
-            show_default=False,
-        ),
-    ] = None,
-    edge_aggregation_method: Annotated[
-        str,
-        typer.Option(
-            "--edge_aggregation_method",
-            "--edge-aggregation-method",
-            metavar="|".join(EDGES),
-            help="edge: the edges that were drawn; node: all between the nodes that were found",
-        ),
-    ] = "edge",
-    runner: Annotated[
-        str | None, typer.Option(help="a Beam runner; if not given, processes of this machine", show_default=False)
-    ] = None,
-    num_workers: Annotated[int | None, typer.Option("--workers", help=WORKERS_HELP)] = None,
-    num_shards: Annotated[
-        int | None, typer.Option("--shards", help="files to write, where --output_samples does not say it")
-    ] = None,
-    rng_seed: Annotated[int, typer.Option("--rng_seed", "--rng-seed", "--seed", help="seed of all randomness")] = 0,
-    seed_ids: Annotated[
-        bool, typer.Option("--seed_ids", "--seed-ids", help="also write context/seed_id and context/sample_id")
-    ] = False,
-    node_ids: Annotated[
-        bool,
-        typer.Option(
-            "--node_ids", "--node-ids", help="also write #id, raw ids of nodes, where the schema does not declare it"
-        ),
-    ] = False,
-    readout: Annotated[bool, typer.Option(help="also write a readout of the seed: _readout, _readout/seed")] = False,
-    labels: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--labels", help="a feature that moves to the readout; of links, a column of the seeds", show_default=False
-        ),
-    ] = None,
-    link_set: Annotated[
-        str | None,
-        typer.Option(
-            "--link_set", "--link-set", help="node set of links, or two as source,target, where nothing else says it"
-        ),
-    ] = None,
-    on_dangling: Annotated[
-        str,
-        typer.Option("--on_dangling", "--on-dangling", metavar="error|drop", help="edges whose ends are no nodes"),
-    ] = "error",
-    data_path: Annotated[
-        str | None,
-        typer.Option(
-            "--data_path", "--data-path", help="folder that file names are relative to; if not given, the schema's"
-        ),
-    ] = None,
+    graph_schema: GraphSchemaFlag,
+    sampling_spec: SamplingSpecFlag,
+    output_samples: OutputSamplesFlag,
+    seeds: SeedsFlag = None,
+    edge_aggregation_method: EdgeAggregationMethodFlag = "edge",
+    runner: RunnerFlag = None,
+    num_workers: NumWorkersFlag = None,
+    num_shards: NumShardsFlag = None,
+    rng_seed: RngSeedFlag = 0,
+    seed_ids: SeedIdsFlag = False,
+    node_ids: NodeIdsFlag = False,
+    readout: ReadoutFlag = False,
+    labels: LabelsFlag = None,
+    link_set: LinkSetFlag = None,
+    on_dangling: OnDanglingFlag = "error",
+    data_path: DataPathFlag = None,
     memory: MemoryFlag = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an export of this name")] = False,
+    overwrite: OverwriteFlag = False,
     json: JsonFlag = False,
-    beam_options: Annotated[
-        list[str] | None, typer.Argument(help="options of the Beam pipeline, behind --", show_default=False)
-    ] = None,
-    artifacts_path: Annotated[str | None, _refused("artifacts_path")] = None,
-    direct_num_workers: Annotated[str | None, _refused("direct_num_workers")] = None,
-    direct_running_mode: Annotated[str | None, _refused("direct_running_mode")] = None,
-    sample_size: Annotated[str | None, _refused("sample_size")] = None,
-    max_num_edges: Annotated[str | None, _refused("max_num_edges")] = None,
-    remove_parallel_edges: Annotated[str | None, _refused("remove_parallel_edges")] = None,
+    beam_options: BeamOptionsArgument = None,
+    artifacts_path: ArtifactsPathFlag = None,
+    direct_num_workers: DirectNumWorkersFlag = None,
+    direct_running_mode: DirectRunningModeFlag = None,
+    sample_size: SampleSizeFlag = None,
+    max_num_edges: MaxNumEdgesFlag = None,
+    remove_parallel_edges: RemoveParallelEdgesFlag = None,
 ) -> None:
     """Sample a subgraph per seed, with the flags of TF-GNN's tfgnn_sampler; what was ended goes on."""
     del artifacts_path, direct_num_workers, direct_running_mode  # refused when they are read
