@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.run import GONE, KILLED, LIST, SURVIVED, judge
+from tests.mutants.run import GONE, KILLED, LIST, ROOT, SURVIVED, find, judge
 
 MUTANT = {"file": "room/one.py", "old": "return a + b", "new": "return a - b"}
 
@@ -46,3 +46,9 @@ def test_every_mutant_changes_its_line() -> None:
     assert 140 <= len(mutants) <= 160
     assert all(one["old"] != one["new"] for one in mutants)
     assert len({(one["file"], one["old"], one["new"]) for one in mutants}) == len(mutants)
+
+
+def test_the_line_of_every_mutant_is_found() -> None:
+    """Where it is gone, put a mutant of the code in its place."""
+    mutants = json.loads(LIST.read_text())
+    assert [f"{one['file']}: {one['old']}" for one in mutants if find(ROOT, one) is None] == []
