@@ -7,6 +7,7 @@ import pytest
 from numba import njit
 
 from hopstream.kernels.eligible import (
+    ENTRIES_PER_WORD,
     add_ids,
     add_pairs,
     add_to_sieve,
@@ -90,3 +91,7 @@ def test_sets_stay_half_empty(num_members: int) -> None:
     capacity = set_capacity(num_members)
     assert capacity >= 2 * num_members
     assert capacity & (capacity - 1) == 0
+
+
+def test_a_word_of_a_sieve_serves_several_entries_of_its_set() -> None:
+    assert len(empty_sieve(4096)) == 4096 // ENTRIES_PER_WORD

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopstream.arrays import offsets_of
+from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.kernels.examples import (
     BYTES_LIST,
     FLOAT_LIST,
@@ -16,6 +16,7 @@ from hopstream.kernels.examples import (
     int_list_sizes,
     string_list_sizes,
 )
+from hopstream.tfgnn.example import ValueLists, encode_examples
 from hopstream.tfgnn.messages import EXAMPLE, message_class
 
 integers = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)
@@ -49,6 +50,12 @@ def test_sizes_of_strings_are_those_of_protobuf():
     string_list_sizes(offsets, np.array([0, 2, 5]), sizes)
     for size, row in zip(sizes.tolist(), (strings[:2], strings[2:]), strict=True):
         assert size == example_with(x=("bytes_list", row)).features.feature["x"].bytes_list.ByteSize()
+
+
+def test_strings_are_written_as_protobuf_writes_them():
+    lists = ValueLists(RaggedArray.from_strings(["a", "bc"]), np.array([0, 2]))
+    wanted = example_with(x=("bytes_list", [b"a", b"bc"]))
+    assert message_class(EXAMPLE).FromString(bytes(encode_examples({"x": lists}, 1)[0])) == wanted
 
 
 def test_features_are_found_where_they_are():

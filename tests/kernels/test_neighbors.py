@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from hopstream.kernels.eligible import Draws
 from hopstream.kernels.memory import address_table
-from hopstream.kernels.neighbors import draw_neighbors, edge_ranges
+from hopstream.kernels.neighbors import TREE_SHIFT, draw_neighbors, edge_ranges
+from hopstream.sample.slots import SlotMap
 from tests import naive
 from tests.kernels.draw_inputs import make_nodes, make_tables
 
@@ -76,6 +77,19 @@ def test_draws_equal_the_naive_reference(
 def test_no_ids_draw_nothing(rng: np.random.Generator) -> None:
     counts, neighbors, _ = Parts(rng, [5], 3).draw(np.empty(0, np.int64), 4, False, 1)
     assert len(counts) == len(neighbors) == 0
+
+
+def test_neighbours_of_a_single_node_are_of_its_tree() -> None:
+    arrays = np.array([0, 2]), np.array([0]), np.array([5, 6], np.uint32)
+    indptrs, keys, indices = (address_table([array]) for array in arrays)
+    tables = make_tables(
+        offsets=np.array([0, 1]), edge_offsets=np.array([0, 2]), indptrs=indptrs, keys=keys, indices=indices
+    )
+    nodes = make_nodes(np.array([0]), trees=np.array([3]))
+    assert edge_ranges(tables, nodes, -1, False) == 2
+    neighbors, edge_ids, slots = np.empty((3, 2), np.int64)
+    draw_neighbors(tables, Draws(-1, False, np.uint64(1)), nodes, SlotMap().slot_table(slots), neighbors, edge_ids)
+    assert neighbors.tolist() == [3 << int(TREE_SHIFT) | 5, 3 << int(TREE_SHIFT) | 6]
 
 
 @pytest.mark.parametrize("indptr", [[0, 2, 9], [0, -1, 3], [0, 3, 2]])

@@ -339,6 +339,18 @@ def test_a_layer_returns_a_row_per_seed(places, tmp_path, value, got):
         infer(places.folders[1], tmp_path / "out", lambda number, node_type, batch: value(batch))
 
 
+def test_rows_need_not_be_whole_words(places, tmp_path):
+    """A row of 33 float32 is no multiple of eight bytes."""
+
+    def layer(number, node_type, batch):
+        rows = batch.node_features["node"]["h" if number else "x"][: batch.batch_size]
+        return rows if number else np.outer(rows[:, 0], np.arange(33)).astype(np.float32)
+
+    found = infer(places.folders[1], tmp_path / "out", layer)
+    keys = np.arange(NUM_NODES)
+    np.testing.assert_array_equal(found.at("node", keys, 2), found.at("node", keys, 1))
+
+
 def test_rows_have_one_width(places, tmp_path):
     sizes = iter(range(1, 100))
     said = r"returned rows of float64\[2\] for part 0; the first batch has float64\[1\]"

@@ -12,6 +12,7 @@ import pytest
 import hopstream
 from hopstream.arrays import RaggedArray
 from hopstream.errors import SettingsError, UnknownNameError
+from hopstream.graph.graph import Graph, NodeTable
 from hopstream.schema import EDGE, NODE
 from tests.dataset.graphs import same_column, take_rows
 from tests.preparation.audit.forging import OPTIONS, RATES, full_graph
@@ -85,6 +86,13 @@ def test_data(plain):
         data.validate(raise_on_error=True)
         num_edges += data.num_edges
     assert num_edges == np.count_nonzero(~cut_edges(graph, root))
+
+
+def test_data_of_a_graph_without_edges(tmp_path):
+    graph = Graph(nodes={NODE: NodeTable(num_nodes=3)}, edges={}).check()
+    hopstream.write_parts(graph, tmp_path / "d", num_parts=1)
+    data = hopstream.load_partition(tmp_path / "d", 0).to_data()
+    assert (data.num_nodes, tuple(data.edge_index.shape)) == (3, (2, 0))
 
 
 def cut_edges(graph, root):

@@ -16,7 +16,7 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.ingest.tables import TableSettings
 from hopstream.preparation import prepare as module
-from hopstream.preparation.plan import PreparePlan, allot_phases
+from hopstream.preparation.plan import GROUPED_BYTES, PreparePlan, allot_phases, plan_phases
 from hopstream.preparation.prepare import AssignReport, News, prepare
 from hopstream.preparation.write import write_parts
 from tests.dataset.graphs import community_graph
@@ -55,6 +55,18 @@ def test_chunks_become_what_is_written_of_the_graph(tmp_path, rng, method):
         list(dict.fromkeys(stage.split()[0] for stage in told)) == ["assign", "dispatch"]
         and list(tmp_path.glob(".*")) == []
     )
+
+
+def test_edges_that_just_fit_in_memory_are_not_sorted_on_disk(tmp_path, rng, monkeypatch):
+    graph = open_chunked(write_chunked(community_graph(rng, 30, 100), tmp_path / "in", num_chunks=1))
+    settings = PartitionSettings(num_parts=3, method="ldg")
+    work = allot_phases(graph, settings, WORK, None)
+    num_edges = sum(edges.num_edges for edges in graph.edges.values())
+    disk_bytes = []
+    for left in (GROUPED_BYTES * num_edges, GROUPED_BYTES * num_edges - 1):
+        monkeypatch.setattr("hopstream.preparation.plan.memory_for_edges", lambda *_, left=left: left)
+        disk_bytes.append(plan_phases(graph, settings, work, None, has_owners=False)[0].disk_bytes)
+    assert disk_bytes[0] == 0 < disk_bytes[1]
 
 
 def test_tables_become_what_is_written_of_the_graph(tmp_path, rng):

@@ -156,6 +156,14 @@ def test_more_than_strictness_can_find_is_an_error_after_bounded_work(in_batch):
     assert store.num_asked <= 2 * MAX_ROUNDS * (MAX_CANDIDATES + 6)
 
 
+def test_one_candidate_at_a_time_is_tried_where_there_is_room_for_no_more(monkeypatch):
+    monkeypatch.setattr("hopstream.sample.negative_pairs.MAX_CANDIDATES", 1)
+    store = PairStore(edges={(4, i) for i in range(12)})
+    with pytest.raises(SettingsError, match="1 of 1 strict negatives"):
+        draw(store, NegativeSampling("triplet", 1, strict=True), [4], [0])
+    assert 1 < store.num_asked <= store.num_calls
+
+
 def test_strict_in_batch_falls_back_to_the_graph_where_the_batch_has_none():
     """User 4 has rated all that the batch holds."""
     store = PairStore(edges={(4, 0), (4, 1), (4, 2)})

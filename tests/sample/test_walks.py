@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from hopstream.sample import walks as walk_memory
 from hopstream.sample import walks as walks_module
 from hopstream.sample.walks import random_walks, walk_batches
 from hopstream.store import open_store
-from hopstream.store.contract import Store
+from hopstream.store.contract import SampleReply, SampleRequest, Store
 from hopstream.store.local import LocalStore
 from tests import naive_walks
 
@@ -162,6 +162,36 @@ def test_large_steps_are_taken_in_pieces(store: Store, monkeypatch: pytest.Monke
         assert np.array_equal(random_walks(store, None, **options), wanted), (name, limit)
     monkeypatch.setattr(walks_module, "MAX_KEYS_ASKED", 30)
     assert np.array_equal(random_walks(store, None, **options), wanted)
+
+
+def record_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[SampleRequest]:
+    """What the store is asked to draw from now on."""
+    asked: list[SampleRequest] = []
+    sample = store.sample
+
+    def ask(requests: Sequence[SampleRequest]) -> list[SampleReply]:
+        asked.extend(requests)
+        return sample(requests)
+
+    monkeypatch.setattr(store, "sample", ask)
+    return asked
+
+
+def test_edges_are_read_node_by_node_where_two_have_too_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk_memory, "FIRST_CANDIDATES", 1)
+    monkeypatch.setattr(walk_memory, "READ_COST", 0.0)
+    monkeypatch.setattr(walk_memory, "MAX_EDGES_READ", 1)
+    asked = record_requests(store, monkeypatch)
+    random_walks(store, None, length=3, num_walks=20, p=0.1, q=2.0)
+    assert {len(request.ids) for request in asked if request.count == -1} == {1}
+
+
+def test_edges_that_cost_too_much_are_read_after_the_last_round(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk_memory, "READ_COST", 1e9)
+    asked = record_requests(store, monkeypatch)
+    random_walks(store, [1] * 20, length=2, p=1e-12, rng_seed=RNG_SEED)  # from 2 and 3 no edge leads back to 1
+    of_second_step = [8, *(8 << turn for turn in range(walk_memory.MAX_ROUNDS - 1)), -1]
+    assert [request.count for request in asked] == [8, *of_second_step]
 
 
 def test_rounds_end_where_nothing_is_accepted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

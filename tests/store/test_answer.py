@@ -18,6 +18,7 @@ from hopstream.errors import (
     UnknownNameError,
     VersionMismatch,
 )
+from hopstream.store.answer import ROW_BYTES
 from hopstream.store.contract import KEY
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits
@@ -247,6 +248,17 @@ def send_mutated(client: flight.FlightClient, good: list[bytes], rng: np.random.
     assert num_refused > 320
     for request in good:
         assert "error" not in ask(client, request)[-1].header
+
+
+def test_a_neighbour_without_edge_id_weighs_eight_bytes(typed_case: Case) -> None:
+    """Three rows of two neighbours fill a frame."""
+    for frame_bytes, num_frames in [(3 * (ROW_BYTES + 16), 1), (3 * (ROW_BYTES + 16) - 1, 2)]:
+        with (
+            StoreServer(typed_case.shared(), limits=ServerLimits(frame_bytes=frame_bytes)) as server,
+            flight.FlightClient(server.location) as client,
+        ):
+            frames = ask(client, request_of(typed_case, one(), IDS))
+        assert len(frames) == num_frames
 
 
 @pytest.mark.parametrize("times", [[], [1 << 40]])

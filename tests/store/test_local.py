@@ -9,7 +9,7 @@ import pytest
 
 from hopstream.errors import FormatError, IdRangeError, UnknownNameError
 from hopstream.store.contract import KEY, FetchRequest, Store
-from tests.store.cases import Case
+from tests.store.cases import Case, keys_of
 from tests.store.contract import EveryCaseContract
 
 
@@ -24,6 +24,13 @@ def test_ids_of_other_parts_are_refused(typed_case: Case) -> None:
         assert store.parts == (0, 2)
         with pytest.raises(IdRangeError, match="part 1"):
             store.fetch([FetchRequest(owner="paper", names=(KEY,), ids=np.array([0, first_of_part_1]))])
+
+
+def test_keys_of_other_parts_are_not_its_own(typed_case: Case) -> None:
+    first_of_part_1 = int(typed_case.dataset.manifest.book.offsets("paper")[1])
+    keys = np.array(keys_of(typed_case.shared(), "paper", np.array([first_of_part_1, 0])))
+    with typed_case.local([0, 2]) as store:
+        assert store.find_own("paper", keys).tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize("parts", [[3], [-1], []])

@@ -170,6 +170,23 @@ def test_owners_with_nothing_to_do_are_not_asked(typed_case: Case) -> None:
     assert [each.num_asked for each in stores] == [1, 0, 0]
 
 
+def test_keys_of_nodes_that_are_here_are_looked_up_without_a_request(
+    typed_case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = typed_case.local()
+    with RoutedStore([here]) as store:
+        keys = np.array(keys_of(store, "paper", PAPERS))
+        monkeypatch.setattr(here, "lookup", lambda node_type, keys: pytest.fail(f"was asked for {keys}"))
+        assert store.lookup("paper", keys).tolist() == PAPERS.tolist()
+
+
+def test_bytes_of_answers_are_those_of_their_arrays(typed_case: Case) -> None:
+    with route(typed_case, here=[], there=[[0, 1, 2]]) as store:
+        (reply,) = store.sample([SampleRequest(edge_type=CITES, direction="in", ids=PAPERS, count=2)])
+        assert reply.edge_ids is None
+        assert store.traffic()["sample"].remote_bytes == reply.counts.nbytes + reply.neighbor_ids.nbytes
+
+
 def test_owners_are_given_trees_times_and_pairs_of_their_own_nodes(typed_case: Case) -> None:
     stores = [CountingStore(typed_case, [part]) for part in range(3)]
     offsets = typed_case.dataset.manifest.book.offsets("paper")

@@ -141,6 +141,12 @@ BAD_EDGES = {
         SchemaError,
         "line 2 has '9223372036854775808'",
     ),
+    "too small": (
+        "csv",
+        [GOOD.replace("4 3", "4 -9223372036854775809")],
+        SchemaError,
+        "line 2 has '-9223372036854775809'",
+    ),
     "one cell": ("csv", [GOOD.replace("4 3", "443")], FormatError, "line 2 is '443', 1 cells"),
     "three cells": ("csv", [GOOD.replace("4 3", "4 3 1")], FormatError, "line 2 is '4 3 1', 3 cells"),
     "a header": ("csv", ["src dst\n" + LAST], SchemaError, "line 1 has 'src'; wanted an integer"),
