@@ -31,7 +31,7 @@ def main() -> None:
 
         def gather() -> None:
             for ids in batches:
-                store.fetch([FetchRequest(owner=NODE, names=("x",), ids=ids, out={"x": buffer[: len(ids)]})])
+                store.fetch([FetchRequest(entity=NODE, names=("x",), ids=ids, out={"x": buffer[: len(ids)]})])
 
         column = np.asarray(dataset.open_part(0).node_features[NODE]["x"])
         timing = repeat(gather, options.num_repeats)

@@ -52,10 +52,10 @@ class Raw:
 
 def in_keys(store: Store, subgraph: Subgraph) -> Found:
     """A subgraph with ids replaced by keys, all of them in one call of the store."""
-    requests = [FetchRequest(owner=t, names=(KEY,), ids=ids) for t, ids in subgraph.node_ids.items()]
+    requests = [FetchRequest(entity=t, names=(KEY,), ids=ids) for t, ids in subgraph.node_ids.items()]
     for edge_type, found in subgraph.edges.items():
         assert found.edge_ids is not None
-        requests.append(FetchRequest(owner=(edge_type, found.direction), names=(KEY,), ids=found.edge_ids))
+        requests.append(FetchRequest(entity=(edge_type, found.direction), names=(KEY,), ids=found.edge_ids))
     keys = [columns[KEY].tolist() for columns in store.fetch(requests)]
     edges = {}
     for (edge_type, found), edge_keys in zip(subgraph.edges.items(), keys[len(subgraph.node_ids) :], strict=True):

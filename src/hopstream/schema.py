@@ -241,20 +241,20 @@ class GraphSchema:
         self.check_edge_type(edge_type)
         return edge_type
 
-    def feature(self, owner: str | EdgeType, name: str) -> FeatureSchema:
+    def feature(self, entity: str | EdgeType, name: str) -> FeatureSchema:
         """The schema of one feature of a node type (a string) or an edge type (a tuple).
 
         Raises:
             UnknownNameError: The schema has no such type or feature.
         """
-        if isinstance(owner, str):
-            self.check_node_type(owner)
-            features = self.nodes[owner]
+        if isinstance(entity, str):
+            self.check_node_type(entity)
+            features = self.nodes[entity]
         else:
-            self.check_edge_type(owner)
-            features = self.edges[owner]
+            self.check_edge_type(entity)
+            features = self.edges[entity]
         if name not in features:
-            raise UnknownNameError(f"{type_label(owner)} has no feature {name!r}; {known_names(name, features)}")
+            raise UnknownNameError(f"{type_label(entity)} has no feature {name!r}; {known_names(name, features)}")
         return features[name]
 
     def to_json(self) -> dict[str, Any]:
@@ -334,9 +334,9 @@ def is_edge_type(value: object) -> TypeGuard[EdgeType]:
     return isinstance(value, tuple) and len(value) == 3 and all(isinstance(name, str) for name in value)
 
 
-def type_label(owner: str | EdgeType) -> str:
+def type_label(entity: str | EdgeType) -> str:
     """A type as messages and file names show it: ``paper`` or ``author__writes__paper``."""
-    return owner if isinstance(owner, str) else "__".join(owner)
+    return entity if isinstance(entity, str) else "__".join(entity)
 
 
 def _check_names(where: str, names: tuple[str, ...]) -> None:

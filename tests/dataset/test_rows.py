@@ -9,7 +9,7 @@ from hopstream.arrays import RaggedArray
 from hopstream.dataset import rows as dataset_rows
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.overlays import newest_part
-from hopstream.dataset.rows import RaggedFiles, open_rows, own_type, owners_of
+from hopstream.dataset.rows import RaggedFiles, entities_of, open_rows, own_type
 from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts
 from tests.dataset.timed_graphs import RATES, timed_graph
@@ -33,35 +33,35 @@ def test_any_stretch_is_that_of_the_newest_parts(root, monkeypatch, rng, gap):
     num_ragged = 0
     for part in range(rows.book.num_parts):
         arrays = newest_part(dataset.open_part(part))
-        for owner in owners_of(rows.contents):
-            is_node = isinstance(owner, str)
-            features = arrays.node_features[owner] if is_node else arrays.edges[owner].features
-            num_rows = len(arrays.node_keys[own_type(owner)])
-            offsets = np.arange(num_rows + 1) if is_node else arrays.edges[owner].indptr
+        for entity in entities_of(rows.contents):
+            is_node = isinstance(entity, str)
+            features = arrays.node_features[entity] if is_node else arrays.edges[entity].features
+            num_rows = len(arrays.node_keys[own_type(entity)])
+            offsets = np.arange(num_rows + 1) if is_node else arrays.edges[entity].indptr
             for _ in range(3):
                 first, stop = np.sort(rng.integers(0, num_rows + 1, 2)).tolist()
-                spans = rows.spans(owner, part, first, stop)
+                spans = rows.spans(entity, part, first, stop)
                 assert spans.counts.tolist() == np.diff(offsets[first : stop + 1]).tolist()
                 for piece in np.unique(spans.pieces).tolist():
                     here = np.flatnonzero(spans.pieces == piece)
                     items = [e for row in here for e in range(offsets[first + row], offsets[first + row + 1])]
                     told = (piece, spans.starts[here], spans.counts[here])
                     if not is_node:
-                        column = rows.columns(owner).named("indices.npy")
-                        wanted = arrays.edges[owner].indices[items]
-                        assert rows.read_spans(owner, column, *told).tolist() == wanted.tolist()
-                    for name, column in rows.columns(owner).features.items():
+                        column = rows.columns(entity).named("indices.npy")
+                        wanted = arrays.edges[entity].indices[items]
+                        assert rows.read_spans(entity, column, *told).tolist() == wanted.tolist()
+                    for name, column in rows.columns(entity).features.items():
                         wanted = features[name]
                         if isinstance(column, RaggedFiles):
                             assert isinstance(wanted, RaggedArray)
-                            starts, counts = rows.element_spans(owner, column, *told)
-                            found = rows.read_spans(owner, column.values, piece, starts, counts)
+                            starts, counts = rows.element_spans(entity, column, *told)
+                            found = rows.read_spans(entity, column.values, piece, starts, counts)
                             taken = wanted.take(np.array(items, np.int64))
                             assert counts.tolist() == np.diff(taken.offsets).tolist()
                             assert found.tobytes() == taken.values.tobytes()
                             num_ragged += len(items)
                         else:
-                            found = rows.read_spans(owner, column, *told)
+                            found = rows.read_spans(entity, column, *told)
                             assert found.tobytes() == np.ascontiguousarray(wanted[items]).tobytes()
     assert num_ragged
 

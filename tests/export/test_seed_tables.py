@@ -127,7 +127,7 @@ def _years_of(store):
     from hopstream.store.contract import FetchRequest
 
     keys = np.arange(60)
-    return FetchRequest(owner="paper", names=("year",), ids=store.lookup("paper", keys))
+    return FetchRequest(entity="paper", names=("year",), ids=store.lookup("paper", keys))
 
 
 @pytest.mark.parametrize(

@@ -204,5 +204,5 @@ def edges_of(store, edge_type):
 
 def keys_of(store, node_type):
     ids = np.arange(store.book.num_ids(node_type))
-    (columns,) = store.fetch([FetchRequest(owner=node_type, names=(KEY,), ids=ids)])
+    (columns,) = store.fetch([FetchRequest(entity=node_type, names=(KEY,), ids=ids)])
     return columns[KEY]

@@ -33,7 +33,7 @@ def test_parts_have_every_edge_once(root, direction):
             assert np.concatenate([e.src_keys for e in edges]).tolist() == table.src_keys[keys].tolist()
             assert np.concatenate([e.dst_keys for e in edges]).tolist() == table.dst_keys[keys].tolist()
             ids = np.concatenate([e.ids for e in edges])
-            (found,) = store.fetch([FetchRequest(owner=(edge_type, direction), names=(KEY,), ids=ids)])
+            (found,) = store.fetch([FetchRequest(entity=(edge_type, direction), names=(KEY,), ids=ids)])
             assert found[KEY].tolist() == keys.tolist()
             counts = [of_part["num_edges"][direction]["__".join(edge_type)] for of_part in metadata]
             assert counts == [len(of_part.keys) for of_part in edges]

@@ -46,7 +46,7 @@ class PairStore:
     def fetch(self, requests):
         [request] = requests
         assert request.names == ("time",)
-        return [{"time": self.times[request.owner][self.lookup(request.owner, request.ids)]}]
+        return [{"time": self.times[request.entity][self.lookup(request.entity, request.ids)]}]
 
     def find_edges(self, edge_type, direction, ids, neighbor_ids):
         self.num_asked, self.num_calls = self.num_asked + len(ids), self.num_calls + 1

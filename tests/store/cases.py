@@ -138,5 +138,5 @@ def make_timed_graph(num_users: int = 30, num_items: int = 20, num_hub_edges: in
 
 def keys_of(store: Store, node_type: str, ids: np.ndarray) -> list[int]:
     """The keys of some nodes."""
-    request = FetchRequest(owner=node_type, names=(KEY,), ids=np.asarray(ids, np.int64))
+    request = FetchRequest(entity=node_type, names=(KEY,), ids=np.asarray(ids, np.int64))
     return np.asarray(store.fetch([request])[0][KEY]).tolist()

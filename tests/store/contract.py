@@ -75,7 +75,7 @@ class StoreContract:
         rng = np.random.default_rng(4)
         for node_type, table in case.graph.nodes.items():
             keys = rng.integers(0, table.num_nodes, 2 * table.num_nodes)
-            request = FetchRequest(owner=node_type, names=(*table.features, KEY), ids=store.lookup(node_type, keys))
+            request = FetchRequest(entity=node_type, names=(*table.features, KEY), ids=store.lookup(node_type, keys))
             (columns,) = store.fetch([request])
             assert list(columns) == [*table.features, KEY]
             assert columns[KEY].tolist() == keys.tolist()
@@ -91,7 +91,7 @@ class StoreContract:
             positions = np.random.default_rng(5).permutation(table.num_nodes + 3)[: len(keys)]
             out = {n: np.full((table.num_nodes + 3, *c.shape[1:]), 1, c.dtype) for n, c in fixed.items()}
             request = FetchRequest(
-                owner=node_type, names=tuple(fixed), ids=store.lookup(node_type, keys), out=out, positions=positions
+                entity=node_type, names=tuple(fixed), ids=store.lookup(node_type, keys), out=out, positions=positions
             )
             (columns,) = store.fetch([request])
             untouched = np.setdiff1d(np.arange(table.num_nodes + 3), positions)
@@ -106,7 +106,7 @@ class StoreContract:
         keys = np.array([3, 1, 2, 3])
         out = np.full((6, *column.shape[1:]), 7, column.dtype)
         ids = store.lookup(node_type, keys)
-        store.fetch([FetchRequest(owner=node_type, names=(name,), ids=ids, out={name: out})])
+        store.fetch([FetchRequest(entity=node_type, names=(name,), ids=ids, out={name: out})])
         assert np.array_equal(out[:4], column[keys])
         assert bool(np.all(out[4:] == 7))
 
@@ -130,7 +130,7 @@ class StoreContract:
             features = case.graph.edges[edge_type].features
             num_edges = case.graph.edges[edge_type].num_edges
             ids = np.random.default_rng(8).permutation(num_edges)
-            (columns,) = store.fetch([FetchRequest(owner=(edge_type, direction), names=(*features, KEY), ids=ids)])
+            (columns,) = store.fetch([FetchRequest(entity=(edge_type, direction), names=(*features, KEY), ids=ids)])
             assert sorted(columns[KEY].tolist()) == list(range(num_edges))
             for name, column in features.items():
                 assert_rows_equal(columns[name], column, np.asarray(columns[KEY]))
@@ -171,16 +171,16 @@ class StoreContract:
             requests.append(
                 SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=turn % 4, rng_seed=turn)
             )
-            fetches.append(FetchRequest(owner=near, names=(KEY, *case.graph.nodes[near].features), ids=ids))
+            fetches.append(FetchRequest(entity=near, names=(KEY, *case.graph.nodes[near].features), ids=ids))
         for request, reply in zip(requests, store.sample(requests), strict=True):
             (single,) = store.sample([request])
             assert reply.counts.tolist() == single.counts.tolist()
             assert reply.neighbor_ids.tolist() == single.neighbor_ids.tolist()
             assert reply.edge_ids is None
         for fetch, columns in zip(fetches, store.fetch(fetches), strict=True):
-            assert columns[KEY].tolist() == keys_of(store, str(fetch.owner), fetch.ids)
+            assert columns[KEY].tolist() == keys_of(store, str(fetch.entity), fetch.ids)
             for name in fetch.names[1:]:
-                column = case.graph.nodes[str(fetch.owner)].features[name]
+                column = case.graph.nodes[str(fetch.entity)].features[name]
                 assert_rows_equal(columns[name], column, np.asarray(columns[KEY]))
 
     def test_nothing_asked_is_nothing_answered(self, case: Case, store: Store) -> None:
@@ -198,11 +198,11 @@ class StoreContract:
                 assert (reply.edge_ids is not None) == wants_edge_ids
             assert len(store.degrees(edge_type, direction, none)) == 0
         for node_type, table in case.graph.nodes.items():
-            (columns,) = store.fetch([FetchRequest(owner=node_type, names=tuple(table.features), ids=none)])
+            (columns,) = store.fetch([FetchRequest(entity=node_type, names=tuple(table.features), ids=none)])
             for name, column in table.features.items():
                 assert len(columns[name]) == 0
                 assert_rows_equal(columns[name], column, none)
-            assert store.fetch([FetchRequest(owner=node_type, names=(), ids=store.lookup(node_type, none))]) == [{}]
+            assert store.fetch([FetchRequest(entity=node_type, names=(), ids=store.lookup(node_type, none))]) == [{}]
             assert len(store.lookup(node_type, none)) == 0
 
     def test_answers_may_be_collected_in_any_order(self, case: Case, store: Store) -> None:
@@ -214,7 +214,7 @@ class StoreContract:
                 store.submit_sample(
                     [SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=2, rng_seed=1)]
                 ),
-                store.submit_fetch([FetchRequest(owner=near, names=(KEY,), ids=ids)]),
+                store.submit_fetch([FetchRequest(entity=near, names=(KEY,), ids=ids)]),
             )
             for ids in lists
         ]
@@ -254,24 +254,24 @@ class StoreContract:
         with pytest.raises(IdRangeError, match=str(bad)):
             sample(store, edge_type, direction, ids)
         with pytest.raises(IdRangeError, match=str(bad)):
-            store.fetch([FetchRequest(owner=near, names=(KEY,), ids=ids)])
+            store.fetch([FetchRequest(entity=near, names=(KEY,), ids=ids)])
         with pytest.raises(IdRangeError, match=str(bad)):
             store.lookup(near, ids)
         with pytest.raises(IdRangeError, match=str(bad)):
             store.degrees(edge_type, direction, ids)
         with pytest.raises(IdRangeError, match=str(bad)):
-            store.fetch([FetchRequest(owner=(edge_type, direction), names=(KEY,), ids=ids)])
+            store.fetch([FetchRequest(entity=(edge_type, direction), names=(KEY,), ids=ids)])
 
     def test_unknown_names_are_refused(self, case: Case, store: Store) -> None:
         edge_type, direction = sides(case)[0]
         near, _ = ends(edge_type, direction)
         ids = np.array([0])
         with pytest.raises(UnknownNameError, match="ghost"):
-            store.fetch([FetchRequest(owner=near, names=("ghost",), ids=ids)])
+            store.fetch([FetchRequest(entity=near, names=("ghost",), ids=ids)])
         with pytest.raises(UnknownNameError, match="ghost"):
-            store.fetch([FetchRequest(owner="ghost", names=(KEY,), ids=ids)])
+            store.fetch([FetchRequest(entity="ghost", names=(KEY,), ids=ids)])
         with pytest.raises(UnknownNameError, match="ghost"):
-            store.fetch([FetchRequest(owner=(("a", "ghost", "b"), "in"), names=(KEY,), ids=ids)])
+            store.fetch([FetchRequest(entity=(("a", "ghost", "b"), "in"), names=(KEY,), ids=ids)])
         with pytest.raises(UnknownNameError, match="ghost"):
             sample(store, (near, "ghost", near), direction, ids)
         with pytest.raises(UnknownNameError, match="ghost"):
@@ -295,7 +295,7 @@ class StoreContract:
             (np.empty((3, *column.shape[1:]), column.dtype), np.array([0, 1])),
         ]
         for out, positions in outs:
-            request = FetchRequest(owner=node_type, names=(name,), ids=ids, out={name: out}, positions=positions)
+            request = FetchRequest(entity=node_type, names=(name,), ids=ids, out={name: out}, positions=positions)
             with pytest.raises(SettingsError):
                 store.fetch([request])
 
@@ -312,14 +312,14 @@ class StoreContract:
         with pytest.raises(StoreUnavailable, match="closed"):
             sample(store, edge_type, direction, np.array([0]))
         with pytest.raises(StoreUnavailable, match="closed"):
-            store.submit_fetch([FetchRequest(owner=near, names=(KEY,), ids=np.array([0]))]).result()
+            store.submit_fetch([FetchRequest(entity=near, names=(KEY,), ids=np.array([0]))]).result()
 
     @staticmethod
     def as_keys(store: Store, reply: SampleReply, side: tuple[EdgeType, Direction]) -> list[list[tuple[int, int]]]:
         """(key of the neighbour, edge key) per id of the request."""
         _, far = ends(*side)
         assert reply.edge_ids is not None
-        edge_keys = store.fetch([FetchRequest(owner=side, names=(KEY,), ids=reply.edge_ids)])[0][KEY]
+        edge_keys = store.fetch([FetchRequest(entity=side, names=(KEY,), ids=reply.edge_ids)])[0][KEY]
         pairs = list(zip(keys_of(store, far, reply.neighbor_ids), np.asarray(edge_keys).tolist(), strict=True))
         stops = np.cumsum(reply.counts)
         return [pairs[stop - count : stop] for stop, count in zip(stops.tolist(), reply.counts.tolist(), strict=True)]

@@ -57,7 +57,7 @@ def write(tmp_path: Path, cluster: Cluster) -> Path:
 def check_answers(case: Case, store: Store) -> None:
     keys = np.arange(60)
     assert store.parts == (0, 1, 2)
-    (columns,) = store.fetch([FetchRequest(owner="paper", names=(KEY, "feat"), ids=store.lookup("paper", keys))])
+    (columns,) = store.fetch([FetchRequest(entity="paper", names=(KEY, "feat"), ids=store.lookup("paper", keys))])
     assert columns[KEY].tolist() == keys.tolist()
     assert np.array_equal(columns["feat"], case.graph.nodes["paper"].features["feat"])
 

@@ -21,7 +21,7 @@ def test_ids_of_keys(tmp_path, monkeypatch):
     with open_store(tmp_path / "parts") as store:
         offsets = store.book.edge_offsets[owner]
         ids = np.random.default_rng(2).permutation(int(offsets[-1])).repeat(2)
-        keys = store.fetch([FetchRequest(owner=owner, names=(KEY,), ids=ids)])[0][KEY]
+        keys = store.fetch([FetchRequest(entity=owner, names=(KEY,), ids=ids)])[0][KEY]
         parts = np.searchsorted(offsets, ids, side="right") - 1
         found = EdgeIdsOfKeys(store, EDGE)
         assert found.find(keys, parts).tolist() == ids.tolist()

@@ -55,7 +55,7 @@ def batches_of(store: RoutedStore, part: int = 0, **options) -> list[MiniBatch]:
     """An epoch over the nodes that a part owns."""
     first, stop = store.book.node_offsets[NODE][part : part + 2]
     keys = np.sort(
-        np.asarray(store.fetch([FetchRequest(owner=NODE, names=(KEY,), ids=np.arange(first, stop))])[0][KEY])
+        np.asarray(store.fetch([FetchRequest(entity=NODE, names=(KEY,), ids=np.arange(first, stop))])[0][KEY])
     )
     with NeighborLoader(store, [4, 3], keys, **{**SAMPLED, **options}) as loader:
         return list(loader)
@@ -149,11 +149,11 @@ def test_requests_straight(served):
                 assert getattr(ours, name).tobytes() == getattr(theirs, name).tobytes(), (name, more)
         out = {"x": np.zeros((600, 5), np.float32), KEY: np.zeros(600, np.int64), "y": np.zeros(600, np.int64)}
         requests = [
-            FetchRequest(owner=NODE, names=(KEY, "x", "y"), ids=ids),
-            FetchRequest(owner=(EDGE, "in"), names=(KEY,), ids=rng.integers(0, store.book.num_ids((EDGE, "in")), 400)),
-            FetchRequest(owner=NODE, names=("y", "x", KEY), ids=ids, out=out, positions=np.arange(50, 550)),
-            FetchRequest(owner=NODE, names=(), ids=ids),
-            FetchRequest(owner=NODE, names=("x",), ids=ids[:0]),
+            FetchRequest(entity=NODE, names=(KEY, "x", "y"), ids=ids),
+            FetchRequest(entity=(EDGE, "in"), names=(KEY,), ids=rng.integers(0, store.book.num_ids((EDGE, "in")), 400)),
+            FetchRequest(entity=NODE, names=("y", "x", KEY), ids=ids, out=out, positions=np.arange(50, 550)),
+            FetchRequest(entity=NODE, names=(), ids=ids),
+            FetchRequest(entity=NODE, names=("x",), ids=ids[:0]),
         ]
         for ours, theirs in zip(store.fetch(requests), plain.fetch(requests), strict=True):
             assert set(ours) == set(theirs)

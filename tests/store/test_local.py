@@ -23,7 +23,7 @@ def test_ids_of_other_parts_are_refused(typed_case: Case) -> None:
     with typed_case.local([0, 2]) as store:
         assert store.parts == (0, 2)
         with pytest.raises(IdRangeError, match="part 1"):
-            store.fetch([FetchRequest(owner="paper", names=(KEY,), ids=np.array([0, first_of_part_1]))])
+            store.fetch([FetchRequest(entity="paper", names=(KEY,), ids=np.array([0, first_of_part_1]))])
 
 
 def test_keys_of_other_parts_are_not_its_own(typed_case: Case) -> None:

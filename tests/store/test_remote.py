@@ -97,7 +97,7 @@ def test_a_frozen_server_is_told_within_the_deadline(typed_case: Case) -> None:
             StoreTimeout, match=rf"{where} gave no answer in 0\.5 s to sample\(paper__cites__paper/in, 9"
         ):
             store.sample(one_sample())
-        pending = store.submit_fetch([FetchRequest(owner="paper", names=("feat", KEY), ids=np.arange(5))])
+        pending = store.submit_fetch([FetchRequest(entity="paper", names=("feat", KEY), ids=np.arange(5))])
         with pytest.raises(StoreTimeout, match=r"in 0\.5 s to fetch\(paper 'feat', key, 5 rows\)"):
             pending.result()
         with pytest.raises(StoreTimeout, match=r"in 0\.5 s to lookup\(paper, 5 keys\)"):
@@ -125,7 +125,7 @@ def test_a_killed_server_is_told_and_a_restarted_one_found_again(typed_case: Cas
 def test_a_server_killed_in_the_middle_of_an_answer_is_told(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process, RemoteStore(process.location, StoreSettings(timeout_s=60)) as store:
         many = np.zeros(3_000_000, np.int64)
-        pending = store.submit_fetch([FetchRequest(owner="author", names=("feat",), ids=many)])
+        pending = store.submit_fetch([FetchRequest(entity="author", names=("feat",), ids=many)])
         process.kill()
         with pytest.raises(StoreUnavailable, match="cannot be reached for fetch"):
             pending.result()
@@ -184,7 +184,7 @@ def test_closing_lets_go_who_waits_for_a_frozen_server(typed_case: Case) -> None
             process.freeze()
             feature = typed_case.dataset.manifest.schema.nodes["paper"]["feat"]
             out = np.full((5, *feature.shape), 7, feature.numpy_dtype)
-            fetch = FetchRequest(owner="paper", names=("feat",), ids=np.arange(5), out={"feat": out})
+            fetch = FetchRequest(entity="paper", names=("feat",), ids=np.arange(5), out={"feat": out})
             asked: list[Callable[[], object]] = [
                 lambda: store.sample(one_sample()),
                 lambda: store.fetch([fetch]),
@@ -225,7 +225,7 @@ def test_closing_waits_until_calls_that_are_being_answered_have_left(typed_case:
         for _ in range(20):
             store = RemoteStore(server.location, StoreSettings(timeout_s=20))
             errors: list[StoreUnavailable] = []
-            many = FetchRequest(owner="author", names=("feat",), ids=np.zeros(200_000, np.int64))
+            many = FetchRequest(entity="author", names=("feat",), ids=np.zeros(200_000, np.int64))
             threads = [threading.Thread(target=record, args=(partial(ask_on, store, many), errors)) for _ in range(4)]
             for thread in threads:
                 thread.start()

@@ -136,7 +136,7 @@ def test_an_answer_that_does_not_fit_is_refused(typed_case: Case, answer: Frame,
 
 
 def read_fetch(case: Case, *frames: Frame) -> None:
-    request = FetchRequest(owner="paper", names=("year", "tags"), ids=int64(1, 2))
+    request = FetchRequest(entity="paper", names=("year", "tags"), ids=int64(1, 2))
     reader = FetchReader(case.shared(), [request])
     reader.expect([Piece(0, 0, 2)])
     for each in frames:

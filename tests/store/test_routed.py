@@ -75,7 +75,7 @@ def requests_of(case: Case, count: int = 3) -> list[SampleRequest]:
 def answers_of(store: Store, case: Case) -> list[object]:
     """Draws and columns as plain values, to be compared bit for bit."""
     replies = store.sample(requests_of(case))
-    (columns,) = store.fetch([FetchRequest(owner="paper", names=("feat", "title", "tags", KEY), ids=PAPERS[::-1])])
+    (columns,) = store.fetch([FetchRequest(entity="paper", names=("feat", "title", "tags", KEY), ids=PAPERS[::-1])])
     return [
         *(
             (r.counts.tolist(), r.neighbor_ids.tolist(), None if r.edge_ids is None else r.edge_ids.tolist())
@@ -310,7 +310,7 @@ def test_a_frozen_server_without_replica_is_told_within_the_deadline(typed_case:
         started = time.monotonic()
         with pytest.raises(StoreTimeout, match=rf"part 1 at {process.location} gave no answer in 0\.5 s to sample"):
             store.sample(requests_of(typed_case))
-        pending = store.submit_fetch([FetchRequest(owner="paper", names=("feat",), ids=PAPERS)])
+        pending = store.submit_fetch([FetchRequest(entity="paper", names=("feat",), ids=PAPERS)])
         with pytest.raises(StoreTimeout, match=r"part 1 at .* gave no answer in 0\.[0-9]* s to fetch"):
             pending.result()
         assert time.monotonic() - started < 8

@@ -30,9 +30,9 @@ from hopstream.store.wire import (
     decode_frame,
     encode_error,
     encode_frame,
+    entity_from_json,
+    entity_to_json,
     from_batch,
-    owner_from_json,
-    owner_to_json,
     raise_error,
     reserve_frame,
     to_batch,
@@ -153,13 +153,13 @@ def test_batches_that_carry_no_frame_are_refused() -> None:
 @pytest.mark.parametrize("owner", ["paper", ("a", "b", "c")])
 def test_owners_come_back(owner: str | tuple[str, str, str]) -> None:
     full = owner if isinstance(owner, str) else (owner, "out")
-    assert owner_from_json(json.loads(json.dumps(owner_to_json(full)))) == full  # type: ignore[arg-type]
+    assert entity_from_json(json.loads(json.dumps(entity_to_json(full)))) == full  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [None, 3, ["a", "b", "in"], ["a", "b", "c", "up"], ["a", "b", 3, "in"], {}])
 def test_what_is_not_an_owner_is_refused(value: object) -> None:
     with pytest.raises(FormatError):
-        owner_from_json(value)
+        entity_from_json(value)
 
 
 def told(error: Exception) -> None:

@@ -77,8 +77,8 @@ def write_owners(
     """
 
     def write(owners: Mapping[str, OwnerArray | OwnerBlocks]) -> None:
-        for node_type, owner in owners.items():
-            of_type = owner if isinstance(owner, OwnerBlocks) else OwnerBlocks.of(owner)
+        for node_type, entity in owners.items():
+            of_type = entity if isinstance(entity, OwnerBlocks) else OwnerBlocks.of(entity)
             path = folder / f"{path_name(node_type)}.npy"
             with path.open("wb") as file, path.with_suffix(".txt").open("wb") as lines:
                 file.write(array_header(np.dtype(np.int32), (of_type.num_nodes,)))

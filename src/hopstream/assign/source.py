@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
-from hopstream.dataset.book import EdgeOwner, Owner, ends_of
+from hopstream.dataset.book import EdgeEntity, Entity, ends_of
 from hopstream.dataset.read_back import neighbors_of, node_column
 from hopstream.dataset.rows import INDICES, DatasetRows, RowBlock, open_rows
 from hopstream.graph.graph import Graph
@@ -208,28 +208,28 @@ class _Source:
         return node_column(self._rows, node_type, name, self._keys_of(node_type))
 
     def edge_rows(self, edge_type: EdgeType) -> EdgeRows:
-        owner = (edge_type, self._rows.contents.directions[0])
+        entity = (edge_type, self._rows.contents.directions[0])
         fixed = (f for f in self._rows.contents.schema.edges[edge_type].values() if f.is_fixed_width)
-        has_ragged = bool(self._rows.columns(owner).ragged)
+        has_ragged = bool(self._rows.columns(entity).ragged)
         return EdgeRows(
             num_edges=self._rows.book.num_edges(edge_type),
             row_bytes=sum(feature.row_bytes for feature in fixed),
-            ragged_bytes=(lambda block, _: self._ragged_bytes(owner, block)) if has_ragged else None,
+            ragged_bytes=(lambda block, _: self._ragged_bytes(entity, block)) if has_ragged else None,
             # One thread reads the files of a dataset.
-            pieces=lambda: (partial(iter, (block,)) for block in self._blocks(owner)),
+            pieces=lambda: (partial(iter, (block,)) for block in self._blocks(entity)),
         )
 
-    def _blocks(self, owner: EdgeOwner) -> EdgeBlocks:
-        own_type, other_type = ends_of(*owner)
-        for block in self._rows.blocks(owner, BLOCK_EDGES):
+    def _blocks(self, entity: EdgeEntity) -> EdgeBlocks:
+        own_type, other_type = ends_of(*entity)
+        for block in self._rows.blocks(entity, BLOCK_EDGES):
             own = np.repeat(self._keys_of(own_type)[block.row_ids], block.counts).astype(np.int64)
-            other = self._keys_of(other_type)[neighbors_of(self._rows, owner, block)].astype(np.int64)
-            yield (block, other, own) if owner[1] == "in" else (block, own, other)
+            other = self._keys_of(other_type)[neighbors_of(self._rows, entity, block)].astype(np.int64)
+            yield (block, other, own) if entity[1] == "in" else (block, own, other)
 
-    def _ragged_bytes(self, owner: Owner, block: RowBlock) -> IntArray:
+    def _ragged_bytes(self, entity: Entity, block: RowBlock) -> IntArray:
         """int64[items], bytes of the ragged features of a block's items."""
         found = np.zeros(int(block.counts.sum()), np.int64)
-        for column in self._rows.columns(owner).ragged:
-            _, lengths = self._rows.element_spans(owner, column, block.piece, block.starts, block.counts)
+        for column in self._rows.columns(entity).ragged:
+            _, lengths = self._rows.element_spans(entity, column, block.piece, block.starts, block.counts)
             found += lengths * column.values.item_bytes + OFFSET_BYTES
         return found

@@ -42,7 +42,7 @@ def run(
     num_edges, overlays = sum(newest.num_edges.values()), [o for of in newest.overlays.values() for o in of]
     num_rows, num_copied = sum(o.num_rows for o in overlays), sum(o.num_edges - o.num_new for o in overlays)
     folders = {str(part_folder(part))} | {
-        str(overlay_folder(o.part, number, *owner)) for owner, of in newest.overlays.items() for o in of
+        str(overlay_folder(o.part, number, *entity)) for entity, of in newest.overlays.items() for o in of
     }
     num_bytes = sum(
         record.num_bytes for name, record in manifest.files.items() if any(name.startswith(f"{f}/") for f in folders)

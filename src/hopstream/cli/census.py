@@ -14,7 +14,7 @@ import numpy as np
 from hopstream.arrays import IntArray
 from hopstream.cli.progress import Facts
 from hopstream.dataset.balance import PartitionReport
-from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of
+from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of
 from hopstream.dataset.halo_record import Halo
 from hopstream.dataset.layout import Dataset
 from hopstream.dataset.rows import DatasetRows
@@ -81,10 +81,10 @@ def degrees_of_dataset(dataset: Dataset, progress: Report) -> list[DegreeSummary
         dataset.open_part(part)  # which checks that all files are there
     rows = DatasetRows(dataset.root, dataset.manifest)
 
-    def read(owner: EdgeOwner) -> Iterator[IntArray]:
-        for part, num_rows in enumerate(np.diff(book.node_offsets[ends_of(*owner)[0]]).tolist()):
+    def read(entity: EdgeEntity) -> Iterator[IntArray]:
+        for part, num_rows in enumerate(np.diff(book.node_offsets[ends_of(*entity)[0]]).tolist()):
             for first, stop in _stretches(num_rows):
-                yield rows.spans(owner, part, first, stop).counts
+                yield rows.spans(entity, part, first, stop).counts
 
     return _summaries(book, read, progress)
 
@@ -92,9 +92,9 @@ def degrees_of_dataset(dataset: Dataset, progress: Report) -> list[DegreeSummary
 def degrees_of_store(store: Store, progress: Report) -> list[DegreeSummary]:
     """Summarize every edge type and direction by asking a store that answers for all parts."""
 
-    def read(owner: EdgeOwner) -> Iterator[IntArray]:
-        for first, stop in _stretches(store.book.num_ids(ends_of(*owner)[0])):
-            yield store.degrees(*owner, np.arange(first, stop, dtype=np.int64))
+    def read(entity: EdgeEntity) -> Iterator[IntArray]:
+        for first, stop in _stretches(store.book.num_ids(ends_of(*entity)[0])):
+            yield store.degrees(*entity, np.arange(first, stop, dtype=np.int64))
 
     return _summaries(store.book, read, progress)
 
@@ -104,13 +104,13 @@ def _stretches(num_rows: int) -> Iterator[tuple[int, int]]:
 
 
 def _summaries(
-    book: PartitionBook, read: Callable[[EdgeOwner], Iterator[IntArray]], progress: Report
+    book: PartitionBook, read: Callable[[EdgeEntity], Iterator[IntArray]], progress: Report
 ) -> list[DegreeSummary]:
-    owners, summaries = list(book.edge_offsets), []
-    for done, owner in enumerate(owners):
-        progress("degrees", done, len(owners))
-        summaries.append(summarize(*owner, read(owner)))
-    progress("degrees", len(owners), len(owners))
+    entities, summaries = list(book.edge_offsets), []
+    for done, entity in enumerate(entities):
+        progress("degrees", done, len(entities))
+        summaries.append(summarize(*entity, read(entity)))
+    progress("degrees", len(entities), len(entities))
     return summaries
 
 
@@ -245,20 +245,20 @@ class Census:
         held = [d for t, d in self.book.edge_offsets if t == edge_type]
         return tuple(d for d in held if edge_type in timed_edge_types(self.schema, self.time_attr, d))
 
-    def splits_of(self, owner: str | EdgeType) -> dict[str, int]:
+    def splits_of(self, entity: str | EdgeType) -> dict[str, int]:
         """Split name to its number of nodes or edges, of one type."""
-        return {name: count for (t, name), count in self.splits.items() if t == owner}
+        return {name: count for (t, name), count in self.splits.items() if t == entity}
 
     def part_loads(self) -> dict[str, tuple[int, ...]]:
         """What each part holds: ``nodes``, ``edges``, and where a manifest says so ``bytes`` and each split's seeds."""
         if self.report is None:
-            owners: dict[str, list[Owner]] = {"nodes": [*self.book.node_offsets], "edges": [*self.book.edge_offsets]}
-            return {what: self._part_sizes(of) for what, of in owners.items()}
+            entities: dict[str, list[Entity]] = {"nodes": [*self.book.node_offsets], "edges": [*self.book.edge_offsets]}
+            return {what: self._part_sizes(of) for what, of in entities.items()}
         loads = {"nodes": self.report.nodes, "edges": self.report.edges, "bytes": self.report.bytes}
         return loads | {f"seeds {type_label(t)}/{split}": counts for (t, split), counts in self.report.seeds.items()}
 
-    def _part_sizes(self, owners: list[Owner]) -> tuple[int, ...]:
-        sizes = [np.diff(self.book.offsets(o)) if isinstance(o, str) else self.book.edges_of_parts(o) for o in owners]
+    def _part_sizes(self, entities: list[Entity]) -> tuple[int, ...]:
+        sizes = [np.diff(self.book.offsets(o)) if isinstance(o, str) else self.book.edges_of_parts(o) for o in entities]
         return tuple(sum(int(of_parts[part]) for of_parts in sizes) for part in range(self.num_parts))
 
 

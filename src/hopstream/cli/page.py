@@ -441,8 +441,8 @@ def _types(census: Census) -> str:
     return section("Types", "", *tables)
 
 
-def _splits_text(census: Census, owner: str | EdgeType) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in census.splits_of(owner).items())
+def _splits_text(census: Census, entity: str | EdgeType) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in census.splits_of(entity).items())
 
 
 def _degrees(summaries: Sequence[DegreeSummary]) -> str:

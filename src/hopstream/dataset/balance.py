@@ -87,7 +87,7 @@ class PartitionReport:
     def balance(self) -> dict[str, float]:
         """The largest part over the mean, for nodes, edges, bytes and each split's seeds (``seeds paper/train``)."""
         loads = {"nodes": self.nodes, "edges": self.edges, "bytes": self.bytes}
-        loads |= {f"seeds {type_label(owner)}/{split}": counts for (owner, split), counts in self.seeds.items()}
+        loads |= {f"seeds {type_label(entity)}/{split}": counts for (entity, split), counts in self.seeds.items()}
         return {name: max_over_mean(load) for name, load in loads.items()}
 
     def to_json(self) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from hopstream.arrays import IntArray
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.schema import Direction, EdgeType, type_label
 
-Owner = str | tuple[EdgeType, Direction]
+Entity = str | tuple[EdgeType, Direction]
 """What an id belongs to: a node type, or the edges of one type in one direction."""
 
 
-EdgeOwner = tuple[EdgeType, Direction]
+EdgeEntity = tuple[EdgeType, Direction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Delta:
     """
 
     num_edges: Mapping[EdgeType, int]
-    overlays: Mapping[EdgeOwner, tuple[Overlay, ...]]
+    overlays: Mapping[EdgeEntity, tuple[Overlay, ...]]
     digest: str
 
 
@@ -75,31 +75,31 @@ class PartitionBook:
 
     num_parts: int
     node_offsets: Mapping[str, IntArray]
-    edge_offsets: Mapping[EdgeOwner, IntArray]
+    edge_offsets: Mapping[EdgeEntity, IntArray]
     deltas: tuple[Delta, ...] = ()
-    _piece_offsets: Mapping[EdgeOwner, IntArray] = field(init=False, repr=False, compare=False)
-    _piece_parts: Mapping[EdgeOwner, IntArray] = field(init=False, repr=False, compare=False)
+    _piece_offsets: Mapping[EdgeEntity, IntArray] = field(init=False, repr=False, compare=False)
+    _piece_parts: Mapping[EdgeEntity, IntArray] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse offsets that are not ``num_parts + 1`` ascending integers from 0."""
-        ranges: list[tuple[Owner, IntArray]] = [*self.node_offsets.items(), *self.edge_offsets.items()]
-        for owner, offsets in ranges:
+        ranges: list[tuple[Entity, IntArray]] = [*self.node_offsets.items(), *self.edge_offsets.items()]
+        for entity, offsets in ranges:
             if len(offsets) != self.num_parts + 1 or offsets[0] != 0 or bool(np.any(offsets[1:] < offsets[:-1])):
                 raise FormatError(
-                    f"{owner_label(owner)}: {offsets.tolist()} must be {self.num_parts + 1} ascending ids"
+                    f"{entity_label(entity)}: {offsets.tolist()} must be {self.num_parts + 1} ascending ids"
                 )
         if len(self.deltas) >= self.num_parts:
             raise FormatError(f"{len(self.deltas)} deltas in {self.num_parts} parts; each has a part of its own")
         _check_deltas(self)
-        pieces = {owner: self.overlays(owner) for owner in self.edge_offsets}
+        pieces = {entity: self.overlays(entity) for entity in self.edge_offsets}
         own_parts = np.arange(self.num_parts, dtype=np.int64)
         offsets_of_pieces = {
-            owner: np.append(offsets, offsets[-1] + np.cumsum([o.num_edges for o in pieces[owner]], dtype=np.int64))
-            for owner, offsets in self.edge_offsets.items()
+            entity: np.append(offsets, offsets[-1] + np.cumsum([o.num_edges for o in pieces[entity]], dtype=np.int64))
+            for entity, offsets in self.edge_offsets.items()
         }
         parts_of_pieces = {
-            owner: np.append(own_parts, np.array([o.part for o in overlays], np.int64))
-            for owner, overlays in pieces.items()
+            entity: np.append(own_parts, np.array([o.part for o in overlays], np.int64))
+            for entity, overlays in pieces.items()
         }
         object.__setattr__(self, "_piece_offsets", offsets_of_pieces)
         object.__setattr__(self, "_piece_parts", parts_of_pieces)
@@ -114,54 +114,54 @@ class PartitionBook:
         """The id of every node is its key, as it is where there is one part, and stays where nodes are appended."""
         return self.num_base_parts == 1
 
-    def overlays(self, owner: EdgeOwner) -> tuple[Overlay, ...]:
+    def overlays(self, entity: EdgeEntity) -> tuple[Overlay, ...]:
         """The overlays of an edge type and direction, in the order of their edge ids."""
-        return tuple(overlay for delta in self.deltas for overlay in delta.overlays.get(owner, ()))
+        return tuple(overlay for delta in self.deltas for overlay in delta.overlays.get(entity, ()))
 
-    def offsets(self, owner: Owner) -> IntArray:
+    def offsets(self, entity: Entity) -> IntArray:
         """int64[num_pieces + 1], the ranges of ids of a node type's parts, or of an edge type and direction's pieces.
 
         Pieces are the parts, and after them the overlays.
         """
-        return self.node_offsets[owner] if isinstance(owner, str) else self._piece_offsets[owner]
+        return self.node_offsets[entity] if isinstance(entity, str) else self._piece_offsets[entity]
 
-    def piece_parts(self, owner: Owner) -> IntArray:
+    def piece_parts(self, entity: Entity) -> IntArray:
         """int64[num_pieces], the part that each range of ``offsets`` belongs to."""
-        return np.arange(self.num_parts, dtype=np.int64) if isinstance(owner, str) else self._piece_parts[owner]
+        return np.arange(self.num_parts, dtype=np.int64) if isinstance(entity, str) else self._piece_parts[entity]
 
-    def pieces_of(self, owner: Owner, part: int) -> IntArray:
+    def pieces_of(self, entity: Entity, part: int) -> IntArray:
         """int64[n], the ranges of ``offsets`` that belong to a part: its own, then its overlays, oldest first."""
-        return np.flatnonzero(self.piece_parts(owner) == part)
+        return np.flatnonzero(self.piece_parts(entity) == part)
 
-    def has_overlays(self, owner: Owner) -> bool:
+    def has_overlays(self, entity: Entity) -> bool:
         """Some rows have newer ones, so there are more pieces than parts."""
-        return not isinstance(owner, str) and len(self._piece_parts[owner]) > self.num_parts
+        return not isinstance(entity, str) and len(self._piece_parts[entity]) > self.num_parts
 
-    def edges_of_parts(self, owner: EdgeOwner) -> IntArray:
+    def edges_of_parts(self, entity: EdgeEntity) -> IntArray:
         """int64[num_parts], how many edges of a type and direction each part has, each counted once."""
-        num_edges = np.diff(self.edge_offsets[owner])
-        for overlay in self.overlays(owner):
+        num_edges = np.diff(self.edge_offsets[entity])
+        for overlay in self.overlays(entity):
             num_edges[overlay.part] += overlay.num_new
         return num_edges
 
-    def num_ids(self, owner: Owner) -> int:
+    def num_ids(self, entity: Entity) -> int:
         """How many ids there are of a node type, or of an edge type and direction, in all parts together.
 
         Every node has one id. Edges of rows that an overlay stands for leave their ids unused: see ``num_edges``.
         """
-        return int(self.offsets(owner)[-1])
+        return int(self.offsets(entity)[-1])
 
-    def parts_of(self, owner: Owner, ids: IntArray) -> IntArray:
+    def parts_of(self, entity: Entity, ids: IntArray) -> IntArray:
         """int64[len(ids)], the part that owns each id. Ids are not checked; see ``check_ids``."""
-        pieces = np.searchsorted(self.offsets(owner), ids, side="right") - 1
-        return pieces if isinstance(owner, str) or not self.deltas else self._piece_parts[owner][pieces]
+        pieces = np.searchsorted(self.offsets(entity), ids, side="right") - 1
+        return pieces if isinstance(entity, str) or not self.deltas else self._piece_parts[entity][pieces]
 
-    def check_ids(self, owner: Owner, ids: IntArray) -> None:
-        """Raise ``IdRangeError`` that names the first id outside the owner's range."""
-        num_ids = self.num_ids(owner)
+    def check_ids(self, entity: Entity, ids: IntArray) -> None:
+        """Raise ``IdRangeError`` that names the first id outside the entity's range."""
+        num_ids = self.num_ids(entity)
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= num_ids):
             row = int(np.flatnonzero((ids < 0) | (ids >= num_ids))[0])
-            raise IdRangeError(f"{owner_label(owner)}: ids[{row}] is {int(ids[row])}; ids are 0..{num_ids - 1}")
+            raise IdRangeError(f"{entity_label(entity)}: ids[{row}] is {int(ids[row])}; ids are 0..{num_ids - 1}")
 
     def key_offsets(self, node_type: str) -> IntArray:
         """int64[num_parts + 1]: part ``p`` keeps the key-to-id map and the splits of keys ``[o[p], o[p + 1])``.
@@ -194,16 +194,16 @@ def _check_deltas(book: PartitionBook) -> None:
     for number, delta in enumerate(book.deltas, 1):
         num_parts = book.num_base_parts + number - 1
         _check_counts(book, number, delta, num_parts)
-        for owner, overlays in delta.overlays.items():
+        for entity, overlays in delta.overlays.items():
             parts = [overlay.part for overlay in overlays]
             is_ordered = all(a < b for a, b in itertools.pairwise(parts))
             are_good = all(
                 o.delta == number and 0 <= o.part < num_parts and o.num_rows >= 0 and 0 <= o.num_new <= o.num_edges
                 for o in overlays
             )
-            if owner not in book.edge_offsets or not is_ordered or not are_good:
+            if entity not in book.edge_offsets or not is_ordered or not are_good:
                 raise FormatError(
-                    f"delta {number}: overlays of {owner_label(owner)} are of parts {parts[:20]}; they must be of "
+                    f"delta {number}: overlays of {entity_label(entity)} are of parts {parts[:20]}; they must be of "
                     f"edges of the dataset and ascend in 0..{num_parts - 1}"
                 )
 
@@ -212,12 +212,12 @@ def _check_counts(book: PartitionBook, number: int, delta: Delta, part: int) -> 
     """Refuse counts of new edges that are not those of the delta's part and its overlays together."""
     if set(delta.num_edges) != {edge_type for edge_type, _ in book.edge_offsets}:
         raise FormatError(f"delta {number} must say how many edges of each type it added")
-    for owner, offsets in book.edge_offsets.items():
-        in_overlays = sum(overlay.num_new for overlay in delta.overlays.get(owner, ()))
+    for entity, offsets in book.edge_offsets.items():
+        in_overlays = sum(overlay.num_new for overlay in delta.overlays.get(entity, ()))
         found = int(offsets[part + 1] - offsets[part]) + in_overlays
-        if found != delta.num_edges[owner[0]]:
+        if found != delta.num_edges[entity[0]]:
             raise FormatError(
-                f"delta {number} added {delta.num_edges[owner[0]]} edges; {owner_label(owner)} has {found} of them"
+                f"delta {number} added {delta.num_edges[entity[0]]} edges; {entity_label(entity)} has {found} of them"
             )
 
 
@@ -231,6 +231,6 @@ def ends_of(edge_type: EdgeType, direction: Direction) -> tuple[str, str]:
     return (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
 
 
-def owner_label(owner: Owner) -> str:
-    """An owner as messages show it: ``paper`` or ``author__writes__paper/in``."""
-    return owner if isinstance(owner, str) else f"{type_label(owner[0])}/{owner[1]}"
+def entity_label(entity: Entity) -> str:
+    """An entity as messages show it: ``paper`` or ``author__writes__paper/in``."""
+    return entity if isinstance(entity, str) else f"{type_label(entity[0])}/{entity[1]}"

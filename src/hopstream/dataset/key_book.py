@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from hopstream.arrays import IntArray, open_array
 from hopstream.checks import known_names
-from hopstream.dataset.book import Owner, PartitionBook
+from hopstream.dataset.book import Entity, PartitionBook
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.paths import node_folder
 from hopstream.errors import IdRangeError, SchemaError, UnknownNameError
@@ -106,9 +106,9 @@ class KeyBook:
             )
         return self._range((edge_type, direction), part)
 
-    def _range(self, owner: Owner, part: int) -> tuple[int, int]:
+    def _range(self, entity: Entity, part: int) -> tuple[int, int]:
         self._check_part(part)
-        offsets = self.ranges.offsets(owner)  # of pieces; the first are the parts
+        offsets = self.ranges.offsets(entity)  # of pieces; the first are the parts
         return int(offsets[part]), int(offsets[part + 1])
 
     def _check_part(self, part: int) -> None:

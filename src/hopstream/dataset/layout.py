@@ -182,9 +182,9 @@ class Dataset:
             },
             links={t: self._open_links(part, t) for t in manifest.schema.edge_splits},
             overlays={
-                owner: found
-                for owner in manifest.book.edge_offsets
-                if (found := tuple(self._open_overlays(part, *owner)))
+                entity: found
+                for entity in manifest.book.edge_offsets
+                if (found := tuple(self._open_overlays(part, *entity)))
             },
         )
 

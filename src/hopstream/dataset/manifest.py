@@ -17,7 +17,7 @@ import numpy as np
 
 from hopstream.arrays import FileRecord, IntArray, write_text
 from hopstream.dataset.balance import PartitionReport
-from hopstream.dataset.book import Delta, EdgeOwner, Overlay, Owner, PartitionBook, owner_label
+from hopstream.dataset.book import Delta, EdgeEntity, Entity, Overlay, PartitionBook, entity_label
 from hopstream.dataset.digests import DIGEST, content_digest
 from hopstream.dataset.halo_record import Halo
 from hopstream.dataset.paths import MANIFEST, expected_files
@@ -36,14 +36,14 @@ def deltas_to_json(book: PartitionBook) -> list[dict[str, Any]]:
             "edges": [{"type": list(edge_type), "new": count} for edge_type, count in delta.num_edges.items()],
             "overlays": [
                 {
-                    "type": list(owner[0]),
-                    "direction": owner[1],
+                    "type": list(entity[0]),
+                    "direction": entity[1],
                     "part": o.part,
                     "rows": o.num_rows,
                     "edges": o.num_edges,
                     "new": o.num_new,
                 }
-                for owner, overlays in delta.overlays.items()
+                for entity, overlays in delta.overlays.items()
                 for o in overlays
             ],
         }
@@ -64,14 +64,14 @@ def deltas_from_json(value: Any) -> tuple[Delta, ...]:
 
 
 def _delta(number: int, record: dict[str, Any]) -> Delta:
-    overlays: dict[EdgeOwner, tuple[Overlay, ...]] = {}
+    overlays: dict[EdgeEntity, tuple[Overlay, ...]] = {}
     for told in record["overlays"]:
-        owner = (_edge_type(told["type"]), cast(Direction, told["direction"]))
+        entity = (_edge_type(told["type"]), cast(Direction, told["direction"]))
         overlay = Overlay(
             delta=number, part=_count(told["part"]), num_rows=_count(told["rows"]), num_edges=_count(told["edges"]),
             num_new=_count(told["new"]),
         )  # fmt: skip
-        overlays[owner] = (*overlays.get(owner, ()), overlay)
+        overlays[entity] = (*overlays.get(entity, ()), overlay)
     return Delta(
         num_edges={_edge_type(e["type"]): _count(e["new"]) for e in record["edges"]}, overlays=overlays,
         digest=_digest(record["digest"]),
@@ -269,7 +269,7 @@ def _from_json(value: dict[str, Any]) -> Manifest:
     if not isinstance(num_parts, int) or isinstance(num_parts, bool) or not 1 <= num_parts <= MAX_PARTS:
         raise FormatError(f"num_parts is {num_parts!r}; it must be an integer from 1 to {MAX_PARTS}")
     node_offsets = {str(t): _offsets(t, offsets) for t, offsets in value["node_offsets"].items()}
-    edge_offsets = {_edge_owner(e): _offsets(_edge_owner(e), e["offsets"]) for e in value["edge_offsets"]}
+    edge_offsets = {_edge_entity(e): _offsets(_edge_entity(e), e["offsets"]) for e in value["edge_offsets"]}
     if set(node_offsets) != set(schema.nodes):
         raise FormatError(f"id ranges are of node types {sorted(node_offsets)}; the schema has {sorted(schema.nodes)}")
     if set(edge_offsets) != {(t, d) for t in schema.edges for d in directions}:
@@ -303,13 +303,13 @@ def _from_json(value: dict[str, Any]) -> Manifest:
     )
 
 
-def _edge_owner(value: dict[str, Any]) -> tuple[EdgeType, Direction]:
+def _edge_entity(value: dict[str, Any]) -> tuple[EdgeType, Direction]:
     return cast(EdgeType, tuple(value["type"])), cast(Direction, value["direction"])
 
 
-def _offsets(owner: Owner, value: list[int]) -> IntArray:
+def _offsets(entity: Entity, value: list[int]) -> IntArray:
     if not isinstance(value, list) or any(not isinstance(n, int) or isinstance(n, bool) for n in value):
-        raise FormatError(f"{owner_label(owner)}: offsets must be integers, got {str(value)[:100]}")
+        raise FormatError(f"{entity_label(entity)}: offsets must be integers, got {str(value)[:100]}")
     return np.array(value, np.int64)
 
 
@@ -332,7 +332,7 @@ def _check_files(path: Path, manifest: Manifest) -> None:
         totals = {int(book.edge_offsets[edge_type, d][book.num_base_parts]) for d in manifest.directions}
         if len(totals) > 1:
             raise FormatError(
-                f"{path}: {owner_label((edge_type, 'in'))} and out hold different numbers of edges {totals}"
+                f"{path}: {entity_label((edge_type, 'in'))} and out hold different numbers of edges {totals}"
             )
 
 

@@ -13,26 +13,26 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Column, IntArray, join_columns, offsets_of, take_column
-from hopstream.dataset.book import EdgeOwner, PartitionBook
+from hopstream.dataset.book import EdgeEntity, PartitionBook
 from hopstream.dataset.chunks import positions_of
 from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 
 
 def overlay_pieces(
-    book: PartitionBook, maps: Sequence[PartArrays | None], owner: EdgeOwner
+    book: PartitionBook, maps: Sequence[PartArrays | None], entity: EdgeEntity
 ) -> list[OverlayArrays | None]:
     """The overlays of an edge type and direction in the order of ``PartitionBook.overlays``, None where not here."""
     found: list[OverlayArrays | None] = []
-    for overlay in book.overlays(owner):
+    for overlay in book.overlays(entity):
         part = maps[overlay.part]
-        found.append(None if part is None else next(o for o in part.overlays[owner] if o.delta == overlay.delta))
+        found.append(None if part is None else next(o for o in part.overlays[entity] if o.delta == overlay.delta))
     return found
 
 
-def edge_pieces(book: PartitionBook, maps: Sequence[PartArrays | None], owner: EdgeOwner) -> list[EdgeArrays | None]:
+def edge_pieces(book: PartitionBook, maps: Sequence[PartArrays | None], entity: EdgeEntity) -> list[EdgeArrays | None]:
     """The edges of each piece of an edge type and direction, None where its part is not here."""
-    overlays = overlay_pieces(book, maps, owner)
-    return [m.edges[owner] if m else None for m in maps] + [o.edges if o else None for o in overlays]
+    overlays = overlay_pieces(book, maps, entity)
+    return [m.edges[entity] if m else None for m in maps] + [o.edges if o else None for o in overlays]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,10 +101,10 @@ class RowReader:
     overlay_rows: tuple[IntArray, ...]
 
     @classmethod
-    def of(cls, part: PartArrays, owner: EdgeOwner) -> RowReader:
+    def of(cls, part: PartArrays, entity: EdgeEntity) -> RowReader:
         """The reader of a part's rows."""
-        overlays = part.overlays.get(owner, ())
-        return cls((part.edges[owner], *(o.edges for o in overlays)), tuple(o.rows for o in overlays))
+        overlays = part.overlays.get(entity, ())
+        return cls((part.edges[entity], *(o.edges for o in overlays)), tuple(o.rows for o in overlays))
 
     @property
     def num_rows(self) -> int:
@@ -156,15 +156,15 @@ def newest_part(part: PartArrays) -> PartArrays:
     if not part.overlays:
         return part
     merged = {
-        owner: RowReader.of(part, owner).read(np.arange(len(edges.indptr) - 1)) if owner in part.overlays else edges
-        for owner, edges in part.edges.items()
+        entity: RowReader.of(part, entity).read(np.arange(len(edges.indptr) - 1)) if entity in part.overlays else edges
+        for entity, edges in part.edges.items()
     }
     return replace(part, edges=merged, overlays={})
 
 
-def newest_edge_ids(book: PartitionBook, part: PartArrays, owner: EdgeOwner) -> IntArray:
+def newest_edge_ids(book: PartitionBook, part: PartArrays, entity: EdgeEntity) -> IntArray:
     """int64[n], the ids of the edges of a part as ``newest_part`` has them."""
-    reader = RowReader.of(part, owner)
+    reader = RowReader.of(part, entity)
     spans = reader.spans(np.arange(reader.num_rows))
-    first_ids = book.offsets(owner)[book.pieces_of(owner, part.part)]
+    first_ids = book.offsets(entity)[book.pieces_of(entity, part.part)]
     return positions_of(first_ids[spans.pieces] + spans.starts, spans.counts)

@@ -189,7 +189,7 @@ def expected_edges(
     """The files of a part's edges of one type and direction."""
     book, owner_type = contents.book, ends_of(edge_type, direction)[0]
     folder = edge_folder(part, edge_type, direction)
-    num_rows, num_edges = (_range_length(book, owner, part) for owner in (owner_type, (edge_type, direction)))
+    num_rows, num_edges = (_range_length(book, entity, part) for entity in (owner_type, (edge_type, direction)))
     yield from _expected_rows(contents, folder, (edge_type, direction), num_rows, num_edges)
 
 
@@ -204,11 +204,11 @@ def expected_overlay(
 
 
 def _expected_rows(
-    contents: Contents, folder: PurePosixPath, owner: tuple[EdgeType, Direction], num_rows: int, num_items: int
+    contents: Contents, folder: PurePosixPath, entity: tuple[EdgeType, Direction], num_rows: int, num_items: int
 ) -> Iterator[tuple[str, Expected]]:
-    edge_type, direction = owner
+    edge_type, direction = entity
     features, num_edges = contents.schema.edges[edge_type], (num_items,)
-    neighbors = Expected(neighbor_dtype(contents.book.num_ids(ends_of(*owner)[1])).name, num_edges)
+    neighbors = Expected(neighbor_dtype(contents.book.num_ids(ends_of(*entity)[1])).name, num_edges)
     yield str(folder / "indptr.npy"), Expected("int64", (num_rows + 1,))
     yield str(folder / "indices.npy"), neighbors
     if contents.has_edge_keys:
@@ -237,8 +237,8 @@ def _expected_column(
         yield str(paths[1]), Expected("int64", (num_rows + 1,))
 
 
-def _range_length(book: PartitionBook, owner: str | tuple[EdgeType, Direction], part: int) -> int:
-    offsets = book.node_offsets[owner] if isinstance(owner, str) else book.edge_offsets[owner]
+def _range_length(book: PartitionBook, entity: str | tuple[EdgeType, Direction], part: int) -> int:
+    offsets = book.node_offsets[entity] if isinstance(entity, str) else book.edge_offsets[entity]
     return int(offsets[part + 1] - offsets[part])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import Owner, ends_of, owner_label
+from hopstream.dataset.book import Entity, ends_of, entity_label
 from hopstream.dataset.chunks import positions_of, row_chunks
 from hopstream.dataset.layout import Dataset, open_dataset
 from hopstream.dataset.rows import EDGE_KEYS, INDICES, ColumnFile, DatasetRows, KeyMarks, RaggedFiles, RowBlock
@@ -74,29 +74,29 @@ def graph_of_dataset(dataset: Dataset) -> Graph:
     ).check()
 
 
-def _split(rows: DatasetRows, owner: str | EdgeType, name: str) -> IntArray:
-    return np.concatenate([np.empty(0, np.int64), *rows.splits(owner, name, BLOCK_KEYS)])
+def _split(rows: DatasetRows, entity: str | EdgeType, name: str) -> IntArray:
+    return np.concatenate([np.empty(0, np.int64), *rows.splits(entity, name, BLOCK_KEYS)])
 
 
 def _edge_table(rows: DatasetRows, edge_type: EdgeType, keys_of_ids: dict[str, Array]) -> EdgeTable:
-    owner = (edge_type, rows.manifest.directions[0])
-    own_keys, other_keys = (keys_of_ids[t] for t in ends_of(*owner))
+    entity = (edge_type, rows.manifest.directions[0])
+    own_keys, other_keys = (keys_of_ids[t] for t in ends_of(*entity))
     num_edges = rows.book.num_edges(edge_type)
     own, other = np.empty((2, num_edges), np.int64)
-    keys_of, marks = edge_keys(rows, edge_type), KeyMarks(f"{rows.root}: {owner_label(owner)}", num_edges)
-    blocks = [(block, keys_of(block)) for block in rows.blocks(owner, _block_items(rows, owner))]
+    keys_of, marks = edge_keys(rows, edge_type), KeyMarks(f"{rows.root}: {entity_label(entity)}", num_edges)
+    blocks = [(block, keys_of(block)) for block in rows.blocks(entity, _block_items(rows, entity))]
     for block, keys in blocks:
         marks.add(keys)
         own[keys] = np.repeat(own_keys[block.row_ids], block.counts)
-        other[keys] = other_keys[neighbors_of(rows, owner, block)]
+        other[keys] = other_keys[neighbors_of(rows, entity, block)]
     marks.check()
-    src_keys, dst_keys = (other, own) if owner[1] == "in" else (own, other)
-    return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=columns_by_key(rows, owner, blocks))
+    src_keys, dst_keys = (other, own) if entity[1] == "in" else (own, other)
+    return EdgeTable(src_keys=src_keys, dst_keys=dst_keys, features=columns_by_key(rows, entity, blocks))
 
 
-def neighbors_of(rows: DatasetRows, owner: Owner, block: RowBlock) -> Array:
+def neighbors_of(rows: DatasetRows, entity: Entity, block: RowBlock) -> Array:
     """integer[items], the ids of the other ends of a block's edges, in range."""
-    return rows.read_spans(owner, rows.columns(owner).named(INDICES), block.piece, block.starts, block.counts)
+    return rows.read_spans(entity, rows.columns(entity).named(INDICES), block.piece, block.starts, block.counts)
 
 
 def edge_keys(rows: DatasetRows, edge_type: EdgeType) -> KeysOf:
@@ -111,10 +111,10 @@ def edge_keys(rows: DatasetRows, edge_type: EdgeType) -> KeysOf:
     Raises:
         FormatError: The links of the type are not its edges.
     """
-    owner = (edge_type, rows.manifest.directions[0])
+    entity = (edge_type, rows.manifest.directions[0])
     if rows.manifest.has_edge_keys:
-        column = rows.columns(owner).named(EDGE_KEYS)
-        return lambda block: rows.read_spans(owner, column, block.piece, block.starts, block.counts)
+        column = rows.columns(entity).named(EDGE_KEYS)
+        return lambda block: rows.read_spans(entity, column, block.piece, block.starts, block.counts)
     if edge_type not in rows.manifest.schema.edge_splits:
         return lambda block: block.item_places
     keys = _keys_from_links(rows, edge_type)
@@ -145,10 +145,10 @@ def _keys_from_links(rows: DatasetRows, edge_type: EdgeType) -> Array:
     edge_time = edge_times(Graph(nodes=nodes, edges={edge_type: table}), edge_type, direction, splits, time_attr)
     if edge_time is not None:
         sort_by_time(split, edge_time)
-    owner = (edge_type, direction)
-    for block in rows.blocks(owner, BLOCK_EDGES):
-        if not np.array_equal(split.indices[block.item_places], neighbors_of(rows, owner, block)):
-            part = rows.book.piece_parts(owner)[block.piece]
+    entity = (edge_type, direction)
+    for block in rows.blocks(entity, BLOCK_EDGES):
+        if not np.array_equal(split.indices[block.item_places], neighbors_of(rows, entity, block)):
+            part = rows.book.piece_parts(entity)[block.piece]
             raise FormatError(f"{rows.root}: part {part}: links of {type_label(edge_type)} are not its edges")
     return split.keys
 
@@ -162,56 +162,56 @@ def _node_blocks(rows: DatasetRows, node_type: str, keys_of_ids: Array) -> Keyed
     return [(block, keys_of_ids[block.row_ids]) for block in rows.blocks(node_type, _block_items(rows, node_type))]
 
 
-def _block_items(rows: DatasetRows, owner: Owner) -> int:
+def _block_items(rows: DatasetRows, entity: Entity) -> int:
     """How many items are read at a time."""
-    return max(1, BLOCK_BYTES // max([32, *(column.item_bytes for column in rows.columns(owner).fixed)]))
+    return max(1, BLOCK_BYTES // max([32, *(column.item_bytes for column in rows.columns(entity).fixed)]))
 
 
 def columns_by_key(
-    rows: DatasetRows, owner: Owner, blocks: KeyedBlocks, names: Collection[str] | None = None
+    rows: DatasetRows, entity: Entity, blocks: KeyedBlocks, names: Collection[str] | None = None
 ) -> dict[str, Column]:
     """Features of a node type, or of an edge type in one direction, in the order of keys.
 
     Args:
         rows: The dataset.
-        owner: The type.
+        entity: The type.
         blocks: All its items; their keys are in range, each once.
         names: The features; None for all.
     """
     schema = rows.manifest.schema
-    features = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner[0]]
-    num_items = rows.book.num_ids(owner) if isinstance(owner, str) else rows.book.num_edges(owner[0])
+    features = schema.nodes[entity] if isinstance(entity, str) else schema.edges[entity[0]]
+    num_items = rows.book.num_ids(entity) if isinstance(entity, str) else rows.book.num_edges(entity[0])
     found: dict[str, Column] = {}
     for name in features if names is None else names:
-        files = rows.columns(owner).features[name]
+        files = rows.columns(entity).features[name]
         if isinstance(files, ColumnFile):
-            found[name] = _fixed_by_key(rows, owner, files, blocks, num_items)
+            found[name] = _fixed_by_key(rows, entity, files, blocks, num_items)
         else:
-            values, offsets = _ragged_by_key(rows, owner, files, blocks, num_items)
+            values, offsets = _ragged_by_key(rows, entity, files, blocks, num_items)
             found[name] = RaggedArray(values, offsets, features[name].is_string)
     return found
 
 
-def _fixed_by_key(rows: DatasetRows, owner: Owner, column: ColumnFile, blocks: KeyedBlocks, num_items: int) -> Array:
+def _fixed_by_key(rows: DatasetRows, entity: Entity, column: ColumnFile, blocks: KeyedBlocks, num_items: int) -> Array:
     values = np.empty((num_items, *column.shape), column.dtype)
     for block, keys in blocks:
-        values[keys] = rows.read_spans(owner, column, block.piece, block.starts, block.counts)
+        values[keys] = rows.read_spans(entity, column, block.piece, block.starts, block.counts)
     return values
 
 
 def _ragged_by_key(
-    rows: DatasetRows, owner: Owner, column: RaggedFiles, blocks: KeyedBlocks, num_items: int
+    rows: DatasetRows, entity: Entity, column: RaggedFiles, blocks: KeyedBlocks, num_items: int
 ) -> tuple[Array, IntArray]:
     lengths = np.empty(num_items, np.int64)
     for block, keys in blocks:
-        lengths[keys] = rows.element_spans(owner, column, block.piece, block.starts, block.counts)[1]
+        lengths[keys] = rows.element_spans(entity, column, block.piece, block.starts, block.counts)[1]
     offsets = offsets_of(lengths)
     values = np.empty((int(offsets[-1]), *column.values.shape), column.values.dtype)
     max_elements = max(1, BLOCK_BYTES // max(32, column.values.item_bytes))
     for block, keys in blocks:
-        starts, counts = rows.element_spans(owner, column, block.piece, block.starts, block.counts)
+        starts, counts = rows.element_spans(entity, column, block.piece, block.starts, block.counts)
         for first, last, _, _ in row_chunks(offsets_of(counts), max_elements):
             few = slice(first, last)
-            elements = rows.read_spans(owner, column.values, block.piece, starts[few], counts[few])
+            elements = rows.read_spans(entity, column.values, block.piece, starts[few], counts[few])
             values[positions_of(offsets[keys[few]], counts[few])] = elements
     return values, offsets

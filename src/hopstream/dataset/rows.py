@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hopstream.arrays import Array, FileRecord, IntArray, array_header, check_file, offsets_of, open_array
-from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of, neighbor_dtype
+from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of, neighbor_dtype
 from hopstream.dataset.chunks import cut_counts, overlaps, positions_of
 from hopstream.dataset.manifest import Manifest, read_manifest
 from hopstream.dataset.overlays import RowSpans, newest_spans
@@ -57,7 +57,7 @@ class ColumnFile:
     """A file with one value for each item of a part.
 
     Attributes:
-        name: The file, in the folder of its owner in the part: ``indices.npy``, ``features/x.npy``.
+        name: The file, in the folder of its entity in the part: ``indices.npy``, ``features/x.npy``.
         dtype: Of its values.
         shape: Of one value.
     """
@@ -107,18 +107,18 @@ class Columns:
         return next(column for column in self.fixed if column.name.name == name)
 
 
-def columns_of(contents: Contents, owner: Owner) -> Columns:
-    """The columns that each part of a dataset has of an owner."""
-    schemas = contents.schema.nodes[owner] if isinstance(owner, str) else contents.schema.edges[owner[0]]
-    folder = owner_folder(0, owner)
+def columns_of(contents: Contents, entity: Entity) -> Columns:
+    """The columns that each part of a dataset has of an entity."""
+    schemas = contents.schema.nodes[entity] if isinstance(entity, str) else contents.schema.edges[entity[0]]
+    folder = entity_folder(0, entity)
     features: dict[str, ColumnFile | RaggedFiles] = {}
     for name, feature in schemas.items():
         paths = [path.relative_to(folder) for path in feature_paths(folder, name, feature)]
         values = ColumnFile(paths[0], feature.numpy_dtype, feature.shape)
         features[name] = values if feature.is_fixed_width else RaggedFiles(values, ColumnFile(paths[1], INT64))
     fixed = [files for files in features.values() if isinstance(files, ColumnFile)]
-    if not isinstance(owner, str):
-        beside = [(PurePosixPath(name).relative_to(folder), of) for name, of in expected_edges(contents, 0, *owner)]
+    if not isinstance(entity, str):
+        beside = [(PurePosixPath(name).relative_to(folder), of) for name, of in expected_edges(contents, 0, *entity)]
         fixed[:0] = [
             ColumnFile(name, np.dtype(of.dtype))
             for name, of in beside
@@ -128,12 +128,12 @@ def columns_of(contents: Contents, owner: Owner) -> Columns:
 
 
 @lru_cache(maxsize=1 << 14)
-def owner_folder(part: int, owner: Owner) -> PurePosixPath:
+def entity_folder(part: int, entity: Entity) -> PurePosixPath:
     """The folder of a part's nodes of a type, or of its edges of a type and direction."""
-    return node_folder(part, owner) if isinstance(owner, str) else edge_folder(part, *owner)
+    return node_folder(part, entity) if isinstance(entity, str) else edge_folder(part, *entity)
 
 
-def owners_of(contents: Contents) -> list[Owner]:
+def entities_of(contents: Contents) -> list[Entity]:
     """Every node type, then every edge type in each direction."""
     return [*contents.schema.nodes, *((t, d) for t in contents.schema.edges for d in contents.directions)]
 
@@ -182,9 +182,9 @@ class DatasetRows:
         self.root, self.manifest, self._takes_sums = root, manifest, takes_sums
         self.stretches: Stretches = {}
         self._heads: dict[str, int] = {}
-        self._columns: dict[Owner, Columns] = {}
-        self._piece_folders: dict[Owner, list[PurePosixPath]] = {}
-        self._overlay_rows: dict[tuple[EdgeOwner, int], list[IntArray]] = {}
+        self._columns: dict[Entity, Columns] = {}
+        self._piece_folders: dict[Entity, list[PurePosixPath]] = {}
+        self._overlay_rows: dict[tuple[EdgeEntity, int], list[IntArray]] = {}
 
     @property
     def contents(self) -> Contents:
@@ -196,21 +196,21 @@ class DatasetRows:
         """Ranges of ids of nodes by part, and how many edges each part has."""
         return self.manifest.book
 
-    def columns(self, owner: Owner) -> Columns:
-        """The columns that each part has of an owner."""
-        if owner not in self._columns:
-            self._columns[owner] = columns_of(self.contents, owner)
-        return self._columns[owner]
+    def columns(self, entity: Entity) -> Columns:
+        """The columns that each part has of an entity."""
+        if entity not in self._columns:
+            self._columns[entity] = columns_of(self.contents, entity)
+        return self._columns[entity]
 
-    def folders(self, owner: Owner) -> list[PurePosixPath]:
-        """The folder of each piece of an owner: parts, then overlays."""
-        if owner not in self._piece_folders:
-            if isinstance(owner, str):
-                folders = [node_folder(part, owner) for part in range(self.book.num_parts)]
+    def folders(self, entity: Entity) -> list[PurePosixPath]:
+        """The folder of each piece of an entity: parts, then overlays."""
+        if entity not in self._piece_folders:
+            if isinstance(entity, str):
+                folders = [node_folder(part, entity) for part in range(self.book.num_parts)]
             else:
-                folders = piece_folders(self.book, *owner)
-            self._piece_folders[owner] = folders
-        return self._piece_folders[owner]
+                folders = piece_folders(self.book, *entity)
+            self._piece_folders[entity] = folders
+        return self._piece_folders[entity]
 
     def ids_of_keys(self, node_type: str, first: int, stop: int) -> IntArray:
         """int64[stop - first], the id of each key, in the range of ids.
@@ -244,31 +244,31 @@ class DatasetRows:
         marks.check()
         return found
 
-    def spans(self, owner: Owner, part: int, first_row: int, stop_row: int) -> RowSpans:
+    def spans(self, entity: Entity, part: int, first_row: int, stop_row: int) -> RowSpans:
         """Where the newest items of some rows of a part are.
 
         Raises:
             FormatError: A file is damaged.
         """
-        if isinstance(owner, str):
+        if isinstance(entity, str):
             rows = np.arange(first_row, stop_row, dtype=np.int64)
             return RowSpans(np.full(len(rows), part, np.int64), rows, np.ones(len(rows), np.int64))
-        pieces = self.book.pieces_of(owner, part)
+        pieces = self.book.pieces_of(entity, part)
         if len(pieces) == 1:
-            bounds = self._indptr(owner, part, first_row, stop_row)
+            bounds = self._indptr(entity, part, first_row, stop_row)
             return RowSpans(np.full(stop_row - first_row, part, np.int64), bounds[:-1], np.diff(bounds))
         found = newest_spans(
             np.arange(first_row, stop_row, dtype=np.int64),
-            self._rows_of_overlays(owner, part),
-            lambda piece, first, stop: self._indptr(owner, int(pieces[piece]), first, stop),
+            self._rows_of_overlays(entity, part),
+            lambda piece, first, stop: self._indptr(entity, int(pieces[piece]), first, stop),
         )
         return RowSpans(pieces[found.pieces], found.starts, found.counts)
 
-    def blocks(self, owner: Owner, max_items: int) -> Iterator[RowBlock]:
+    def blocks(self, entity: Entity, max_items: int) -> Iterator[RowBlock]:
         """The newest items of all rows, in blocks of at most ``max_items``; the items of a hub are several blocks."""
         place = 0
-        for first_id, part, begin, end in _steps(self.book.node_offsets[own_type(owner)]):
-            spans = self.spans(owner, part, begin, end)
+        for first_id, part, begin, end in _steps(self.book.node_offsets[own_type(entity)]):
+            spans = self.spans(entity, part, begin, end)
             places = offsets_of(spans.counts) + place
             for piece in np.flatnonzero(np.bincount(spans.pieces)).tolist():
                 here = np.flatnonzero(spans.pieces == piece)
@@ -279,37 +279,37 @@ class DatasetRows:
                     )
             place = int(places[-1])
 
-    def num_bytes(self, owner: Owner) -> int:
+    def num_bytes(self, entity: Entity) -> int:
         """Bytes of the columns of all pieces; it decides over how work is cut, and no more."""
-        columns = self.columns(owner)
+        columns = self.columns(entity)
         names = [c.name for c in columns.fixed] + [f.name for c in columns.ragged for f in (c.values, c.offsets)]
         return sum(
-            self.manifest.files[str(folder / name)].num_bytes for folder in self.folders(owner) for name in names
+            self.manifest.files[str(folder / name)].num_bytes for folder in self.folders(entity) for name in names
         )
 
-    def read(self, owner: Owner, column: ColumnFile, piece: int, begin: int, end: int) -> Array:
+    def read(self, entity: Entity, column: ColumnFile, piece: int, begin: int, end: int) -> Array:
         """``dtype[end - begin, *shape]``, some values of a piece; checksums are taken on the way.
 
         Raises:
             FormatError: The file is missing or not as long as it must be; or a neighbour's id is out of range.
             ChecksumError: The same, where the file's checksum is another.
         """
-        name = f"{self.folders(owner)[piece]}/{column.name}"
+        name = f"{self.folders(entity)[piece]}/{column.name}"
         values = self._read(name, begin, end, is_summed=self._takes_sums)
-        if not isinstance(owner, str) and column.name.name == INDICES:
-            self._check_range(name, values, self.book.num_ids(ends_of(*owner)[1]))
+        if not isinstance(entity, str) and column.name.name == INDICES:
+            self._check_range(name, values, self.book.num_ids(ends_of(*entity)[1]))
         return values
 
-    def read_spans(self, owner: Owner, column: ColumnFile, piece: int, starts: IntArray, counts: IntArray) -> Array:
+    def read_spans(self, entity: Entity, column: ColumnFile, piece: int, starts: IntArray, counts: IntArray) -> Array:
         """``dtype[sum(counts), *shape]``, values of some spans of a piece, ascending, one span after the other."""
         found = [
-            take_rows(self.read(owner, column, piece, begin, end), starts[few] - begin, counts[few])
+            take_rows(self.read(entity, column, piece, begin, end), starts[few] - begin, counts[few])
             for few, begin, end in _near(starts, counts, GAP_BYTES // max(1, column.item_bytes))
         ]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
     def element_spans(
-        self, owner: Owner, column: RaggedFiles, piece: int, starts: IntArray, counts: IntArray
+        self, entity: Entity, column: RaggedFiles, piece: int, starts: IntArray, counts: IntArray
     ) -> tuple[IntArray, IntArray]:
         """Where the elements of items are, for items in some spans of a piece, ascending.
 
@@ -321,7 +321,7 @@ class DatasetRows:
             FormatError: The file is damaged.
         """
         found, lengths = [], []
-        folder = self.folders(owner)[piece]
+        folder = self.folders(entity)[piece]
         num_elements = self.manifest.files[str(folder / column.values.name)].shape[0]
         for few, begin, end in _near(starts, counts, GAP_BYTES // INT64.itemsize):
             offsets = self._offsets(f"{folder}/{column.offsets.name}", begin, end, num_elements)
@@ -329,16 +329,16 @@ class DatasetRows:
             lengths.append(take_rows(np.diff(offsets), starts[few] - begin, counts[few]))
         return np.concatenate(found), np.concatenate(lengths)
 
-    def splits(self, owner: str | EdgeType, name: str, max_keys: int) -> Iterator[IntArray]:
+    def splits(self, entity: str | EdgeType, name: str, max_keys: int) -> Iterator[IntArray]:
         """The keys of a split of nodes or edges, ascending, in blocks.
 
         Raises:
             FormatError: They do not ascend, or are out of range.
         """
-        num_keys = self.book.num_ids(owner) if isinstance(owner, str) else self.book.num_edges(owner)
+        num_keys = self.book.num_ids(entity) if isinstance(entity, str) else self.book.num_edges(entity)
         last = -1
         for part in range(self.book.num_parts):
-            folder = node_folder(part, owner) if isinstance(owner, str) else link_folder(part, owner)
+            folder = node_folder(part, entity) if isinstance(entity, str) else link_folder(part, entity)
             path = str(split_path(folder, name))
             num_here = self.manifest.files[path].shape[0]
             for begin in range(0, num_here, max_keys):
@@ -362,10 +362,10 @@ class DatasetRows:
     def leading_files(self) -> tuple[str, ...]:
         """The files that are checked as a whole before they are used: all but those that ``read`` sums."""
         summed: set[str] = set()
-        for owner in owners_of(self.manifest):
-            columns = self.columns(owner)
+        for entity in entities_of(self.manifest):
+            columns = self.columns(entity)
             names = [c.name for c in columns.fixed] + [c.values.name for c in columns.ragged]
-            summed |= {str(folder / name) for folder in self.folders(owner) for name in names}
+            summed |= {str(folder / name) for folder in self.folders(entity) for name in names}
         return tuple(name for name in self.manifest.files if name not in summed)
 
     def check_files(self, names: Iterable[str]) -> None:
@@ -410,10 +410,10 @@ class DatasetRows:
             add_stretch(self.stretches.setdefault(name, []), first_byte, values)
         return values
 
-    def _indptr(self, owner: EdgeOwner, piece: int, first: int, stop: int) -> IntArray:
+    def _indptr(self, entity: EdgeEntity, piece: int, first: int, stop: int) -> IntArray:
         """int64[stop - first + 1], where the edges of some rows of a piece begin."""
-        num_items = int(np.diff(self.book.offsets(owner))[piece])
-        return self._offsets(f"{self.folders(owner)[piece]}/indptr.npy", first, stop, num_items)
+        num_items = int(np.diff(self.book.offsets(entity))[piece])
+        return self._offsets(f"{self.folders(entity)[piece]}/indptr.npy", first, stop, num_items)
 
     def _offsets(self, name: str, begin: int, end: int, num_items: int) -> IntArray:
         """int64[end - begin + 1] of a file of offsets."""
@@ -422,18 +422,18 @@ class DatasetRows:
             self._fail(name, f"offsets must ascend from 0 to {num_items}")
         return offsets
 
-    def _rows_of_overlays(self, owner: EdgeOwner, part: int) -> list[IntArray]:
+    def _rows_of_overlays(self, entity: EdgeEntity, part: int) -> list[IntArray]:
         """The rows that each overlay of a part stands for, mapped; they are checked once.
 
         Raises:
             FormatError: They do not ascend, or are not rows of the part.
         """
-        key = (owner, part)
+        key = (entity, part)
         if key not in self._overlay_rows:
-            first, stop = self.book.node_offsets[own_type(owner)][part : part + 2]
+            first, stop = self.book.node_offsets[own_type(entity)][part : part + 2]
             found = []
-            for piece in self.book.pieces_of(owner, part)[1:]:
-                name, last = str(self.folders(owner)[piece] / "row.npy"), -1
+            for piece in self.book.pieces_of(entity, part)[1:]:
+                name, last = str(self.folders(entity)[piece] / "row.npy"), -1
                 rows = open_array(self.root / name, self.manifest.files[name])
                 for begin in range(0, len(rows), BLOCK_ROWS):
                     block = rows[begin : begin + BLOCK_ROWS]
@@ -539,9 +539,9 @@ def take_rows(values: Array, starts: IntArray, counts: IntArray, order: IntArray
     return out
 
 
-def own_type(owner: Owner) -> str:
-    """The node type whose nodes are the rows of an owner."""
-    return owner if isinstance(owner, str) else ends_of(*owner)[0]
+def own_type(entity: Entity) -> str:
+    """The node type whose nodes are the rows of an entity."""
+    return entity if isinstance(entity, str) else ends_of(*entity)[0]
 
 
 class KeyMarks:

@@ -277,10 +277,10 @@ def check_times(graph: Graph, time_attr: str) -> None:
     check_time_schema(graph.schema, time_attr)
     tables: dict[str | EdgeType, Mapping[str, Column]] = {t: n.features for t, n in graph.nodes.items()}
     tables |= {t: e.features for t, e in graph.edges.items()}
-    for owner, features in tables.items():
+    for entity, features in tables.items():
         column = _values(features.get(time_attr))
         if column is not None:
-            check_time_values(f"{type_label(owner)}.{time_attr}", 0, column)
+            check_time_values(f"{type_label(entity)}.{time_attr}", 0, column)
 
 
 def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
@@ -292,14 +292,14 @@ def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
             f"time_attr is {time_attr!r}; no node or edge type has such a feature; "
             f"known: {known}{did_you_mean(time_attr, {name for _, of in tables for name in of})}"
         )
-    for owner, features in tables:
+    for entity, features in tables:
         feature = features.get(time_attr)
         if feature is None or (feature.is_fixed_width and not feature.shape and feature.numpy_dtype.kind in "iu"):
             continue
         remedy = "one integer per row, or rename the feature"
         if feature.is_fixed_width and feature.numpy_dtype.kind == "f":
             remedy = "integers: choose a unit in which they are whole, for example milliseconds, and convert to int64"
-        raise SchemaError(f"{type_label(owner)}.{time_attr} is {feature}; times are {remedy}")
+        raise SchemaError(f"{type_label(entity)}.{time_attr} is {feature}; times are {remedy}")
 
 
 def check_time_values(where: str, first_row: int, values: Array) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
-from hopstream.dataset.book import EdgeOwner, PartitionBook, ends_of, owner_label
+from hopstream.dataset.book import EdgeEntity, PartitionBook, ends_of, entity_label
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.stored_columns import row_aliases, row_order, row_sums
@@ -42,28 +42,28 @@ def check_part(manifest: Manifest, arrays: PartArrays) -> None:
         for split, split_keys in arrays.splits[node_type].items():
             check_ascending(f"{where}: split {split!r} of {node_type}", split_keys, int(first), int(stop))
         _check_columns(f"{where}: {node_type}", arrays.node_features[node_type])
-    for owner, edges in arrays.edges.items():
-        _check_edges(f"{where}: {owner_label(owner)}", manifest, owner, edges)
-    for owner, overlays in arrays.overlays.items():
+    for entity, edges in arrays.edges.items():
+        _check_edges(f"{where}: {entity_label(entity)}", manifest, entity, edges)
+    for entity, overlays in arrays.overlays.items():
         for overlay in overlays:
-            named = f"{where}: delta {overlay.delta}: {owner_label(owner)}"
-            keys = arrays.node_keys[ends_of(*owner)[0]]
+            named = f"{where}: delta {overlay.delta}: {entity_label(entity)}"
+            keys = arrays.node_keys[ends_of(*entity)[0]]
             _refuse_first(overlay.node_keys != keys[overlay.rows], 0, f"{named}: node key", "is not that of its row")
-            _check_edges(named, manifest, owner, overlay.edges)
+            _check_edges(named, manifest, entity, overlay.edges)
     for edge_type, links in arrays.links.items():
         _check_links(f"{where}: links of {type_label(edge_type)}", book, edge_type, arrays.part, links)
 
 
-def _check_edges(where: str, manifest: Manifest, owner: tuple[EdgeType, Direction], edges: EdgeArrays) -> None:
+def _check_edges(where: str, manifest: Manifest, entity: tuple[EdgeType, Direction], edges: EdgeArrays) -> None:
     book = manifest.book
     if bool(np.any(edges.indptr[1:] < edges.indptr[:-1])):
         raise FormatError(f"{where}: indptr does not ascend")
-    num_neighbors = book.num_ids(ends_of(*owner)[1])
+    num_neighbors = book.num_ids(ends_of(*entity)[1])
     _check_range(f"{where}: indices", edges.indices, 0, num_neighbors)
     if edges.neighbor_keys is not None:
         _check_range(f"{where}: neighbor keys", edges.neighbor_keys, 0, num_neighbors)
     if edges.keys is not None:
-        _check_range(f"{where}: keys", edges.keys, 0, book.num_edges(owner[0]))
+        _check_range(f"{where}: keys", edges.keys, 0, book.num_edges(entity[0]))
     _check_columns(where, edges.features)
     if edges.times is not None:
         _check_times(where, edges.indptr, edges.times)
@@ -143,9 +143,9 @@ def check_across(manifest: Manifest, parts: Sequence[PartArrays]) -> None:
     """
     nodes = {t: _known_nodes(manifest, parts, t) for t in manifest.schema.nodes}
     for part in parts:
-        for owner in part.edges:
-            for piece in _pieces(part, owner):
-                _check_neighbors(piece.where, manifest, piece.edges, nodes[ends_of(*owner)[1]])
+        for entity in part.edges:
+            for piece in _pieces(part, entity):
+                _check_neighbors(piece.where, manifest, piece.edges, nodes[ends_of(*entity)[1]])
     if manifest.has_edge_keys:
         for edge_type in manifest.schema.edge_splits:
             for part in parts:
@@ -220,11 +220,11 @@ class _Piece(NamedTuple):
     edges: EdgeArrays
 
 
-def _pieces(part: PartArrays, owner: EdgeOwner) -> Iterator[_Piece]:
+def _pieces(part: PartArrays, entity: EdgeEntity) -> Iterator[_Piece]:
     """What a part and its overlays have of an edge type and direction."""
-    where, label = f"part {part.part}", owner_label(owner)
-    yield _Piece(f"{where}: {label}", part.node_keys[ends_of(*owner)[0]], part.edges[owner])
-    for overlay in part.overlays.get(owner, ()):
+    where, label = f"part {part.part}", entity_label(entity)
+    yield _Piece(f"{where}: {label}", part.node_keys[ends_of(*entity)[0]], part.edges[entity])
+    for overlay in part.overlays.get(entity, ()):
         yield _Piece(f"{where}: delta {overlay.delta}: {label}", overlay.node_keys, overlay.edges)
 
 

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.chunks import positions_of
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import open_dataset
@@ -99,16 +99,16 @@ def _ids_in(ids: IntArray) -> IdsOf:
     return lambda start, stop: ids[start:stop]
 
 
-def _features(store: LocalStore, rows: DatasetRows, owner: Owner, ids_of: IdsOf) -> dict[str, FeatureSource]:
+def _features(store: LocalStore, rows: DatasetRows, entity: Entity, ids_of: IdsOf) -> dict[str, FeatureSource]:
     """The features of nodes, or of edges, in the order of keys."""
-    own_type = owner if isinstance(owner, str) else owner[0]
-    num_rows = store.book.num_ids(owner) if isinstance(owner, str) else store.book.num_edges(owner[0])
+    own_type = entity if isinstance(entity, str) else entity[0]
+    num_rows = store.book.num_ids(entity) if isinstance(entity, str) else store.book.num_edges(entity[0])
     found: dict[str, FeatureSource] = {}
-    for name, files in rows.columns(owner).features.items():
-        column = _Column(store, owner, name, ids_of)
+    for name, files in rows.columns(entity).features.items():
+        column = _Column(store, entity, name, ids_of)
         schema = store.schema.feature(own_type, name)
         if isinstance(files, RaggedFiles):
-            paths = (str(folder / files.values.name) for folder in rows.folders(owner))
+            paths = (str(folder / files.values.name) for folder in rows.folders(entity))
             found[name] = _Ragged(schema, num_rows, sum(rows.manifest.files[path].shape[0] for path in paths), column)
         else:
             found[name] = _Fixed(schema, num_rows, column)
@@ -120,16 +120,16 @@ class _Column:
     """A feature in a store, whose rows are asked for by the range of their keys."""
 
     store: LocalStore
-    owner: Owner
+    entity: Entity
     name: str
     ids_of: IdsOf
 
     def fetch(self, start: int, stop: int) -> Column:
-        request = FetchRequest(owner=self.owner, names=(self.name,), ids=self.ids_of(start, stop))
+        request = FetchRequest(entity=self.entity, names=(self.name,), ids=self.ids_of(start, stop))
         return self.store.fetch([request])[0][self.name]
 
     def lengths(self, start: int, stop: int) -> IntArray:
-        return self.store.row_lengths(self.owner, self.name, self.ids_of(start, stop))
+        return self.store.row_lengths(self.entity, self.name, self.ids_of(start, stop))
 
 
 class _Fixed(ColumnSource):
@@ -193,14 +193,14 @@ def _places_by_key(rows: DatasetRows, edge_type: EdgeType, book: KeyBook, folder
 
 def _place_blocks(rows: DatasetRows, edge_type: EdgeType, book: KeyBook) -> Iterator[Array]:
     """The places of all edges, in blocks, in the order in which they are stored."""
-    owner: Owner = (edge_type, rows.manifest.directions[0])
-    own_type, other_type = ends_of(*owner)
+    entity: Entity = (edge_type, rows.manifest.directions[0])
+    own_type, other_type = ends_of(*entity)
     keys_of = edge_keys(rows, edge_type)
-    for block in rows.blocks(owner, DEALT_EDGES):
+    for block in rows.blocks(entity, DEALT_EDGES):
         places = np.empty(int(block.counts.sum()), PLACE)
         own = np.repeat(book.keys_of(own_type, block.row_ids), block.counts)
-        other = book.keys_of(other_type, neighbors_of(rows, owner, block))
-        places["src"], places["dst"] = (other, own) if owner[1] == "in" else (own, other)
+        other = book.keys_of(other_type, neighbors_of(rows, entity, block))
+        places["src"], places["dst"] = (other, own) if entity[1] == "in" else (own, other)
         places["key"] = keys_of(block)
-        places["id"] = rows.book.offsets(owner)[block.piece] + positions_of(block.starts, block.counts)
+        places["id"] = rows.book.offsets(entity)[block.piece] + positions_of(block.starts, block.counts)
         yield places

@@ -119,7 +119,7 @@ def num_keys(store: Store, node_type: str) -> int:
 def fetch_ids(store: Store, node_type: str, feature: str, keys: IntArray) -> Column:
     """The raw ids of some nodes by key."""
     ids = store.lookup(node_type, keys)
-    return store.fetch([FetchRequest(owner=node_type, names=(feature,), ids=ids)])[0][feature]
+    return store.fetch([FetchRequest(entity=node_type, names=(feature,), ids=ids)])[0][feature]
 
 
 def texts_of(column: Column) -> list[bytes]:

@@ -156,15 +156,17 @@ def features_of(schema: GraphSchema, sampling: SeedSampling) -> dict[str | EdgeT
     Raises:
         SchemaError: What is to be left out is not there.
     """
-    owners: list[tuple[str | EdgeType, Mapping[str, Any]]] = [*schema.nodes.items(), *schema.edges.items()]
-    known = [f"{type_label(owner)}.{name}" for owner, of in owners for name in of]
+    entities: list[tuple[str | EdgeType, Mapping[str, Any]]] = [*schema.nodes.items(), *schema.edges.items()]
+    known = [f"{type_label(entity)}.{name}" for entity, of in entities for name in of]
     unknown = [name for name in sampling.leave_out if name not in known]
     if unknown:
         raise SchemaError(f"leave_out names {unknown[0]!r}; the graph has {known}")
     left_out = set(sampling.leave_out)
     if not sampling.node_ids:
         left_out |= {f"{t}.{ID}" for t, of in schema.nodes.items() if len(of) > 1 and t not in sampling.declared_ids}
-    return {owner: tuple(name for name in of if f"{type_label(owner)}.{name}" not in left_out) for owner, of in owners}
+    return {
+        entity: tuple(name for name in of if f"{type_label(entity)}.{name}" not in left_out) for entity, of in entities
+    }
 
 
 def sets_without_ids(plan: SamplePlan, schema: GraphSchema) -> list[str]:
@@ -289,7 +291,7 @@ class SampleMaker:
         context = dict(pieces.context)
         if self._of_context:
             ids = self._store.lookup(CONTEXT, np.zeros(pieces.num_graphs, np.int64))
-            [columns] = self._store.fetch([FetchRequest(owner=CONTEXT, names=self._of_context, ids=ids)])
+            [columns] = self._store.fetch([FetchRequest(entity=CONTEXT, names=self._of_context, ids=ids)])
             context |= {name: FeatureValues.of(columns[name]) for name in self._of_context}
         node_sets = {name: of for name, of in pieces.node_sets.items() if name != CONTEXT}
         return replace(pieces, context=context, node_sets=node_sets)

@@ -74,9 +74,9 @@ class SubgraphMaker:
             UnknownNameError: The store's graph has no such type or feature.
             SettingsError: The dataset does not hold what the plan needs.
         """
-        for owner, names in features.items():
+        for entity, names in features.items():
             for name in names:
-                store.schema.feature(owner, name)
+                store.schema.feature(entity, name)
         check_weights(plan, store)
         self._store, self._plan, self._features = store, plan, features
         self._runner = PlanRunner(store, plan)
@@ -84,7 +84,7 @@ class SubgraphMaker:
         self._edge_sets = edge_set_names(store.schema)
         self._repeated = repeated_edge_types(plan)
         self._distinct = SlotMap()
-        self._row_bytes = {owner: _row_bytes(store, owner, names) for owner, names in features.items()}
+        self._row_bytes = {entity: _row_bytes(store, entity, names) for entity, names in features.items()}
         self.gathering = Seconds()  # for columns
 
     def make(
@@ -186,10 +186,10 @@ class SubgraphMaker:
     def _num_within(self, nodes: Mapping[str, TreeItems], edges: Mapping[EdgeType, TreeItems], max_bytes: int) -> int:
         """How many of the first trees have values of no more bytes; at least one."""
         total: IntArray = np.zeros(1, np.int64)
-        owners: list[tuple[str | EdgeType, TreeItems]] = [*nodes.items(), *edges.items()]
-        for owner, of in owners:
-            ends = 0 if isinstance(owner, str) else EDGE_BYTES
-            total = total + of.offsets * (ends + sum(self._row_bytes.get(owner, {}).values()))
+        entities: list[tuple[str | EdgeType, TreeItems]] = [*nodes.items(), *edges.items()]
+        for entity, of in entities:
+            ends = 0 if isinstance(entity, str) else EDGE_BYTES
+            total = total + of.offsets * (ends + sum(self._row_bytes.get(entity, {}).values()))
         return max(1, int(np.searchsorted(total, max_bytes, side="right")) - 1)
 
     def _fetch(
@@ -197,35 +197,35 @@ class SubgraphMaker:
         edges: Mapping[EdgeType, TreeItems],
     ) -> dict[str | EdgeType, Mapping[str, Column]]:  # fmt: skip
         """Columns of all items, in the order of their groups."""
-        owners: list[str | EdgeType] = []
+        entities: list[str | EdgeType] = []
         requests: list[FetchRequest] = []
-        for owner, names in self._features.items():
+        for entity, names in self._features.items():
             if not names:
                 continue
-            owners.append(owner)
-            if isinstance(owner, str):
-                request = FetchRequest(owner=owner, names=tuple(names), ids=node_ids[owner][nodes[owner].order])
+            entities.append(entity)
+            if isinstance(entity, str):
+                request = FetchRequest(entity=entity, names=tuple(names), ids=node_ids[entity][nodes[entity].order])
             else:
-                of = drawn[owner]
+                of = drawn[entity]
                 edge_ids = of.src_slots[:0] if of.edge_ids is None else of.edge_ids
                 request = FetchRequest(
-                    owner=(owner, of.direction), names=tuple(names), ids=edge_ids[edges[owner].order]
+                    entity=(entity, of.direction), names=tuple(names), ids=edge_ids[edges[entity].order]
                 )
             requests.append(request)
         started = Seconds.now()
         fetched = self._store.fetch(requests)
         self.gathering += Seconds.now() - started
-        for owner, columns in zip(owners, fetched, strict=True):
+        for entity, columns in zip(entities, fetched, strict=True):
             for name, column in columns.items():
                 if isinstance(column, RaggedArray) and len(column):
                     num_bytes = column.values.nbytes + column.offsets.nbytes
-                    self._row_bytes[owner][name] = max(self._row_bytes[owner][name], -(-num_bytes // len(column)))
-        return dict(zip(owners, fetched, strict=True))
+                    self._row_bytes[entity][name] = max(self._row_bytes[entity][name], -(-num_bytes // len(column)))
+        return dict(zip(entities, fetched, strict=True))
 
 
-def _row_bytes(store: Store, owner: str | EdgeType, names: Sequence[str]) -> dict[str, int]:
+def _row_bytes(store: Store, entity: str | EdgeType, names: Sequence[str]) -> dict[str, int]:
     """Bytes of a node's or edge's value of each feature; of lists and strings, what is known before any is fetched."""
-    schemas = {name: store.schema.feature(owner, name) for name in names}
+    schemas = {name: store.schema.feature(entity, name) for name in names}
     return {
         name: ROW_BYTES if of.is_string or of.is_ragged else max(8, np.dtype(of.dtype).itemsize * math.prod(of.shape))
         for name, of in schemas.items()

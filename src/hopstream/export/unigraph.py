@@ -468,11 +468,11 @@ class _Writing:
         for name in sets:
             if AUXILIARY.match(name) and name != CONTEXT:
                 raise SchemaError(f"type {name!r} begins as auxiliary sets of TF-GNN do, which are no part of a graph")
-        owners: list[str | EdgeType] = [*schema.nodes, *schema.edges]
-        for owner in owners:
-            features = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner]
+        entities: list[str | EdgeType] = [*schema.nodes, *schema.edges]
+        for entity in entities:
+            features = schema.nodes[entity] if isinstance(entity, str) else schema.edges[entity]
             for name, feature in features.items():
-                shown = f"{type_label(owner)}.{name}"
+                shown = f"{type_label(entity)}.{name}"
                 if name.startswith("#") and name != ID:
                     raise SchemaError(f"{shown} begins with #, as columns of ids do; rename it")
                 check_writable(shown, feature, self._settings)

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.checks import known_names
-from hopstream.dataset.book import Owner
+from hopstream.dataset.book import Entity
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.sample.plan import SeedNodes
@@ -364,7 +364,7 @@ class _Fetch:
         self._requests: list[FetchRequest] = []
         self._targets: list[dict[str, Column]] = []
 
-    def add(self, owner: Owner, features: Mapping[str, FeatureSchema], ids: IntArray) -> dict[str, Column]:
+    def add(self, entity: Entity, features: Mapping[str, FeatureSchema], ids: IntArray) -> dict[str, Column]:
         """Ask for columns; the dict that is returned holds all of them after ``run``."""
         columns: dict[str, Column] = {}
         out: dict[str, Array] = {}
@@ -376,7 +376,7 @@ class _Fetch:
                 empty = np.empty((0, *feature.shape), feature.numpy_dtype)
                 columns[name] = RaggedArray(empty, np.zeros(1, np.int64), feature.is_string)
         if features and len(ids):
-            self._requests.append(FetchRequest(owner=owner, names=tuple(features), ids=ids, out=out))
+            self._requests.append(FetchRequest(entity=entity, names=tuple(features), ids=ids, out=out))
             self._targets.append(columns)
         return columns
 

@@ -141,8 +141,8 @@ class StoredLabels:
         """The labels whose edges are in the split, up to ``max_labels`` per anchor, in stored order."""
         labels = self._labels
         wanted = labels.edge_keys[request.edge_type]
-        owner = (request.edge_type, request.direction)
-        fetch = FetchRequest(owner=owner, names=(KEY,), ids=cast(IntArray, reply.edge_ids))
+        entity = (request.edge_type, request.direction)
+        fetch = FetchRequest(entity=entity, names=(KEY,), ids=cast(IntArray, reply.edge_ids))
         keys = np.asarray(self._store.fetch([fetch])[0][KEY])
         kept = np.flatnonzero(find_sorted(wanted, keys) >= 0)
         counts = np.bincount(np.repeat(np.arange(len(reply.counts)), reply.counts)[kept], minlength=len(reply.counts))

@@ -411,7 +411,7 @@ def _write_keys(loader: LayerLoader, embeddings: Embeddings) -> None:
             if path.exists() or not embeddings.num_rows(node_type, part):
                 continue
             ids = np.arange(offsets[part], offsets[part + 1], dtype=np.int64)
-            (columns,) = store.fetch([FetchRequest(owner=node_type, names=(KEY,), ids=ids)])
+            (columns,) = store.fetch([FetchRequest(entity=node_type, names=(KEY,), ids=ids)])
             write_array(path, cast(Array, columns[KEY]))
 
 

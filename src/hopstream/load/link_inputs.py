@@ -47,7 +47,7 @@ class SeedTimes:
         """int64[n], a new array: the times of the seeds at some positions, which have these ids."""
         if self.given is not None:
             return self.given[positions]
-        request = FetchRequest(owner=self.node_type, names=(self.time_attr,), ids=ids)
+        request = FetchRequest(entity=self.node_type, names=(self.time_attr,), ids=ids)
         return np.array(self.store.fetch([request])[0][self.time_attr], np.int64)
 
     def fingerprint(self) -> str | None:

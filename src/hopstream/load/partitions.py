@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
-from hopstream.dataset.book import EdgeOwner, ends_of
+from hopstream.dataset.book import EdgeEntity, ends_of
 from hopstream.dataset.halo_layout import HaloArrays, open_halo
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays, open_dataset
@@ -280,9 +280,9 @@ def _masks(dataset: Dataset, node_type: str, keys: IntArray) -> dict[str, NDArra
     return {name: np.isin(keys, np.concatenate([split[name] for split in splits])) for name in names}
 
 
-def _edges(book: KeyBook, arrays: PartArrays, ids: IntArray, owner: EdgeOwner) -> PartEdges:
-    edge_type, direction = owner
-    edges = arrays.edges[owner]
+def _edges(book: KeyBook, arrays: PartArrays, ids: IntArray, entity: EdgeEntity) -> PartEdges:
+    edge_type, direction = entity
+    edges = arrays.edges[entity]
     own_type, other_type = ends_of(edge_type, direction)
     rows = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
     own_ids = rows + book.node_range(own_type, arrays.part)[0]

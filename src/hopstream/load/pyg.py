@@ -110,8 +110,8 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
         store = data if is_homogeneous else data[batch.seed_type]
         store["input_id"] = to_tensor(batch.input_ids, is_pinned)
         store["batch_size"] = batch.batch_size
-    for owner, attributes in _attached(batch, is_homogeneous).items():
-        store = data if is_homogeneous or owner is None else data[owner]
+    for entity, attributes in _attached(batch, is_homogeneous).items():
+        store = data if is_homogeneous or entity is None else data[entity]
         for name, value in attributes.items():
             if isinstance(value, RaggedArray):
                 set_columns(store, {name: value}, is_pinned)
@@ -122,14 +122,14 @@ def to_pyg(batch: MiniBatch, is_homogeneous: bool, is_pinned: bool = False) -> D
 
 def _attached(batch: MiniBatch, is_homogeneous: bool) -> Attributes:
     """What the loader attached; ``Data`` has one place for what is of several edge types, so there it is by these."""
-    edge_types = [owner for owner in batch.attributes if isinstance(owner, tuple) and owner[1] != PPR]
+    edge_types = [entity for entity in batch.attributes if isinstance(entity, tuple) and entity[1] != PPR]
     if not is_homogeneous or len(edge_types) < 2:
         return batch.attributes
     shared: dict[str, dict[EdgeType, Any]] = {}
     for edge_type in edge_types:
         for name, value in batch.attributes[edge_type].items():
             shared.setdefault(name, {})[edge_type] = value
-    return {**{owner: of for owner, of in batch.attributes.items() if owner not in edge_types}, None: shared}
+    return {**{entity: of for entity, of in batch.attributes.items() if entity not in edge_types}, None: shared}
 
 
 def _to_tensors(value: Any, is_pinned: bool) -> Any:

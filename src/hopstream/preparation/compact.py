@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray
 from hopstream.assign.owners import OwnerBlocks
-from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.dataset_folder import dataset_to_change
 from hopstream.dataset.manifest import Manifest, read_manifest
-from hopstream.dataset.rows import DatasetRows, owners_of
+from hopstream.dataset.rows import DatasetRows, entities_of
 from hopstream.dataset.settings import Progress
 from hopstream.engine.atomic_folder import choice_before, errors_named
 from hopstream.engine.job import digest_of
@@ -149,14 +149,14 @@ def _new_parts(
 def _new_bytes(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.float64]]:
     """The bytes of each appended node of a type, in the order of keys."""
     book = rows.book
-    owners = [o for o in owners_of(rows.contents) if not isinstance(o, str) and ends_of(*o)[0] == node_type]
+    entities = [o for o in entities_of(rows.contents) if not isinstance(o, str) and ends_of(*o)[0] == node_type]
     for part in range(book.num_base_parts, book.num_parts):
         num_rows = int(np.diff(book.node_offsets[node_type])[part])
         for first in range(0, num_rows, BLOCK_KEYS):
             stop = min(first + BLOCK_KEYS, num_rows)
             num_bytes = np.full(stop - first, _item_bytes(rows, node_type))
-            for owner in owners:
-                num_bytes += rows.spans(owner, part, first, stop).counts * _item_bytes(rows, owner)
+            for entity in entities:
+                num_bytes += rows.spans(entity, part, first, stop).counts * _item_bytes(rows, entity)
             yield num_bytes
 
 
@@ -164,16 +164,18 @@ def _loads(rows: DatasetRows) -> NDArray[np.float64]:
     """float64[num_parts], the bytes of what each part has now."""
     book = rows.book
     loads = np.zeros(book.num_parts)
-    for owner in owners_of(rows.contents):
-        counts: IntArray = np.diff(book.node_offsets[owner]) if isinstance(owner, str) else book.edges_of_parts(owner)
-        loads += counts * _item_bytes(rows, owner)
+    for entity in entities_of(rows.contents):
+        counts: IntArray = (
+            np.diff(book.node_offsets[entity]) if isinstance(entity, str) else book.edges_of_parts(entity)
+        )
+        loads += counts * _item_bytes(rows, entity)
     return loads
 
 
-def _item_bytes(rows: DatasetRows, owner: Owner) -> float:
+def _item_bytes(rows: DatasetRows, entity: Entity) -> float:
     """Bytes of a node or an edge; of ragged features one element is counted."""
-    columns = rows.columns(owner)
+    columns = rows.columns(entity)
     fixed = sum(column.item_bytes for column in columns.fixed)
     return float(fixed + sum(c.values.item_bytes for c in columns.ragged)) + (
-        ROW_BYTES if isinstance(owner, str) else EDGE_BYTES
+        ROW_BYTES if isinstance(entity, str) else EDGE_BYTES
     )

@@ -149,7 +149,7 @@ class NegativeSampler:
     def node_times(self, end: int, keys: IntArray) -> IntArray:
         """int64[n], when nodes at an end came to be."""
         name, node_type = str(self._time_attr), self._end_types[end]
-        request = FetchRequest(owner=node_type, names=(name,), ids=self._store.lookup(node_type, keys))
+        request = FetchRequest(entity=node_type, names=(name,), ids=self._store.lookup(node_type, keys))
         return np.asarray(self._store.fetch([request])[0][name], np.int64)
 
     def are_edges(self, src_keys: IntArray, dst_keys: IntArray) -> NDArray[np.bool_]:

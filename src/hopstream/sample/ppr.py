@@ -338,7 +338,7 @@ class PPRRunner:
         """The seed of a walk as users know it, by key."""
         slot = np.array([walk // self.plan.num_channels])
         seed_type = self.plan.node_types[self._graph.types[slot[0]]]
-        request = FetchRequest(owner=seed_type, names=(KEY,), ids=self._graph.ids_of(slot))
+        request = FetchRequest(entity=seed_type, names=(KEY,), ids=self._graph.ids_of(slot))
         (answer,) = self._store.fetch([request])
         return f"{seed_type} {int(np.asarray(answer[KEY])[0])}"
 

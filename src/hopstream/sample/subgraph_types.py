@@ -109,18 +109,18 @@ class Mirror:
         edges.append(slots[0][kept], slots[1][kept], edge_ids[kept])
 
     def _is_visible(
-        self, owner: tuple[EdgeType, Direction], edge_ids: IntArray, neighbor_ids: IntArray, limits: IntArray
+        self, entity: tuple[EdgeType, Direction], edge_ids: IntArray, neighbor_ids: IntArray, limits: IntArray
     ) -> NDArray[np.bool_]:
         """bool[n], whether edges are early enough; of parallel edges the first in stored order is the earliest."""
         store, time_attr = self._store, self._store.time_attr
         if time_attr is None or not len(edge_ids):
             return np.ones(len(edge_ids), np.bool_)
-        neighbor_type = owner[0][0] if owner[1] == "in" else owner[0][2]
+        neighbor_type = entity[0][0] if entity[1] == "in" else entity[0][2]
         requests = []
-        if time_attr in store.schema.edges[owner[0]]:
-            requests.append(FetchRequest(owner=owner, names=(time_attr,), ids=edge_ids))
+        if time_attr in store.schema.edges[entity[0]]:
+            requests.append(FetchRequest(entity=entity, names=(time_attr,), ids=edge_ids))
         if time_attr in store.schema.nodes[neighbor_type]:
-            requests.append(FetchRequest(owner=neighbor_type, names=(time_attr,), ids=neighbor_ids))
+            requests.append(FetchRequest(entity=neighbor_type, names=(time_attr,), ids=neighbor_ids))
         is_visible = np.ones(len(edge_ids), np.bool_)
         for columns in store.fetch(requests) if requests else []:
             times = cast(IntArray, columns[time_attr]).astype(np.int64)

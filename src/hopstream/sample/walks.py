@@ -207,7 +207,7 @@ class WalkMemory:
     def _weights(self, reply: SampleReply) -> NDArray[np.float64]:
         if self._weight_attr is None or reply.edge_ids is None:
             return NO_WEIGHTS
-        request = FetchRequest(owner=self._step, names=(self._weight_attr,), ids=reply.edge_ids)
+        request = FetchRequest(entity=self._step, names=(self._weight_attr,), ids=reply.edge_ids)
         return np.asarray(self._store.fetch([request])[0][self._weight_attr], np.float64)
 
 
@@ -492,7 +492,7 @@ class Walker:
             is_node = [ids[column] >= 0 for column in columns]
             replies = self._store.fetch(
                 [
-                    FetchRequest(owner=self._node_types[column], names=(KEY,), ids=ids[column][is_in])
+                    FetchRequest(entity=self._node_types[column], names=(KEY,), ids=ids[column][is_in])
                     for column, is_in in zip(columns, is_node, strict=True)
                 ]
             )

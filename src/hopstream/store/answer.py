@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.errors import FormatError, SettingsError, VersionMismatch
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import MAX_COUNT, FetchRequest, LaborSeeds, SampleReply, SampleRequest
@@ -24,17 +24,17 @@ from hopstream.store.local import LocalStore
 from hopstream.store.requests import (
     answers_ranges,
     check_edge_split,
+    check_entity,
     check_fetch_request,
     check_find_edges,
     check_keys,
     check_links,
-    check_owner,
     check_sample_request,
     check_split,
     column_feature,
     has_times,
 )
-from hopstream.store.sample_frames import ID_DTYPES, as_int64, cut_request, edge_owner, num_others, read_sample
+from hopstream.store.sample_frames import ID_DTYPES, as_int64, cut_request, edge_entity, num_others, read_sample
 from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import (
     MAX_FRAME_BYTES,
@@ -46,7 +46,7 @@ from hopstream.store.wire import (
     cut_pieces,
     edge_type_from_json,
     encode_frame,
-    owner_from_json,
+    entity_from_json,
     reserve_frame,
 )
 
@@ -202,7 +202,7 @@ class StoreAnswers:
         requests = [self._fetch_request(frame, record) for record in self._records(frame)]
         for request in requests:
             check_fetch_request(self._store, request)
-        features = [[column_feature(self._store, r.owner, name) for name in r.names] for r in requests]
+        features = [[column_feature(self._store, r.entity, name) for name in r.names] for r in requests]
         costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
         self._check_costs(costs)
         is_fixed = [all(feature.is_fixed_width for feature in fs) for fs in features]
@@ -225,7 +225,7 @@ class StoreAnswers:
             return RowCost(len(request.ids), row_bytes)
         weights = np.full(len(request.ids), row_bytes, np.int64)
         for name, feature in ragged:
-            lengths = self._store.row_lengths(request.owner, name, request.ids)
+            lengths = self._store.row_lengths(request.entity, name, request.ids)
             weights += lengths * feature.row_bytes + LENGTH_BYTES
         return RowCost(len(request.ids), 0, offsets_of(weights))
 
@@ -247,14 +247,14 @@ class StoreAnswers:
         return self._answer_rows(keys, lambda some: self._store.lookup(node_type, some))
 
     def _degrees(self, frame: Frame) -> Iterator[Bytes]:
-        edge_type, direction = edge_owner(frame.header)
+        edge_type, direction = edge_entity(frame.header)
         ids = self._ids(frame, 0)
-        check_owner(self._store, (edge_type, direction))
+        check_entity(self._store, (edge_type, direction))
         self._store.book.check_ids(ends_of(edge_type, direction)[0], ids)
         return self._answer_rows(ids, lambda some: self._store.degrees(edge_type, direction, some))
 
     def _find_edges(self, frame: Frame) -> Iterator[Bytes]:
-        edge_type, direction = edge_owner(frame.header)
+        edge_type, direction = edge_entity(frame.header)
         ids, neighbor_ids = self._ids(frame, 0), self._ids(frame, 1)
         check_find_edges(self._store, edge_type, direction, ids, neighbor_ids)
         searched = self._searched_bytes(edge_type, direction, ids)
@@ -334,7 +334,7 @@ class StoreAnswers:
         if len(set(names)) < len(names):
             raise FormatError(f"'names' holds a name twice: {str(names)[:100]}")
         ids = frame.array(record.get("ids"), ID_DTYPES)
-        return FetchRequest(owner=owner_from_json(record.get("owner")), names=tuple(names), ids=ids)
+        return FetchRequest(entity=entity_from_json(record.get("owner")), names=tuple(names), ids=ids)
 
 
 def warm_up(store: LocalStore) -> None:
@@ -352,12 +352,12 @@ def warm_up(store: LocalStore) -> None:
             store.num_drawn_bound(request)
     for edge_type in store.schema.edge_splits:
         store.links(edge_type, none)
-    owners: list[Owner] = [*store.book.node_offsets, *store.book.edge_offsets]
-    for owner in owners:
-        first, stop = (int(bound) for bound in store.book.offsets(owner)[store.parts[0] : store.parts[0] + 2])
-        features = store.schema.nodes[owner] if isinstance(owner, str) else store.schema.edges[owner[0]]
+    entities: list[Entity] = [*store.book.node_offsets, *store.book.edge_offsets]
+    for entity in entities:
+        first, stop = (int(bound) for bound in store.book.offsets(entity)[store.parts[0] : store.parts[0] + 2])
+        features = store.schema.nodes[entity] if isinstance(entity, str) else store.schema.edges[entity[0]]
         row = np.arange(first, min(stop, first + 1), dtype=np.int64)
-        store.fetch([FetchRequest(owner=owner, names=tuple(features), ids=row)])
+        store.fetch([FetchRequest(entity=entity, names=tuple(features), ids=row)])
 
 
 def _warm_requests(store: LocalStore, request: SampleRequest) -> list[SampleRequest]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hopstream.arrays import Column, IntArray
 from hopstream.checks import OfOneProcess
-from hopstream.dataset.book import Owner, PartitionBook
+from hopstream.dataset.book import Entity, PartitionBook
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 
@@ -135,7 +135,7 @@ class FetchRequest:
     r"""Read rows of some columns of one node type, or of one edge type and direction.
 
     Attributes:
-        owner: A node type, or an (edge type, direction).
+        entity: A node type, or an (edge type, direction).
         names: Feature names; ``KEY`` asks for original keys.
         ids: int64[n], any order, repetitions allowed.
         out: Name to a C-contiguous array of the column's dtype, shape (m, \*row shape). Row ``i`` of the answer is
@@ -144,7 +144,7 @@ class FetchRequest:
         positions: int64[n] rows of ``out`` to write, or None for 0..n-1. Only with ``out`` for every name.
     """
 
-    owner: Owner
+    entity: Entity
     names: tuple[str, ...]
     ids: IntArray
     out: Mapping[str, NDArray[Any]] | None = None

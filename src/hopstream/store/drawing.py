@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, IntArray
-from hopstream.dataset.book import EdgeOwner, Owner, PartitionBook, ends_of, owner_label
+from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of, entity_label
 from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces, overlay_pieces
 from hopstream.errors import FormatError, SettingsError
@@ -68,7 +68,7 @@ class SamplingTables:
     are brought to the pieces that hold their newest rows by ``newest``.
 
     Attributes:
-        owner: The edge type and direction.
+        entity: The edge type and direction.
         node_type: Node type of the nodes that are expanded.
         addresses: What every kernel that draws is given; rows of overlays are nodes behind those of all parts.
         times: int64[num_parts, 2], address table of the edges' times, or None where they have none.
@@ -78,7 +78,7 @@ class SamplingTables:
         overlays: Which rows have newer ones, or None where none have.
     """
 
-    owner: Owner
+    entity: Entity
     node_type: str
     addresses: AddressTables
     times: IntArray | None
@@ -124,7 +124,7 @@ def sampling_tables(
     offsets = book.offsets(node_type)
     node_keys = [m.node_keys[node_type] if m and has_keys else None for m in maps]
     return SamplingTables(
-        owner=(edge_type, direction),
+        entity=(edge_type, direction),
         node_type=node_type,
         addresses=AddressTables(
             offsets=np.append(offsets, offsets[-1] + np.cumsum(num_rows, dtype=np.int64)),
@@ -142,10 +142,10 @@ def sampling_tables(
     )
 
 
-def _overlay_tables(book: PartitionBook, owner: EdgeOwner, overlays: Sequence[OverlayArrays | None]) -> OverlayTables:
-    offsets = book.offsets(ends_of(*owner)[0])
+def _overlay_tables(book: PartitionBook, entity: EdgeEntity, overlays: Sequence[OverlayArrays | None]) -> OverlayTables:
+    offsets = book.offsets(ends_of(*entity)[0])
     first_row, ids, row_ids = int(offsets[-1]), [NOTHING], [NOTHING]
-    for overlay, arrays in zip(book.overlays(owner), overlays, strict=True):
+    for overlay, arrays in zip(book.overlays(entity), overlays, strict=True):
         if arrays is not None:
             ids.append(offsets[overlay.part] + arrays.rows)
             row_ids.append(first_row + np.arange(overlay.num_rows, dtype=np.int64))
@@ -202,7 +202,7 @@ class DrawBuffers:
         starts, degrees, row_degrees = self._int64[:, :num_ids]
         trees = NOTHING if request.trees is None else np.ascontiguousarray(request.trees, np.int64)
         nodes = Nodes(ids, trees, parts, starts, degrees, row_degrees, counts)
-        where = owner_label(tables.owner)
+        where = entity_label(tables.entity)
         times = None if request.times is None else tables.times
         is_range = is_plain(request)
         takes_last = request.strategy == "last" and is_range

@@ -10,12 +10,12 @@ from typing import Any, cast
 import numpy as np
 
 from hopstream.arrays import IntArray
-from hopstream.dataset.book import Owner, PartitionBook
+from hopstream.dataset.book import Entity, PartitionBook
 from hopstream.dataset.manifest import deltas_from_json, deltas_to_json
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.schema import Direction, FeatureSchema, GraphSchema
 from hopstream.store.contract import DATASET_FACTS, Store
-from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, owner_from_json, owner_to_json
+from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, entity_from_json, entity_to_json
 
 MAX_PARTS = 1 << 20
 
@@ -60,7 +60,7 @@ class StoreFacts:
 
     def to_frame(self) -> Bytes:
         """The answer to ``hello``: names in the header, id ranges as arrays in the order of ``owners``."""
-        owners: list[Owner] = [*self.book.node_offsets, *self.book.edge_offsets]
+        entities: list[Entity] = [*self.book.node_offsets, *self.book.edge_offsets]
         header = {
             "schema": self.schema.to_json(),
             "directions": list(self.directions),
@@ -68,7 +68,7 @@ class StoreFacts:
             "graph": self.graph_id,
             "parts": list(self.parts),
             "num_parts": self.book.num_parts,
-            "owners": [owner_to_json(owner) for owner in owners],
+            "owners": [entity_to_json(entity) for entity in entities],
             "max_ids": self.max_ids,
             "path": None if self.path is None else str(self.path),
             "time_attr": self.time_attr,
@@ -96,21 +96,21 @@ class StoreFacts:
     @classmethod
     def _from_header(cls, header: dict[str, Any], frame: Frame) -> StoreFacts:
         num_parts, max_ids = int(header["num_parts"]), int(header["max_ids"])
-        owners = [owner_from_json(value) for value in header["owners"]]
-        if not 1 <= num_parts <= MAX_PARTS or max_ids < 1 or len(owners) != len(frame.arrays):
-            raise FormatError(f"{num_parts=} {max_ids=} {len(owners)} owners {len(frame.arrays)} arrays")
-        ranges = {owner: _ranges(frame, row) for row, owner in enumerate(owners)}
+        entities = [entity_from_json(value) for value in header["owners"]]
+        if not 1 <= num_parts <= MAX_PARTS or max_ids < 1 or len(entities) != len(frame.arrays):
+            raise FormatError(f"{num_parts=} {max_ids=} {len(entities)} owners {len(frame.arrays)} arrays")
+        ranges = {entity: _ranges(frame, row) for row, entity in enumerate(entities)}
         book = PartitionBook(
             num_parts=num_parts,
-            node_offsets={owner: o for owner, o in ranges.items() if isinstance(owner, str)},
-            edge_offsets={owner: o for owner, o in ranges.items() if not isinstance(owner, str)},
+            node_offsets={entity: o for entity, o in ranges.items() if isinstance(entity, str)},
+            edge_offsets={entity: o for entity, o in ranges.items() if not isinstance(entity, str)},
             deltas=deltas_from_json(header["deltas"]),
         )
         schema = GraphSchema.from_json(header["schema"])
         directions = tuple(direction_from_json(value) for value in header["directions"])
         wanted = {(edge_type, direction) for edge_type in schema.edges for direction in directions}
         if set(book.node_offsets) != set(schema.nodes) or set(book.edge_offsets) != wanted:
-            raise FormatError(f"ranges are given for {owners}, not for the types of the schema")
+            raise FormatError(f"ranges are given for {entities}, not for the types of the schema")
         parts = tuple(int(part) for part in header["parts"])
         if not parts or list(parts) != sorted(set(parts)) or parts[0] < 0 or parts[-1] >= num_parts:
             raise FormatError(f"parts {list(parts)[:20]} of {num_parts}")

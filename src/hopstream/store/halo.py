@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import Owner, PartitionBook, ends_of, owner_label
+from hopstream.dataset.book import Entity, PartitionBook, ends_of, entity_label
 from hopstream.dataset.halo_layout import HaloArrays
 from hopstream.dataset.layout import EdgeArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces
@@ -49,24 +49,24 @@ def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:
 
 
 def piece_columns(
-    book: PartitionBook, maps: Sequence[PartArrays | None], owner: Owner, name: str
+    book: PartitionBook, maps: Sequence[PartArrays | None], entity: Entity, name: str
 ) -> list[Column | None]:
-    """A column of each piece of an owner's ids, None where its part is not here.
+    """A column of each piece of an entity's ids, None where its part is not here.
 
     Raises:
         UnknownNameError: Edge keys are asked for and the dataset keeps none.
     """
-    if isinstance(owner, str):
-        return [(m.node_keys[owner] if name == KEY else m.node_features[owner][name]) if m else None for m in maps]
-    return [_edge_column(edges, owner, name) if edges else None for edges in edge_pieces(book, maps, owner)]
+    if isinstance(entity, str):
+        return [(m.node_keys[entity] if name == KEY else m.node_features[entity][name]) if m else None for m in maps]
+    return [_edge_column(edges, entity, name) if edges else None for edges in edge_pieces(book, maps, entity)]
 
 
-def _edge_column(edges: EdgeArrays, owner: Owner, name: str) -> Column:
+def _edge_column(edges: EdgeArrays, entity: Entity, name: str) -> Column:
     if name != KEY:
         return edges.features[name]
     if edges.keys is None:
         raise UnknownNameError(
-            f"{owner_label(owner)}: the dataset keeps no edge keys; write the parts again with edge keys"
+            f"{entity_label(entity)}: the dataset keeps no edge keys; write the parts again with edge keys"
         )
     return edges.keys
 
@@ -183,43 +183,45 @@ class HaloStore:
         self._nodes = {t: _NodeSet([h.node_ids[t] for h in halos], book.num_ids(t)) for t in halos[0].node_ids}
         self._tables = self._sampling_tables()
         self._edge_offsets = {
-            owner: offsets_of(np.array([len(h.edges[owner].indices) for h in halos])) for owner in self._tables
+            entity: offsets_of(np.array([len(h.edges[entity].indices) for h in halos])) for entity in self._tables
         }
-        self._edge_starts = {owner: address_table([h.edge_starts[owner] for h in halos]) for owner in self._tables}
-        owners: list[Owner] = [*schema.nodes, *self._tables]
-        self._columns = {(owner, name): self._column(owner, name) for owner in owners for name in self.names(owner)}
+        self._edge_starts = {entity: address_table([h.edge_starts[entity] for h in halos]) for entity in self._tables}
+        entities: list[Entity] = [*schema.nodes, *self._tables]
+        self._columns = {
+            (entity, name): self._column(entity, name) for entity in entities for name in self.names(entity)
+        }
 
-    def names(self, owner: Owner) -> tuple[str, ...]:
+    def names(self, entity: Entity) -> tuple[str, ...]:
         """Columns that rows of ``find_columns`` are answered in; ``KEY`` among them."""
-        if isinstance(owner, str):
-            if owner in self._cached:
-                return (KEY, *self._halos[0].cached[owner].features)
-            return (KEY,) if owner in self._nodes else ()
-        return (KEY,) if owner in self._tables and self._halos[0].edges[owner].keys is not None else ()
+        if isinstance(entity, str):
+            if entity in self._cached:
+                return (KEY, *self._halos[0].cached[entity].features)
+            return (KEY,) if entity in self._nodes else ()
+        return (KEY,) if entity in self._tables and self._halos[0].edges[entity].keys is not None else ()
 
-    def find_nodes(self, owner: tuple[EdgeType, Direction], ids: IntArray) -> IntArray | None:
+    def find_nodes(self, entity: tuple[EdgeType, Direction], ids: IntArray) -> IntArray | None:
         """int64[n], the row of each node whose edges are here, -1 of others; None where there are none.
 
         Args:
-            owner: What is to be sampled.
+            entity: What is to be sampled.
             ids: int64[n], checked ids of nodes of the near end.
         """
-        node_type = ends_of(*owner)[0]
-        if owner not in self._tables:
+        node_type = ends_of(*entity)[0]
+        if entity not in self._tables:
             return None
         return self._nodes[node_type].find(ids, self._book.offsets(node_type), self._is_here)
 
-    def find_columns(self, owner: Owner, ids: IntArray) -> IntArray | None:
+    def find_columns(self, entity: Entity, ids: IntArray) -> IntArray | None:
         """int64[n], the row of each node or edge whose columns are here, -1 of others; None where there are none."""
-        offsets = self._book.offsets(owner)
-        if isinstance(owner, str):
-            known = self._cached.get(owner) or self._nodes.get(owner)
+        offsets = self._book.offsets(entity)
+        if isinstance(entity, str):
+            known = self._cached.get(entity) or self._nodes.get(entity)
             return None if known is None else known.find(ids, offsets, self._is_here)
-        if not self.names(owner):
+        if not self.names(entity):
             return None
         rows = np.full(len(ids), -1, np.int64)
-        for halo, first_edge in zip(self._halos, self._edge_offsets[owner], strict=False):
-            starts, indptr = halo.edge_starts[owner], halo.edges[owner].indptr
+        for halo, first_edge in zip(self._halos, self._edge_offsets[entity], strict=False):
+            starts, indptr = halo.edge_starts[entity], halo.edges[entity].indptr
             find_edge_rows(ids, offsets, self._is_here, starts, indptr, int(first_edge), rows)
         return rows
 
@@ -233,67 +235,67 @@ class HaloStore:
             number_edges(rows, tables.addresses.offsets, tables.addresses.indptrs, starts, reply.counts, reply.edge_ids)
         return reply
 
-    def degrees(self, owner: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
+    def degrees(self, entity: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
         """int64[n], edges of the nodes of some rows."""
-        return self._ranges(owner, rows).nodes.degrees.copy()
+        return self._ranges(entity, rows).nodes.degrees.copy()
 
-    def find_edges(self, owner: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
+    def find_edges(self, entity: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
         """int64[n], the id of the first edge between the node of each row and a neighbour; -1 for none."""
-        tables, ranges = self._tables[owner], self._ranges(owner, rows)
+        tables, ranges = self._tables[entity], self._ranges(entity, rows)
         edge_ids = np.empty(len(rows), np.int64)
         find_edges(tables.addresses, ranges.nodes, neighbor_ids, edge_ids)
         is_found = edge_ids >= 0
         found = edge_ids[is_found]
         ones = np.ones(len(found), np.int32)
         addresses = tables.addresses
-        number_edges(rows[is_found], addresses.offsets, addresses.indptrs, self._edge_starts[owner], ones, found)
+        number_edges(rows[is_found], addresses.offsets, addresses.indptrs, self._edge_starts[entity], ones, found)
         edge_ids[is_found] = found
         return edge_ids
 
-    def _ranges(self, owner: tuple[EdgeType, Direction], rows: IntArray) -> EdgeRanges:
-        request = SampleRequest(edge_type=owner[0], direction=owner[1], ids=rows, count=0)
-        return DrawBuffers().find_ranges(self._tables[owner], request, rows)
+    def _ranges(self, entity: tuple[EdgeType, Direction], rows: IntArray) -> EdgeRanges:
+        request = SampleRequest(edge_type=entity[0], direction=entity[1], ids=rows, count=0)
+        return DrawBuffers().find_ranges(self._tables[entity], request, rows)
 
     def fetch(self, request: FetchRequest) -> dict[str, Column]:
         """Read columns; ids are rows, and names are among ``names``."""
-        owner, offsets = request.owner, self._column_offsets(request.owner)
+        entity, offsets = request.entity, self._column_offsets(request.entity)
         positions = NO_POSITIONS if request.positions is None else request.positions
         given: Mapping[str, Array] = request.out or {}
         columns: dict[str, Column] = {}
         for name in request.names:
-            table = self._columns[owner, name]
+            table = self._columns[entity, name]
             if table.feature.is_fixed_width:
                 columns[name] = gather_fixed(table, request.ids, offsets, given.get(name), positions)
             else:
-                columns[name] = gather_ragged(table, request.ids, offsets, f"halo: {owner_label(owner)}.{name}")
+                columns[name] = gather_ragged(table, request.ids, offsets, f"halo: {entity_label(entity)}.{name}")
         return columns
 
-    def _column_offsets(self, owner: Owner) -> IntArray:
-        if isinstance(owner, str):
-            return (self._cached.get(owner) or self._nodes[owner]).offsets
-        return self._edge_offsets[owner]
+    def _column_offsets(self, entity: Entity) -> IntArray:
+        if isinstance(entity, str):
+            return (self._cached.get(entity) or self._nodes[entity]).offsets
+        return self._edge_offsets[entity]
 
-    def _column(self, owner: Owner, name: str) -> ColumnTable:
-        if not isinstance(owner, str):
-            return ColumnTable(KEY_SCHEMA, [h.edges[owner].keys for h in self._halos])
-        if owner not in self._cached:
-            return ColumnTable(KEY_SCHEMA, [h.node_keys[owner] for h in self._halos])
+    def _column(self, entity: Entity, name: str) -> ColumnTable:
+        if not isinstance(entity, str):
+            return ColumnTable(KEY_SCHEMA, [h.edges[entity].keys for h in self._halos])
+        if entity not in self._cached:
+            return ColumnTable(KEY_SCHEMA, [h.node_keys[entity] for h in self._halos])
         if name == KEY:
-            return ColumnTable(KEY_SCHEMA, [h.cached[owner].keys for h in self._halos])
-        return ColumnTable(self._schema.nodes[owner][name], [h.cached[owner].features[name] for h in self._halos])
+            return ColumnTable(KEY_SCHEMA, [h.cached[entity].keys for h in self._halos])
+        return ColumnTable(self._schema.nodes[entity][name], [h.cached[entity].features[name] for h in self._halos])
 
     def _sampling_tables(self) -> dict[tuple[EdgeType, Direction], SamplingTables]:
         """Tables over the halos as parts, of rows as ids."""
-        owners = [owner for owner in self._book.edge_offsets if owner in self._halos[0].edges]
+        entities = [entity for entity in self._book.edge_offsets if entity in self._halos[0].edges]
         # One part more, of nothing: where there is but one part, ids are taken for keys.
         num_parts = len(self._halos) + 1
         book = PartitionBook(
             num_parts=num_parts,
             node_offsets={t: np.append(known.offsets, known.offsets[-1]) for t, known in self._nodes.items()},
-            edge_offsets={owner: np.zeros(num_parts + 1, np.int64) for owner in owners},
+            edge_offsets={entity: np.zeros(num_parts + 1, np.int64) for entity in entities},
         )
         maps = [*map(_as_part, self._halos), None]
-        return {owner: sampling_tables(book, maps, *owner) for owner in owners}
+        return {entity: sampling_tables(book, maps, *entity) for entity in entities}
 
 
 def _as_part(halo: HaloArrays) -> PartArrays:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
-from hopstream.dataset.book import Owner, owner_label
+from hopstream.dataset.book import Entity, entity_label
 from hopstream.dataset.halo_layout import HaloArrays, open_halo
 from hopstream.dataset.layout import Dataset, PartArrays
 from hopstream.dataset.overlays import edge_pieces
@@ -86,8 +86,8 @@ class LocalStore(Store):
         self._is_present = np.array([m is not None for m in self._maps])
         self._dataset = dataset
         self._is_closed = False
-        self._columns: dict[tuple[Owner, str], ColumnTable] = {}
-        self._tables = {owner: sampling_tables(self.book, self._maps, *owner) for owner in self.book.edge_offsets}
+        self._columns: dict[tuple[Entity, str], ColumnTable] = {}
+        self._tables = {entity: sampling_tables(self.book, self._maps, *entity) for entity in self.book.edge_offsets}
 
     @property
     def halo_id(self) -> str | None:
@@ -274,13 +274,13 @@ class LocalStore(Store):
             first: The first edge of the node that is wanted, counted from 0 in stored order.
             num_edges: How many; the node has ``first + num_edges`` or more.
         """
-        owner = (request.edge_type, request.direction)
-        tables = self.tables(*owner)
+        entity = (request.edge_type, request.direction)
+        tables = self.tables(*entity)
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         every = SampleRequest(edge_type=request.edge_type, direction=request.direction, ids=ids, count=0)
         ranges = DrawBuffers().find_ranges(tables, every, ids)
         piece = int(ranges.nodes.parts[0]) if len(ids) == 1 else -1
-        edges = edge_pieces(self.book, self._maps, owner)[piece] if piece >= 0 else None
+        edges = edge_pieces(self.book, self._maps, entity)[piece] if piece >= 0 else None
         if edges is None or first < 0 or num_edges < 0 or first + num_edges > int(ranges.nodes.degrees[0]):
             degrees = ranges.nodes.degrees[:9].tolist()
             raise IdRangeError(f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; they have {degrees}")
@@ -309,7 +309,7 @@ class LocalStore(Store):
     def _root(self) -> Path:
         return self._dataset.root
 
-    def row_lengths(self, owner: Owner, name: str, ids: IntArray) -> IntArray:
+    def row_lengths(self, entity: Entity, name: str, ids: IntArray) -> IntArray:
         """int64[n], elements in each row of a ragged or string column.
 
         Raises:
@@ -317,12 +317,12 @@ class LocalStore(Store):
             SettingsError: The rows of the column all have one length.
             IdRangeError: An id is out of range or of a part that is not here.
         """
-        self._check_owner(owner)
-        table = self._column(owner, name)
+        self._check_owner(entity)
+        table = self._column(entity, name)
         if table.feature.is_fixed_width:
-            raise SettingsError(f"{owner_label(owner)}.{name} is {table.feature}; lengths are told of ragged columns")
-        ids = self.check_ids(owner, ids)
-        return ragged_ranges(table, ids, self.book.offsets(owner), f"{owner_label(owner)}.{name}")[2]
+            raise SettingsError(f"{entity_label(entity)}.{name} is {table.feature}; lengths are told of ragged columns")
+        ids = self.check_ids(entity, ids)
+        return ragged_ranges(table, ids, self.book.offsets(entity), f"{entity_label(entity)}.{name}")[2]
 
     def close(self) -> None:
         """Refuse further requests. The files stay mapped until the store is collected: a kernel may still read them."""
@@ -337,7 +337,7 @@ class LocalStore(Store):
         self._check_owner((edge_type, direction))
         return self._tables[edge_type, direction]
 
-    def check_ids(self, owner: Owner, ids: IntArray) -> IntArray:
+    def check_ids(self, entity: Entity, ids: IntArray) -> IntArray:
         """The ids as contiguous int64, after checking that each belongs to a part of this store.
 
         Raises:
@@ -345,8 +345,8 @@ class LocalStore(Store):
             StoreUnavailable: The store is closed.
         """
         ids = np.ascontiguousarray(ids, np.int64)
-        piece_parts = self.book.piece_parts(owner) if self.book.has_overlays(owner) else None
-        self._check_owned(f"{owner_label(owner)} ids", ids, self.book.offsets(owner), piece_parts)
+        piece_parts = self.book.piece_parts(entity) if self.book.has_overlays(entity) else None
+        self._check_owned(f"{entity_label(entity)} ids", ids, self.book.offsets(entity), piece_parts)
         return ids
 
     def _sample(self, request: SampleRequest) -> SampleReply:
@@ -356,42 +356,42 @@ class LocalStore(Store):
         return draw_reply(tables, request, ids)
 
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
-        self._check_owner(request.owner)
-        ids, offsets = self.check_ids(request.owner, request.ids), self.book.offsets(request.owner)
+        self._check_owner(request.entity)
+        ids, offsets = self.check_ids(request.entity, request.ids), self.book.offsets(request.entity)
         positions = NO_POSITIONS if request.positions is None else request.positions
         given: Mapping[str, Array] = request.out or {}
         columns: dict[str, Column] = {}
         for name in request.names:
-            table = self._column(request.owner, name)
+            table = self._column(request.entity, name)
             if table.feature.is_fixed_width:
                 out = given.get(name)
                 columns[name] = gather_fixed(table, ids, offsets, out, positions)
             else:
-                columns[name] = gather_ragged(table, ids, offsets, f"{owner_label(request.owner)}.{name}")
+                columns[name] = gather_ragged(table, ids, offsets, f"{entity_label(request.entity)}.{name}")
         return columns
 
-    def _check_owner(self, owner: Owner) -> None:
-        if isinstance(owner, str):
-            self.schema.check_node_type(owner)
+    def _check_owner(self, entity: Entity) -> None:
+        if isinstance(entity, str):
+            self.schema.check_node_type(entity)
             return
-        self.schema.check_edge_type(owner[0])
-        if owner[1] not in self.directions:
+        self.schema.check_edge_type(entity[0])
+        if entity[1] not in self.directions:
             raise UnknownNameError(
-                f"{owner_label(owner)}: the dataset holds direction {'|'.join(self.directions)}; "
-                f"write the parts again with direction {owner[1]!r} or 'both'"
+                f"{entity_label(entity)}: the dataset holds direction {'|'.join(self.directions)}; "
+                f"write the parts again with direction {entity[1]!r} or 'both'"
             )
 
-    def _column(self, owner: Owner, name: str) -> ColumnTable:
-        table = self._columns.get((owner, name))
+    def _column(self, entity: Entity, name: str) -> ColumnTable:
+        table = self._columns.get((entity, name))
         if table is None:
-            table = ColumnTable(self._feature(owner, name), piece_columns(self.book, self._maps, owner, name))
-            self._columns[owner, name] = table
+            table = ColumnTable(self._feature(entity, name), piece_columns(self.book, self._maps, entity, name))
+            self._columns[entity, name] = table
         return table
 
-    def _feature(self, owner: Owner, name: str) -> FeatureSchema:
+    def _feature(self, entity: Entity, name: str) -> FeatureSchema:
         if name == KEY:
             return KEY_SCHEMA
-        return self.schema.feature(owner if isinstance(owner, str) else owner[0], name)
+        return self.schema.feature(entity if isinstance(entity, str) else entity[0], name)
 
     def _check_open(self) -> None:
         if self._is_closed:

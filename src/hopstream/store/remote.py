@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
-from hopstream.dataset.book import ends_of, owner_label
+from hopstream.dataset.book import ends_of, entity_label
 from hopstream.errors import HopstreamError, StoreTimeout, StoreUnavailable
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.connection import Connection, FrameReader
@@ -26,11 +26,11 @@ from hopstream.store.facts import StoreFacts
 from hopstream.store.replies import FetchReader, PieceReader, RowsReader, SampleReader, SplitReader
 from hopstream.store.requests import (
     check_edge_split,
+    check_entity,
     check_fetch_request,
     check_find_edges,
     check_keys,
     check_links,
-    check_owner,
     check_sample_request,
     check_split,
     has_own_times,
@@ -39,7 +39,7 @@ from hopstream.store.requests import (
 from hopstream.store.sample_frames import sample_calls, write_samples
 from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Piece, RowCost, cut_pieces, encode_frame, owner_to_json
+from hopstream.store.wire import Piece, RowCost, cut_pieces, encode_frame, entity_to_json
 
 T = TypeVar("T")
 MAX_THREADS = 64
@@ -191,12 +191,12 @@ class RemoteStore(Store):
             asked = [requests[piece.request] for piece in pieces]
             header = {
                 "requests": [
-                    {"owner": owner_to_json(request.owner), "names": request.names, "ids": row}
+                    {"owner": entity_to_json(request.entity), "names": request.names, "ids": row}
                     for row, request in enumerate(asked)
                 ]
             }
             ids = [
-                self._wire_ids(request.ids, piece, self.book.num_ids(request.owner))
+                self._wire_ids(request.ids, piece, self.book.num_ids(request.entity))
                 for request, piece in zip(asked, pieces, strict=True)
             ]
             self._call("fetch", header, ids, describe_fetch(requests), (reader, ends))
@@ -225,23 +225,25 @@ class RemoteStore(Store):
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
         ids = np.asarray(ids, np.int64)
-        owner = (edge_type, direction)
-        check_owner(self, owner)
-        near = ends_of(*owner)[0]
+        entity = (edge_type, direction)
+        check_entity(self, entity)
+        near = ends_of(*entity)[0]
         self.book.check_ids(near, ids)
-        what = f"degrees({owner_label(owner)}, {len(ids)} ids)"
-        limits = (self.book.num_ids(near), self.book.num_ids(owner) + 1)
-        return self._ask_rows("degrees", {"owner": owner_to_json(owner)}, ids, limits, what)
+        what = f"degrees({entity_label(entity)}, {len(ids)} ids)"
+        limits = (self.book.num_ids(near), self.book.num_ids(entity) + 1)
+        return self._ask_rows("degrees", {"owner": entity_to_json(entity)}, ids, limits, what)
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
         """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
         ids, neighbor_ids = np.asarray(ids, np.int64), np.asarray(neighbor_ids, np.int64)
         check_find_edges(self, edge_type, direction, ids, neighbor_ids)
-        owner = (edge_type, direction)
-        near, far = (self.book.num_ids(node_type) for node_type in ends_of(*owner))
-        reader = RowsReader(len(ids), self.book.num_ids(owner), first=-1)
-        what = f"find_edges({owner_label(owner)}, {len(ids)} pairs)"
-        self._ask_calls("find_edges", {"owner": owner_to_json(owner)}, [(ids, near), (neighbor_ids, far)], what, reader)
+        entity = (edge_type, direction)
+        near, far = (self.book.num_ids(node_type) for node_type in ends_of(*entity))
+        reader = RowsReader(len(ids), self.book.num_ids(entity), first=-1)
+        what = f"find_edges({entity_label(entity)}, {len(ids)} pairs)"
+        self._ask_calls(
+            "find_edges", {"owner": entity_to_json(entity)}, [(ids, near), (neighbor_ids, far)], what, reader
+        )
         return reader.result()[0]
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
@@ -352,13 +354,13 @@ def parts_label(parts: Sequence[int]) -> str:
 
 def describe_sample(requests: Sequence[SampleRequest]) -> str:
     """A sample operation as messages name it."""
-    labels = [f"{owner_label((r.edge_type, r.direction))}, {len(r.ids)} ids" for r in requests[:3]]
+    labels = [f"{entity_label((r.edge_type, r.direction))}, {len(r.ids)} ids" for r in requests[:3]]
     return f"sample({'; '.join(labels)}{'; …' if len(requests) > 3 else ''})"
 
 
 def describe_fetch(requests: Sequence[FetchRequest]) -> str:
     """A fetch operation as messages name it."""
-    labels = [f"{owner_label(r.owner)} {_names_label(r.names)}, {len(r.ids)} rows" for r in requests[:3]]
+    labels = [f"{entity_label(r.entity)} {_names_label(r.names)}, {len(r.ids)} rows" for r in requests[:3]]
     return f"fetch({'; '.join(labels)}{'; …' if len(requests) > 3 else ''})"
 
 

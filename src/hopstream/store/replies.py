@@ -187,7 +187,7 @@ class FetchReader(PieceReader):
         """Expect an answer to these requests, and make the arrays that they did not bring."""
         super().__init__([len(request.ids) if request.names else 0 for request in requests])
         self._requests = requests
-        self._features = [{name: column_feature(store, r.owner, name) for name in r.names} for r in requests]
+        self._features = [{name: column_feature(store, r.entity, name) for name in r.names} for r in requests]
         self._columns = [
             {name: _target(feature, name, request) for name, feature in features.items() if feature.is_fixed_width}
             for request, features in zip(requests, self._features, strict=True)

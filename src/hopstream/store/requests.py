@@ -8,7 +8,7 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.checks import known_names, known_words
-from hopstream.dataset.book import Owner, PartitionBook, ends_of, owner_label
+from hopstream.dataset.book import Entity, PartitionBook, ends_of, entity_label
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types, type_label
 from hopstream.store.contract import (
@@ -34,7 +34,7 @@ def check_strategy(store: Store, request: SampleRequest) -> None:
     Raises:
         SettingsError: The dataset lacks what the strategy needs, or fields of the request contradict each other.
     """
-    where = owner_label((request.edge_type, request.direction))
+    where = entity_label((request.edge_type, request.direction))
     if not -1 <= request.count <= MAX_COUNT:
         raise SettingsError(f"count is {request.count}; give -1 for all neighbours, or 0 to {MAX_COUNT}")
     if request.strategy not in STRATEGIES:
@@ -130,26 +130,26 @@ def neighbor_dtype(book: PartitionBook, edge_type: EdgeType, direction: Directio
     return id_dtype(book.num_ids(ends_of(edge_type, direction)[1]))
 
 
-def column_feature(store: Store, owner: Owner, name: str) -> FeatureSchema:
+def column_feature(store: Store, entity: Entity, name: str) -> FeatureSchema:
     """The schema of a column that can be fetched; ``KEY`` is one.
 
     Raises:
         UnknownNameError: The dataset has no such type, direction or feature.
     """
-    check_owner(store, owner)
-    return KEY_SCHEMA if name == KEY else store.schema.feature(owner if isinstance(owner, str) else owner[0], name)
+    check_entity(store, entity)
+    return KEY_SCHEMA if name == KEY else store.schema.feature(entity if isinstance(entity, str) else entity[0], name)
 
 
-def check_owner(store: Store, owner: Owner) -> None:
+def check_entity(store: Store, entity: Entity) -> None:
     """Raise ``UnknownNameError`` unless the dataset has this node type, or this edge type in this direction."""
-    if isinstance(owner, str):
-        store.schema.check_node_type(owner)
+    if isinstance(entity, str):
+        store.schema.check_node_type(entity)
         return
-    store.schema.check_edge_type(owner[0])
-    if owner not in store.book.edge_offsets:
+    store.schema.check_edge_type(entity[0])
+    if entity not in store.book.edge_offsets:
         raise UnknownNameError(
-            f"{owner_label(owner)}: the dataset holds direction {'|'.join(store.directions)}; "
-            f"write the parts again with direction {owner[1]!r} or 'both'"
+            f"{entity_label(entity)}: the dataset holds direction {'|'.join(store.directions)}; "
+            f"write the parts again with direction {entity[1]!r} or 'both'"
         )
 
 
@@ -201,7 +201,7 @@ def check_find_edges(
         SettingsError: There are not as many neighbours as ids.
         IdRangeError: An id is outside the range of its node type.
     """
-    check_owner(store, (edge_type, direction))
+    check_entity(store, (edge_type, direction))
     near, far = ends_of(edge_type, direction)
     store.book.check_ids(near, ids)
     _check_integers("neighbor_ids", neighbor_ids, (len(ids),))
@@ -217,7 +217,7 @@ def check_sample_request(store: Store, request: SampleRequest) -> None:
             dataset has no weights, times or keys that the strategy needs.
         IdRangeError: An id, of a neighbour too, is outside the range of its node type.
     """
-    check_owner(store, (request.edge_type, request.direction))
+    check_entity(store, (request.edge_type, request.direction))
     check_strategy(store, request)
     _check_seed("rng_seed", request.rng_seed)
     if request.labor is not None:
@@ -252,13 +252,13 @@ def check_fetch_request(store: Store, request: FetchRequest) -> None:
     """
     given = request.out or {}
     for name in request.names:
-        feature = column_feature(store, request.owner, name)
+        feature = column_feature(store, request.entity, name)
         if request.positions is not None and name not in given:
             raise SettingsError(f"positions were given without out[{name!r}]; they need an array for every name")
         if name in given:
             _check_out(name, feature, given[name], request)
-    check_owner(store, request.owner)
-    store.book.check_ids(request.owner, request.ids)
+    check_entity(store, request.entity)
+    store.book.check_ids(request.entity, request.ids)
 
 
 def check_keys(store: Store, node_type: str, keys: IntArray) -> None:

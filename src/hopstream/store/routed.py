@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hopstream.arrays import Column, IntArray
-from hopstream.dataset.book import ends_of, owner_label
+from hopstream.dataset.book import ends_of, entity_label
 from hopstream.errors import (
     FormatError,
     HopstreamError,
@@ -32,10 +32,10 @@ from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, describe_fetch, describe_sample, parts_label
 from hopstream.store.requests import (
     check_edge_split,
+    check_entity,
     check_find_edges,
     check_keys,
     check_links,
-    check_owner,
     check_split,
     has_own_times,
 )
@@ -128,28 +128,28 @@ class RoutedStore(Store):
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
         ids = np.ascontiguousarray(ids, np.int64)
-        owner = (edge_type, direction)
-        check_owner(self, owner)
-        self.book.check_ids(ends_of(*owner)[0], ids)
+        entity = (edge_type, direction)
+        check_entity(self, entity)
+        self.book.check_ids(ends_of(*entity)[0], ids)
         return self._by_node(
-            owner, ids, lambda halo, rows, _: halo.degrees(owner, rows), lambda s, at: s.degrees(*owner, ids[at]),
-            lambda: f"degrees({owner_label(owner)}, {len(ids)} ids)",
+            entity, ids, lambda halo, rows, _: halo.degrees(entity, rows), lambda s, at: s.degrees(*entity, ids[at]),
+            lambda: f"degrees({entity_label(entity)}, {len(ids)} ids)",
         )  # fmt: skip
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
         """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
         ids, others = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(neighbor_ids, np.int64)
-        owner = (edge_type, direction)
-        check_find_edges(self, *owner, ids, others)
+        entity = (edge_type, direction)
+        check_find_edges(self, *entity, ids, others)
         return self._by_node(
-            owner, ids, lambda halo, rows, at: halo.find_edges(owner, rows, others[at]),
-            lambda s, at: s.find_edges(*owner, ids[at], others[at]),
-            lambda: f"find_edges({owner_label(owner)}, {len(ids)} pairs)",
+            entity, ids, lambda halo, rows, at: halo.find_edges(entity, rows, others[at]),
+            lambda s, at: s.find_edges(*entity, ids[at], others[at]),
+            lambda: f"find_edges({entity_label(entity)}, {len(ids)} pairs)",
         )  # fmt: skip
 
     def _by_node(
         self,
-        owner: tuple[EdgeType, Direction],
+        entity: tuple[EdgeType, Direction],
         ids: IntArray,
         of_halo: Callable[[HaloStore, IntArray, IntArray], IntArray],
         of_store: Callable[[Store, IntArray], IntArray],
@@ -158,14 +158,14 @@ class RoutedStore(Store):
         """int64[n], a number for each of some nodes, from a halo here or from their owners.
 
         Args:
-            owner: The edges that the numbers are about.
+            entity: The edges that the numbers are about.
             ids: int64[n], checked.
             of_halo: Gives the numbers of rows of a halo, and is told their positions.
             of_store: Asks a store for the numbers of the ids at some positions.
             describe: Gives the operation as messages name it.
         """
-        rows = None if self._halo is None else self._halo.find_nodes(owner, ids)
-        offsets = self.book.offsets(ends_of(*owner)[0])
+        rows = None if self._halo is None else self._halo.find_nodes(entity, ids)
+        offsets = self.book.offsets(ends_of(*entity)[0])
         if self._halo is None or rows is None:
             return self._answer(RowsStitch(ids, offsets, lambda s, at: [of_store(s, at)], self._traffic), describe)[0]
         (near,), (far,) = np.nonzero(rows >= 0), np.nonzero(rows < 0)

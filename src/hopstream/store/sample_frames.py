@@ -18,7 +18,7 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, LaborSeeds, SampleRequest, Strategy
 from hopstream.store.requests import SEED_STOP, STRATEGIES, id_dtype
-from hopstream.store.wire import Frame, Piece, RowCost, cut_pieces, owner_from_json, owner_to_json
+from hopstream.store.wire import Frame, Piece, RowCost, cut_pieces, entity_from_json, entity_to_json
 
 ID_DTYPES = ("uint32", "int64")
 ARRAYS = ("ids", "trees", "times", "excluded", "candidates")
@@ -120,7 +120,7 @@ def write_samples(requests: Sequence[SampleRequest], book: PartitionBook) -> tup
 
 def _settings(request: SampleRequest) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "owner": owner_to_json((request.edge_type, request.direction)),
+        "owner": entity_to_json((request.edge_type, request.direction)),
         "count": int(request.count),
         "is_replacing": bool(request.is_replacing),
         "rng_seed": int(request.rng_seed),
@@ -146,7 +146,7 @@ def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:
     unknown = sorted(record.keys() - FIELDS)
     if unknown:
         raise FormatError(f"a request holds {str(unknown)[:100]}, which this server does not know; is it older?")
-    edge_type, direction = edge_owner(record)
+    edge_type, direction = edge_entity(record)
     strategy = record.get("strategy", "uniform")
     if strategy not in STRATEGIES:
         raise FormatError(f"'strategy' is {str(strategy)[:100]!r}; it must be one of {', '.join(STRATEGIES)}")
@@ -168,16 +168,16 @@ def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:
     )
 
 
-def edge_owner(record: Mapping[str, Any]) -> tuple[EdgeType, Direction]:
+def edge_entity(record: Mapping[str, Any]) -> tuple[EdgeType, Direction]:
     """The edge type and direction that a record is about.
 
     Raises:
         FormatError: It is about something else.
     """
-    owner = owner_from_json(record.get("owner"))
-    if isinstance(owner, str):
-        raise FormatError(f"'owner' is node type {owner[:100]!r}; it must be an edge type with a direction")
-    return owner
+    entity = entity_from_json(record.get("owner"))
+    if isinstance(entity, str):
+        raise FormatError(f"'owner' is node type {entity[:100]!r}; it must be an edge type with a direction")
+    return entity
 
 
 def _array(frame: Frame, record: Mapping[str, Any], name: str, ndim: int = 1) -> IntArray | None:

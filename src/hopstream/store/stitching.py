@@ -200,9 +200,9 @@ class SampleStitch(Stitch[list[SampleReply]]):
         return _busy_parts(self._cuts)
 
     def _cut(self, request: SampleRequest, ids: IntArray) -> _Cut:
-        owner, ids = (request.edge_type, request.direction), np.ascontiguousarray(ids, np.int64)
-        rows = None if self._halo is None else self._halo.find_nodes(owner, ids)
-        return _Cut.of(ids, self._book.offsets(ends_of(*owner)[0]), rows=rows)
+        entity, ids = (request.edge_type, request.direction), np.ascontiguousarray(ids, np.int64)
+        rows = None if self._halo is None else self._halo.find_nodes(entity, ids)
+        return _Cut.of(ids, self._book.offsets(ends_of(*entity)[0]), rows=rows)
 
     def ask(self, store: Store, parts: Sequence[int]) -> None:
         """Draw the neighbours of ids of some parts."""
@@ -277,7 +277,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         self._request_of = [number for number, of_request in enumerate(shares) for _ in of_request]
         self._num_requests = len(requests)
         self._requests = requests = [share for of_request in shares for share in of_request]
-        self._features = [{name: column_feature(store, r.owner, name) for name in r.names} for r in requests]
+        self._features = [{name: column_feature(store, r.entity, name) for name in r.names} for r in requests]
         self._columns: list[dict[str, Array]] = []
         for request, features in zip(requests, self._features, strict=True):
             given = request.out or {}
@@ -292,15 +292,15 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         self._runs: list[list[tuple[IntArray, dict[str, Column]]]] = [[] for _ in requests]
 
     def _cut(self, book: PartitionBook, request: FetchRequest) -> _Cut:
-        piece_parts = book.piece_parts(request.owner) if book.has_overlays(request.owner) else None
-        return _Cut.of(request.ids, book.offsets(request.owner), piece_parts, self._halo_rows(request))
+        piece_parts = book.piece_parts(request.entity) if book.has_overlays(request.entity) else None
+        return _Cut.of(request.ids, book.offsets(request.entity), piece_parts, self._halo_rows(request))
 
     def _halo_rows(self, request: FetchRequest) -> IntArray | None:
         """Where the halo has the rows, if it has all the columns."""
         halo = self._halo
-        if halo is None or not request.names or not set(request.names) <= set(halo.names(request.owner)):
+        if halo is None or not request.names or not set(request.names) <= set(halo.names(request.entity)):
             return None
-        return halo.find_columns(request.owner, np.ascontiguousarray(request.ids, np.int64))
+        return halo.find_columns(request.entity, np.ascontiguousarray(request.ids, np.int64))
 
     def parts(self) -> list[int]:
         """The parts that own ids of any request for a column, but those that the halo has."""
@@ -345,9 +345,9 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         other_names = tuple(name for name in request.names if name not in self._columns[i])
         if len(ids) and fixed_names:
             out = self._columns[i]
-            yield FetchRequest(owner=request.owner, names=fixed_names, ids=ids, out=out, positions=targets)
+            yield FetchRequest(entity=request.entity, names=fixed_names, ids=ids, out=out, positions=targets)
         if len(ids) and other_names:
-            yield FetchRequest(owner=request.owner, names=other_names, ids=ids)
+            yield FetchRequest(entity=request.entity, names=other_names, ids=ids)
 
     def _keep(
         self,
@@ -398,7 +398,7 @@ def _shares(request: FetchRequest, halo: HaloStore | None) -> list[FetchRequest]
     """A request in two where a halo has some of its columns and not the others, else as it is."""
     if halo is None:
         return [request]
-    known = halo.names(request.owner)
+    known = halo.names(request.entity)
     halves = [tuple(name for name in request.names if (name in known) is is_known) for is_known in (True, False)]
     if not all(halves):
         return [request]

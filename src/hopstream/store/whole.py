@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import IntArray, find_sorted
-from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.errors import IdRangeError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest, Store
@@ -110,13 +110,13 @@ def read_edges_of(
 
 
 def fetch_rows(
-    store: Store, owner: Owner, features: dict[str, FeatureSchema], ids: IntArray
+    store: Store, entity: Entity, features: dict[str, FeatureSchema], ids: IntArray
 ) -> dict[str, NDArray[Any]]:
     """Rows of columns of fixed width, in new arrays, however many they are.
 
     Args:
         store: A store of all parts.
-        owner: A node type, or an (edge type, direction).
+        entity: A node type, or an (edge type, direction).
         features: Name to schema of the columns.
         ids: int64[n].
 
@@ -126,7 +126,7 @@ def fetch_rows(
     out = {name: np.empty((len(ids), *feature.shape), feature.numpy_dtype) for name, feature in features.items()}
     for block in _blocks(len(ids), MAX_ROWS):
         part_of = {name: array[block] for name, array in out.items()}
-        store.fetch([FetchRequest(owner=owner, names=tuple(features), ids=ids[block], out=part_of)])
+        store.fetch([FetchRequest(entity=entity, names=tuple(features), ids=ids[block], out=part_of)])
     return out
 
 
@@ -134,7 +134,7 @@ def keeps_edge_keys(store: Store, direction: Direction) -> bool:
     """Whether a store can answer original edge keys; a dataset keeps them for all edge types or for none."""
     for edge_type in store.schema.edges:
         if store.book.num_ids((edge_type, direction)):
-            request = FetchRequest(owner=(edge_type, direction), names=(KEY,), ids=np.zeros(1, np.int64))
+            request = FetchRequest(entity=(edge_type, direction), names=(KEY,), ids=np.zeros(1, np.int64))
             try:
                 store.fetch([request])
             except UnknownNameError:

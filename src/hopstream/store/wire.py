@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hopstream import errors
 from hopstream.arrays import Array, IntArray
-from hopstream.dataset.book import Owner
+from hopstream.dataset.book import Entity
 from hopstream.errors import FormatError, HopstreamError, RemoteError, StoreUnavailable, VersionMismatch
 from hopstream.schema import NUMERIC_DTYPES, Direction, EdgeType
 
@@ -330,12 +330,12 @@ def raise_error(frame: Frame, where: str, what: str) -> None:
     raise error
 
 
-def owner_to_json(owner: Owner) -> str | list[str]:
+def entity_to_json(entity: Entity) -> str | list[str]:
     """A node type as a string; an edge type and direction as a list of four."""
-    return owner if isinstance(owner, str) else [*owner[0], owner[1]]
+    return entity if isinstance(entity, str) else [*entity[0], entity[1]]
 
 
-def owner_from_json(value: object) -> Owner:
+def entity_from_json(value: object) -> Entity:
     """Read what ``owner_to_json`` wrote.
 
     Raises:

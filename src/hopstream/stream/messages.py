@@ -150,7 +150,7 @@ def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -
     raise FormatError(f"{reprlib.repr(value)} is no option")
 
 
-Owner = str | EdgeType | None
+Entity = str | EdgeType | None
 V = TypeVar("V")
 INT_FIELDS = ("node_keys", "edge_index", "edge_keys")
 FEATURE_FIELDS = ("node_features", "edge_features")
@@ -163,14 +163,14 @@ def encode_batch(batch: MiniBatch) -> Bytes:
     fields: dict[str, Any] = {"epoch": batch.epoch, "index": batch.index, "seed_type": batch.seed_type}
     fields["input_ids"] = writer.add(batch.input_ids)
     for name in INT_FIELDS:
-        fields[name] = [[owner, writer.add(array)] for owner, array in getattr(batch, name).items()]
+        fields[name] = [[entity, writer.add(array)] for entity, array in getattr(batch, name).items()]
     for name in FEATURE_FIELDS:
-        fields[name] = [[owner, writer.columns(columns)] for owner, columns in getattr(batch, name).items()]
+        fields[name] = [[entity, writer.columns(columns)] for entity, columns in getattr(batch, name).items()]
     for name in COUNT_FIELDS:
         counts = getattr(batch, name)
-        fields[name] = None if counts is None else [[owner, list(map(int, of))] for owner, of in counts.items()]
-    fields["trees"] = None if batch.trees is None else [[owner, writer.add(a)] for owner, a in batch.trees.items()]
-    fields["attributes"] = [[owner, writer.columns(columns)] for owner, columns in batch.attributes.items()]
+        fields[name] = None if counts is None else [[entity, list(map(int, of))] for entity, of in counts.items()]
+    fields["trees"] = None if batch.trees is None else [[entity, writer.add(a)] for entity, a in batch.trees.items()]
+    fields["attributes"] = [[entity, writer.columns(columns)] for entity, columns in batch.attributes.items()]
     return encode_frame({"batch": fields}, writer.arrays)
 
 
@@ -232,7 +232,7 @@ class _Reader:
         return MiniBatch(**found)
 
     def _by_owner(self, pairs: list[list[Any]]) -> dict[Any, IntArray]:
-        return {_owner(owner): self._ints(number) for owner, number in pairs}
+        return {_owner(entity): self._ints(number) for entity, number in pairs}
 
     def _columns(self, pairs: list[list[Any]]) -> dict[str, Column]:
         return {str(name): self._column(column) for name, column in pairs}

@@ -19,7 +19,7 @@ from hopstream.errors import SettingsError, StateError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.cluster import Cluster, open_cluster
 from hopstream.store.contract import FetchRequest, Store
-from hopstream.store.requests import check_owner
+from hopstream.store.requests import check_entity
 from hopstream.store.settings import StoreSettings, check_store_settings
 
 
@@ -100,7 +100,7 @@ class GraphQuestions(OfOneProcess):
 
     def fetch_edge_partition_book(self) -> dict[tuple[EdgeType, Direction], IntArray]:
         """(Edge type, direction) to int64[num_parts + 1], the same for edge ids."""
-        return {owner: offsets.copy() for owner, offsets in self._store().book.edge_offsets.items()}
+        return {entity: offsets.copy() for entity, offsets in self._store().book.edge_offsets.items()}
 
     def get_node_partition_id(self, node_type: str, keys: Any) -> IntArray:
         """int64[n], the part that owns each node of one type, given by key.
@@ -155,7 +155,7 @@ class GraphQuestions(OfOneProcess):
         store = self._store()
         store.schema.feature(node_type, name)
         ids = _lookup(store, node_type, keys)
-        return store.fetch([FetchRequest(owner=node_type, names=(name,), ids=ids)])[0][name]
+        return store.fetch([FetchRequest(entity=node_type, names=(name,), ids=ids)])[0][name]
 
     def fetch_degrees(
         self,
@@ -193,7 +193,7 @@ class GraphQuestions(OfOneProcess):
         else:
             counted = [store.schema.edge_type_of(edge_type)]
         for each in counted:
-            check_owner(store, (each, direction))
+            check_entity(store, (each, direction))
             if (near := ends_of(each, direction)[0]) != node_type:
                 raise SettingsError(
                     f"edges of {type_label(each)} in direction {direction!r} are those of {near!r}, not of "

@@ -48,12 +48,12 @@ def naive_reach(dataset, part, hops):
     for _ in range(hops):
         reached = set()
         for node_type, i in frontier:
-            for owner, offsets in book.edge_offsets.items():
-                near, far = ends_of(*owner)
+            for entity, offsets in book.edge_offsets.items():
+                near, far = ends_of(*entity)
                 if near == node_type:
                     assert offsets is not None
                     p = int(book.parts_of(near, np.array([i]))[0])
-                    edges, row = arrays[p].edges[owner], i - book.offsets(near)[p]
+                    edges, row = arrays[p].edges[entity], i - book.offsets(near)[p]
                     reached |= {(far, int(j)) for j in edges.indices[edges.indptr[row] : edges.indptr[row + 1]]}
         frontier = reached - own - found
         found |= frontier
@@ -71,14 +71,14 @@ def check_truth(dataset, hops):
             parts = book.parts_of(node_type, ids)
             rows = ids - book.offsets(node_type)[parts]
             assert keys.tolist() == [arrays[p].node_keys[node_type][r] for p, r in zip(parts, rows, strict=True)]
-        for owner, edges in halo.edges.items():
-            near = ends_of(*owner)[0]
+        for entity, edges in halo.edges.items():
+            near = ends_of(*entity)[0]
             for row, i in enumerate(halo.node_ids[near].tolist()):
                 p = int(book.parts_of(near, np.array([i]))[0])
-                theirs, at = arrays[p].edges[owner], i - book.offsets(near)[p]
+                theirs, at = arrays[p].edges[entity], i - book.offsets(near)[p]
                 start, stop = theirs.indptr[at : at + 2]
                 ours = slice(edges.indptr[row], edges.indptr[row + 1])
-                assert halo.edge_starts[owner][row] == start + book.offsets(owner)[p]
+                assert halo.edge_starts[entity][row] == start + book.offsets(entity)[p]
                 for name in ("indices", "keys", "times", "weights", "weight_sums", "weight_order", "weight_alias",
                              "neighbor_keys"):  # fmt: skip
                     left, right = getattr(edges, name), getattr(theirs, name)

@@ -203,8 +203,8 @@ def read_feats(config: PartConfig, part: int, what: str, *, is_mapped: bool = Fa
         alone, labels = label_of(DEFAULT_ETYPE), {t[1]: label_of(t) for t in config.edges.ids}
     found = {}
     for name, array in read_tensor_file(config.file(part, what), is_mapped=is_mapped).items():
-        owner, slash, feature = name.partition("/")
-        found[f"{labels.get(owner, owner)}/{feature}" if slash else f"{alone}/{name}"] = array
+        entity, slash, feature = name.partition("/")
+        found[f"{labels.get(entity, entity)}/{feature}" if slash else f"{alone}/{name}"] = array
     return found
 
 

@@ -170,20 +170,20 @@ def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
     """
     check_names(schema)
     node_names, edge_names = dgl_names(schema)
-    owners: list[tuple[str, Mapping[str, FeatureSchema], Iterable[str]]] = [
+    entities: list[tuple[str, Mapping[str, FeatureSchema], Iterable[str]]] = [
         (node_names[t], features, schema.splits.get(t, ())) for t, features in schema.nodes.items()
     ]
-    owners += [
+    entities += [
         (label_of(edge_names[t]), features, schema.edge_splits.get(t, ())) for t, features in schema.edges.items()
     ]
-    for owner, features, splits in owners:
+    for entity, features, splits in entities:
         taken = {*map(mask_name, splits), *([TRAINER_ID] if has_trainers else [])}
         for name, feature in features.items():
             if not feature.is_fixed_width:
-                raise SchemaError(f"{owner}/{name} is text or ragged, and DGL's files hold neither; leave it out")
+                raise SchemaError(f"{entity}/{name} is text or ragged, and DGL's files hold neither; leave it out")
             if name in taken:
                 raise SchemaError(
-                    f"{owner}/{name} is a feature, and what splits or trainers are called in DGL's files; rename it"
+                    f"{entity}/{name} is a feature, and what splits or trainers are called in DGL's files; rename it"
                 )
 
 

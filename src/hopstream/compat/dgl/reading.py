@@ -133,8 +133,8 @@ class _Reader:
         sizes = {of: int(np.diff(ranges.typed[of])[part]) for of in ranges.ids}
         missing = {of: set(self._pieces[of]) for of, size in sizes.items() if size}
         for label, array in read_feats(self._config, part, what).items():
-            owner, _, name = label.partition("/")
-            of = self._types.get(owner)
+            entity, _, name = label.partition("/")
+            of = self._types.get(entity)
             if of not in sizes:
                 self._refuse(part, f"has data {label!r} of a type that is not known; known: {list(sizes)}")
             missing.get(of, set()).discard(name)

@@ -100,9 +100,9 @@ class DataCheck:
         }
         for (what, part), feats in self._feats.items():
             for label in feats or ():
-                owner, _, name = label.partition("/")
+                entity, _, name = label.partition("/")
                 self._findings.checked("schema")
-                if owner in known and name not in known[owner]:
+                if entity in known and name not in known[entity]:
                     where = self._config.parts[part][what]
                     self._findings.add("schema", where, f"has {label!r}, which the source does not have")
 

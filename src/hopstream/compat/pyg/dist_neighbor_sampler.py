@@ -282,9 +282,9 @@ class DistNeighborSampler:
                 times=None if times is None or not is_timed else to_array(times),
             )
         ])[0]  # fmt: skip
-        wanted = [FetchRequest(owner=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))]
+        wanted = [FetchRequest(entity=edge_type[0], names=(KEY,), ids=reply.neighbor_ids.astype(np.int64))]
         if self._has_edge_keys:
-            wanted.append(FetchRequest(owner=(edge_type, "in"), names=(KEY,), ids=cast(IntArray, reply.edge_ids)))
+            wanted.append(FetchRequest(entity=(edge_type, "in"), names=(KEY,), ids=cast(IntArray, reply.edge_ids)))
         keys = [torch.from_numpy(rows[KEY]) for rows in store.fetch(wanted)]
         counts = torch.from_numpy(reply.counts.astype(np.int64))
         return SamplerOutput(
@@ -352,19 +352,19 @@ class DistNeighborSampler:
         return found
 
     def _node_rows(self, index: torch.Tensor, node_type: str | None) -> Any:
-        owner = NODE if node_type is None else node_type
-        ids = self.store.lookup(owner, to_array(index))
-        return self.store.fetch([FetchRequest(owner=owner, names=("x",), ids=ids)])[0]["x"]
+        entity = NODE if node_type is None else node_type
+        ids = self.store.lookup(entity, to_array(index))
+        return self.store.fetch([FetchRequest(entity=entity, names=("x",), ids=ids)])[0]["x"]
 
     def _edge_rows(self, index: torch.Tensor, edge_type: EdgeType | None) -> Any:
         if not self._has_edge_keys:
             raise SettingsError("edges have no ids here, so edge_attr cannot be looked up; give them with put_edge_id")
-        owner = self.store.schema.edge_type_of(EDGE if edge_type is None else edge_type)
-        if owner not in self._edge_ids:
-            self._edge_ids[owner] = EdgeIdsOfKeys(self.store, owner)
+        entity = self.store.schema.edge_type_of(EDGE if edge_type is None else edge_type)
+        if entity not in self._edge_ids:
+            self._edge_ids[entity] = EdgeIdsOfKeys(self.store, entity)
         parts = to_array(parts_of(self.feature_store.edge_feat_pb, "edge_feat", index, edge_type))
-        ids = self._edge_ids[owner].find(to_array(index), parts)
-        return self.store.fetch([FetchRequest(owner=(owner, "in"), names=("edge_attr",), ids=ids)])[0]["edge_attr"]
+        ids = self._edge_ids[entity].find(to_array(index), parts)
+        return self.store.fetch([FetchRequest(entity=(entity, "in"), names=("edge_attr",), ids=ids)])[0]["edge_attr"]
 
 
 def check_device(device: Any) -> None:

@@ -152,9 +152,9 @@ class _Stores:
     def node_features(self, label_type: str | None) -> dict[str, dict[str, Array]]:
         """Every tensor of nodes, with one row per node of the partition in the order of keys."""
         found: dict[str, dict[str, Array]] = {node_type: {} for node_type in self.owners}
-        for (owner, name), values in self.tensors.items():
-            if isinstance(owner, str) and owner in found:
-                found[owner][name] = self._own_nodes(owner, name, values)
+        for (entity, name), values in self.tensors.items():
+            if isinstance(entity, str) and entity in found:
+                found[entity][name] = self._own_nodes(entity, name, values)
         labels = getattr(self._features, "labels", None)
         if labels is not None and not isinstance(labels, Mapping):
             labels = {label_type if self._is_hetero else NODE: labels}
@@ -166,17 +166,17 @@ class _Stores:
     def node_times(self) -> dict[str, Array]:
         """Node type to the times of all nodes, for types that have any."""
         found = {}
-        for owner, owners in self.owners.items():
-            times = self.tensors.get((owner, self._time_attr or ""))
+        for entity, owners in self.owners.items():
+            times = self.tensors.get((entity, self._time_attr or ""))
             if times is None:
                 continue
             if len(times) != len(owners):
                 raise SchemaError(
-                    f"{owner}.{self._time_attr} has {len(times)} rows; the graph has {len(owners)} nodes of the type: "
+                    f"{entity}.{self._time_attr} has {len(times)} rows; the graph has {len(owners)} nodes of the type: "
                     "every rank needs the times of all of them, because an edge is as late as the node that it comes "
                     "from"
                 )
-            found[owner] = times
+            found[entity] = times
         return found
 
     def edges(self) -> dict[EdgeType, OwnEdges]:
@@ -200,11 +200,11 @@ class _Stores:
         wanted = [t for t in map(tuple, order or ()) if t in given]
         return {t: self._own_edges(t, *given[t][:2], keys[t]) for t in dict.fromkeys((*wanted, *given))}
 
-    def _ids(self, owner: str | EdgeType) -> IntArray | None:
+    def _ids(self, entity: str | EdgeType) -> IntArray | None:
         """Global ids of the rows of a type's tensors, where the feature store has them."""
-        group: Any = owner
+        group: Any = entity
         if not self._is_hetero:
-            group = None if isinstance(owner, str) else (None, None)
+            group = None if isinstance(entity, str) else (None, None)
         ids = self._features.get_global_id(group)
         return None if ids is None else to_array(ids).astype(np.int64, copy=False)
 
@@ -228,8 +228,8 @@ class _Stores:
         own_keys = None if keys is None else keys[places]
         ids = self._ids(edge_type)
         columns: dict[str, Array] = {}
-        for (owner, name), values in self.tensors.items():
-            if owner != edge_type:
+        for (entity, name), values in self.tensors.items():
+            if entity != edge_type:
                 continue
             where = f"{type_label(edge_type)}.{name}"
             if ids is not None and len(ids) == len(values):

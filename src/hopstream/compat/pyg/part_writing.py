@@ -12,7 +12,7 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, FileRecord, IntArray, column_schema, offsets_of, write_blocks
 from hopstream.compat.pyg.own_part import OwnEdges, OwnPart
-from hopstream.dataset.book import EdgeOwner, PartitionBook
+from hopstream.dataset.book import EdgeEntity, PartitionBook
 from hopstream.dataset.paths import edge_folder, node_folder
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
@@ -143,7 +143,7 @@ class WholeFacts:
     """
 
     schema: GraphSchema
-    edge_offsets: Mapping[EdgeOwner, IntArray]
+    edge_offsets: Mapping[EdgeEntity, IntArray]
     has_edge_keys: bool
 
 
@@ -176,7 +176,7 @@ def agree(facts: Sequence[PartFacts]) -> WholeFacts:
         check_time_schema(schema, first.time_attr)
     by_part = {one.part: one for one in facts}
     parts = [by_part[part] for part in range(first.num_parts)]
-    edge_offsets: dict[EdgeOwner, IntArray] = {}
+    edge_offsets: dict[EdgeEntity, IntArray] = {}
     for edge_type in schema.edges:
         edge_offsets[edge_type, "in"] = offsets_of(np.array([one.rows.get(type_label(edge_type), 0) for one in parts]))
     labels = [type_label(edge_type) for edge_type in schema.edges]
@@ -234,18 +234,18 @@ def _check_coverage(parts: Sequence[PartFacts], label: str) -> None:
         )
 
 
-def _merged_columns(facts: Sequence[PartFacts], owner: str | EdgeType) -> Mapping[str, FeatureSchema]:
+def _merged_columns(facts: Sequence[PartFacts], entity: str | EdgeType) -> Mapping[str, FeatureSchema]:
     """The columns of a type in all parts together: who has no rows of it need not have them."""
     found: Mapping[str, FeatureSchema] = {}
     who: int | None = None
     for rank, one in enumerate(facts):
-        columns = one.schema.nodes.get(owner, {}) if isinstance(owner, str) else one.schema.edges.get(owner, {})
-        if not one.rows.get(type_label(owner), 0):
+        columns = one.schema.nodes.get(entity, {}) if isinstance(entity, str) else one.schema.edges.get(entity, {})
+        if not one.rows.get(type_label(entity), 0):
             continue
         if who is not None and dict(columns) != dict(found):
             shown = [{name: str(schema) for name, schema in sorted(of.items())} for of in (found, columns)]
             raise VersionMismatch(
-                f"columns of {type_label(owner)}: rank {who} has {shown[0]}, rank {rank} has {shown[1]}"
+                f"columns of {type_label(entity)}: rank {who} has {shown[0]}, rank {rank} has {shown[1]}"
             )
         if who is None:
             found, who = columns, rank

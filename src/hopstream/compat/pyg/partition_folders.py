@@ -234,11 +234,11 @@ def read_partition_folders(
     edge_splits: dict[EdgeType, dict[str, IntArray]] = {}
     found = _split_folders(place, name)
     for split in sorted(found, key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS)):
-        for owner, keys in _read_split(found[split], graph, node_type, edge_type).items():
-            if isinstance(owner, str):
-                splits.setdefault(owner, {})[split] = keys
+        for entity, keys in _read_split(found[split], graph, node_type, edge_type).items():
+            if isinstance(entity, str):
+                splits.setdefault(entity, {})[split] = keys
             else:
-                edge_splits.setdefault(owner, {})[split] = keys
+                edge_splits.setdefault(entity, {})[split] = keys
     return replace(graph, nodes=nodes, splits=splits, edge_splits=edge_splits).check(), owners
 
 
@@ -298,8 +298,8 @@ def _read_split(
         else:
             of_nodes = _node_tensors(path, value, graph, node_type)
             of_path = {t: ids_of(path, of_nodes, t).numpy() for t in of_nodes}
-        for owner, keys in of_path.items():
-            found.setdefault(owner, []).append(keys)
+        for entity, keys in of_path.items():
+            found.setdefault(entity, []).append(keys)
     return {t: np.sort(np.concatenate(ids)).astype(np.int64, copy=False) for t, ids in found.items()}
 
 

@@ -98,8 +98,8 @@ def _metadata(batch: MiniBatch) -> tuple[Any, ...]:
     return (input_ids, _attribute(batch, src_type, "src_index"), *of_destinations)
 
 
-def _attribute(batch: MiniBatch, owner: str | EdgeType, name: str) -> Any:
-    value = batch.attributes.get(owner, {}).get(name)
+def _attribute(batch: MiniBatch, entity: str | EdgeType, name: str) -> Any:
+    value = batch.attributes.get(entity, {}).get(name)
     return None if value is None else to_tensor(value, False)
 
 

@@ -22,7 +22,7 @@ from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, Heter
 from torch_geometric.data.graph_store import EdgeLayout
 
 from hopstream.arrays import Array, IntArray, to_array
-from hopstream.dataset.book import Owner
+from hopstream.dataset.book import Entity
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.load.link_inputs import read_link_inputs
 from hopstream.load.pyg import to_tensor
@@ -288,16 +288,16 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         found: dict[int, Array] = {}
         requests: list[FetchRequest] = []
         asked: list[list[int]] = []
-        for (owner, _), numbers in groups.items():
+        for (entity, _), numbers in groups.items():
             index = attrs[numbers[0]].index
-            ids = self._ids(store, owner, index)
-            features = {attrs[n].attr_name: store.schema.feature(owner, attrs[n].attr_name) for n in numbers}
-            rows_of: Owner = owner if isinstance(owner, str) else (owner, store.directions[0])
+            ids = self._ids(store, entity, index)
+            features = {attrs[n].attr_name: store.schema.feature(entity, attrs[n].attr_name) for n in numbers}
+            rows_of: Entity = entity if isinstance(entity, str) else (entity, store.directions[0])
             if index is None or isinstance(index, slice):
                 rows = fetch_rows(store, rows_of, features, ids)
                 found.update({n: rows[attrs[n].attr_name] for n in numbers})
             else:
-                requests.append(FetchRequest(owner=rows_of, names=tuple(features), ids=ids))
+                requests.append(FetchRequest(entity=rows_of, names=tuple(features), ids=ids))
                 asked.append(numbers)
         for numbers, answer in zip(asked, store.fetch(requests) if requests else [], strict=True):
             found.update({n: np.asarray(answer[attrs[n].attr_name]) for n in numbers})
@@ -305,10 +305,10 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         try:
-            owner = self._owner(attr)
+            entity = self._owner(attr)
         except UnknownNameError:
             return None
-        return (self._num_rows(owner), *self.store.schema.feature(owner, attr.attr_name).shape)
+        return (self._num_rows(entity), *self.store.schema.feature(entity, attr.attr_name).shape)
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         raise _read_only("put_tensor")
@@ -321,27 +321,27 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         schema = self.store.schema
         group = attr.group_name
         if schema.is_homogeneous and (group is None or group == NO_EDGE_TYPE):
-            owner: str | EdgeType = NODE if group is None else EDGE
+            entity: str | EdgeType = NODE if group is None else EDGE
         else:
-            owner = group if isinstance(group, str) else schema.edge_type_of(group)
-        feature: FeatureSchema = schema.feature(owner, attr.attr_name)
+            entity = group if isinstance(group, str) else schema.edge_type_of(group)
+        feature: FeatureSchema = schema.feature(entity, attr.attr_name)
         if not feature.is_fixed_width:
             raise UnknownNameError(
-                f"{attr.attr_name!r} of {type_label(owner)} is {feature}, which is no tensor; "
+                f"{attr.attr_name!r} of {type_label(entity)} is {feature}, which is no tensor; "
                 "hopstream.NeighborLoader brings such features"
             )
-        return owner
+        return entity
 
-    def _num_rows(self, owner: str | EdgeType) -> int:
+    def _num_rows(self, entity: str | EdgeType) -> int:
         book = self.store.book
-        return book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner)
+        return book.num_ids(entity) if isinstance(entity, str) else book.num_edges(entity)
 
-    def _ids(self, store: Store, owner: str | EdgeType, index: Any) -> IntArray:
+    def _ids(self, store: Store, entity: str | EdgeType, index: Any) -> IntArray:
         """int64[n], the ids of what an index says, which are keys."""
-        keys = _keys(index, self._num_rows(owner), type_label(owner))
-        if not isinstance(owner, str):
-            return self.source.edge_ids(store, owner)[keys]
-        return keys if store.book.ids_are_keys else store.lookup(owner, keys)
+        keys = _keys(index, self._num_rows(entity), type_label(entity))
+        if not isinstance(entity, str):
+            return self.source.edge_ids(store, entity)[keys]
+        return keys if store.book.ids_are_keys else store.lookup(entity, keys)
 
 
 class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # torch_geometric has no types

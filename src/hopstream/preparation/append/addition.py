@@ -144,15 +144,15 @@ def checked(manifest: Manifest, added: Graph) -> Graph:
         *((t, table.features) for t, table in added.nodes.items()),
         *((t, table.features) for t, table in added.edges.items()),
     ]
-    for owner, features in tables:
+    for entity, features in tables:
         times = features.get(manifest.time_attr or "")
         if isinstance(times, np.ndarray):
-            check_time_values(f"{type_label(owner)}.{manifest.time_attr}", 0, times)
+            check_time_values(f"{type_label(entity)}.{manifest.time_attr}", 0, times)
         weights = features.get(manifest.weight_attr or "")
-        if isinstance(owner, tuple) and isinstance(weights, np.ndarray):
-            where = f"{type_label(owner)}.{manifest.weight_attr}"
+        if isinstance(entity, tuple) and isinstance(weights, np.ndarray):
+            where = f"{type_label(entity)}.{manifest.weight_attr}"
             total = check_weight_values(where, 0, weights)
-            if not book.num_edges(owner):
+            if not book.num_edges(entity):
                 check_weight_total(where, len(weights), total)
     return added
 
@@ -244,9 +244,9 @@ def _columns(
 
 
 def _splits(
-    owner: str | EdgeType, given: Columns, names: tuple[str, ...], first: int, num_rows: int
+    entity: str | EdgeType, given: Columns, names: tuple[str, ...], first: int, num_rows: int
 ) -> dict[str, IntArray]:
-    label = type_label(owner)
+    label = type_label(entity)
     _check_names(f"splits of {label}", given, dict.fromkeys(names))
     return {name: _split(f"split {name!r} of {label}", given.get(name), first, num_rows) for name in names}
 

@@ -138,11 +138,11 @@ def _grown_report(
         if report.edges_between:
             between += np.bincount(src * num_parts + dst, minlength=num_parts**2).reshape(num_parts, num_parts)
     held = dict(manifest.report.seeds)
-    for (owner, name), counts in report.seeds.items():
-        more = _added_seeds(manifest, book, added, ends, (owner, name))
-        held[owner, name] = tuple((np.array([*counts, 0]) + more).tolist())
+    for (entity, name), counts in report.seeds.items():
+        more = _added_seeds(manifest, book, added, ends, (entity, name))
+        held[entity, name] = tuple((np.array([*counts, 0]) + more).tolist())
     num_nodes = sum(nodes.num_nodes for nodes in added.nodes.values())
-    num_edges = sum((book.edges_of_parts(owner) for owner in book.edge_offsets), np.zeros(num_parts, np.int64))
+    num_edges = sum((book.edges_of_parts(entity) for entity in book.edge_offsets), np.zeros(num_parts, np.int64))
     return replace(
         report, cuts=cuts, nodes=(*report.nodes, num_nodes), edges=tuple(num_edges.tolist()), bytes=tuple(num_bytes),
         seeds=held, edges_between=tuple(map(tuple, between.tolist())) if report.edges_between else (),
@@ -154,14 +154,14 @@ def _added_seeds(
     split: tuple[str | EdgeType, str],
 ) -> IntArray:  # fmt: skip
     """int64[num_parts], how many nodes or edges each part gets of a split."""
-    owner, name = split
-    if isinstance(owner, str):
-        keys, node_type = added.splits[owner][name], owner  # the ids of new nodes are their keys
+    entity, name = split
+    if isinstance(entity, str):
+        keys, node_type = added.splits[entity][name], entity  # the ids of new nodes are their keys
         return np.bincount(book.parts_of(node_type, keys), minlength=book.num_parts)
     is_in = manifest.directions[0] == "in"
-    own = ends[owner].dst_ids if is_in else ends[owner].src_ids
-    chosen = own[added.edge_splits[owner][name] - manifest.book.num_edges(owner)]
-    return np.bincount(book.parts_of(owner[2] if is_in else owner[0], chosen), minlength=book.num_parts)
+    own = ends[entity].dst_ids if is_in else ends[entity].src_ids
+    chosen = own[added.edge_splits[entity][name] - manifest.book.num_edges(entity)]
+    return np.bincount(book.parts_of(entity[2] if is_in else entity[0], chosen), minlength=book.num_parts)
 
 
 def append(

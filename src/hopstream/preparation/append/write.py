@@ -20,7 +20,7 @@ from hopstream.arrays import (
     with_blocks,
     write_blocks,
 )
-from hopstream.dataset.book import Delta, EdgeOwner, Overlay, ends_of, neighbor_dtype
+from hopstream.dataset.book import Delta, EdgeEntity, Overlay, ends_of, neighbor_dtype
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.key_book import KeyBook
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
@@ -275,8 +275,8 @@ class DeltaWriter:
     digest: str
     on_step: Callable[[], None]
     files: dict[str, FileRecord] = field(default_factory=dict)
-    overlays: dict[EdgeOwner, tuple[Overlay, ...]] = field(default_factory=dict)
-    new_edges: dict[EdgeOwner, int] = field(default_factory=dict)
+    overlays: dict[EdgeEntity, tuple[Overlay, ...]] = field(default_factory=dict)
+    new_edges: dict[EdgeEntity, int] = field(default_factory=dict)
 
     @property
     def part(self) -> int:
@@ -322,9 +322,9 @@ class DeltaWriter:
 
     def write_edges(self, edge_type: EdgeType, direction: Direction, ends: AddedEnds) -> None:
         """Write the new part's rows of one type and direction, and new rows of old nodes that get edges."""
-        owner, book = (edge_type, direction), self.dataset.manifest.book
-        own_type = ends_of(*owner)[0]
-        added = self._added_edges(owner, self.added.edges[edge_type], ends)
+        entity, book = (edge_type, direction), self.dataset.manifest.book
+        own_type = ends_of(*entity)[0]
+        added = self._added_edges(entity, self.added.edges[edge_type], ends)
         own_ids = added.own_ids[added.order]
         offsets = book.node_offsets[own_type]
         bounds = np.searchsorted(own_ids, offsets).tolist()
@@ -334,19 +334,19 @@ class DeltaWriter:
             if first < stop:
                 rows, counts = np.unique(own_ids[first:stop] - offsets[part], return_counts=True)
                 overlays.append(
-                    self._write_overlay(owner, part, _Rows(rows, counts, first + offsets_of(counts)), added)
+                    self._write_overlay(entity, part, _Rows(rows, counts, first + offsets_of(counts)), added)
                 )
         if overlays:
-            self.overlays[owner] = tuple(overlays)
+            self.overlays[entity] = tuple(overlays)
         num_new = self.added.nodes[own_type].num_nodes
         counts = np.bincount(own_ids[bounds[-1] :] - offsets[-1], minlength=num_new)
         new = _Rows(np.arange(num_new), counts, bounds[-1] + offsets_of(counts))
-        self.new_edges[owner] = self._write_rows(owner, edge_folder(self.part, *owner), None, new, added)
+        self.new_edges[entity] = self._write_rows(entity, edge_folder(self.part, *entity), None, new, added)
         self.on_step()
 
-    def _added_edges(self, owner: EdgeOwner, edges: EdgeTable, ends: AddedEnds) -> AddedEdges:
-        other_type = ends_of(*owner)[1]
-        own, other = (ends.dst_ids, ends.src_ids) if owner[1] == "in" else (ends.src_ids, ends.dst_ids)
+    def _added_edges(self, entity: EdgeEntity, edges: EdgeTable, ends: AddedEnds) -> AddedEdges:
+        other_type = ends_of(*entity)[1]
+        own, other = (ends.dst_ids, ends.src_ids) if entity[1] == "in" else (ends.src_ids, ends.dst_ids)
         own_times = edges.features.get(self.dataset.manifest.time_attr or "")
         times = own_times.astype(np.int64) if isinstance(own_times, np.ndarray) else None
         of_others = self.nodes.times_of(other_type, other)
@@ -355,7 +355,7 @@ class DeltaWriter:
         return AddedEdges(
             own_ids=own,
             other_ids=other,
-            first_key=self.dataset.manifest.book.num_edges(owner[0]),
+            first_key=self.dataset.manifest.book.num_edges(entity[0]),
             times=times,
             features=edges.features,
             order=np.argsort(own, kind="stable"),
@@ -363,17 +363,17 @@ class DeltaWriter:
             keys_of_others=KeyTable(self.nodes, other_type),
         )
 
-    def _write_overlay(self, owner: EdgeOwner, part: int, rows: _Rows, added: AddedEdges) -> Overlay:
-        arrays, folder = self.nodes.part(part), overlay_folder(part, self.number, *owner)
+    def _write_overlay(self, entity: EdgeEntity, part: int, rows: _Rows, added: AddedEdges) -> Overlay:
+        arrays, folder = self.nodes.part(part), overlay_folder(part, self.number, *entity)
         self._write(integers(folder / "row.npy", rows.rows))
-        self._write(integers(folder / "node_key.npy", arrays.node_keys[ends_of(*owner)[0]][rows.rows]))
-        num_edges = self._write_rows(owner, folder, RowReader.of(arrays, owner), rows, added)
+        self._write(integers(folder / "node_key.npy", arrays.node_keys[ends_of(*entity)[0]][rows.rows]))
+        num_edges = self._write_rows(entity, folder, RowReader.of(arrays, entity), rows, added)
         return Overlay(
             delta=self.number, part=part, num_rows=len(rows.rows), num_edges=num_edges, num_new=int(rows.counts.sum())
         )
 
     def _write_rows(
-        self, owner: EdgeOwner, folder: PurePosixPath, reader: RowReader | None, rows: _Rows, added: AddedEdges
+        self, entity: EdgeEntity, folder: PurePosixPath, reader: RowReader | None, rows: _Rows, added: AddedEdges
     ) -> int:
         """Write rows with their old edges, if a reader is there for them, and new ones; return how many there are."""
         manifest = self.dataset.manifest
@@ -383,25 +383,25 @@ class DeltaWriter:
         )  # fmt: skip
         old_degrees = reader.spans(rows.rows).counts if reader is not None else np.zeros_like(rows.counts)
         indptr, files = offsets_of(old_degrees + rows.counts), BlockFiles(self.root)
-        for begin, end in self._blocks(owner, indptr):
+        for begin, end in self._blocks(entity, indptr):
             old = reader.read(rows.rows[begin:end]) if reader is not None else None
             places = added.order[rows.starts[begin] : rows.starts[end]]
             run = merged_rows(old, added, places, rows.counts[begin:end], manifest.weight_attr)
-            self._check_sums(owner, run, rows.starts[begin : end + 1], added)
+            self._check_sums(entity, run, rows.starts[begin : end + 1], added)
             files.add([integers(folder / "indptr.npy", run.indptr), *edge_columns(folder, run, settings)])
         self.files |= files.finish()
         return int(indptr[-1])
 
-    def _blocks(self, owner: EdgeOwner, indptr: IntArray) -> Iterator[tuple[int, int]]:
+    def _blocks(self, entity: EdgeEntity, indptr: IntArray) -> Iterator[tuple[int, int]]:
         """Stretches of rows that fit into memory; one of no rows where there are none."""
-        features = self.dataset.manifest.schema.edges[owner[0]].values()
+        features = self.dataset.manifest.schema.edges[entity[0]].values()
         num_edges = max(1, BLOCK_BYTES // (EDGE_BYTES + sum(feature.row_bytes for feature in features)))
         if len(indptr) == 1:
             yield 0, 0
         for begin, end, _, _ in row_chunks(indptr, num_edges):
             yield begin, end
 
-    def _check_sums(self, owner: EdgeOwner, run: EdgeRun, starts: IntArray, added: AddedEdges) -> None:
+    def _check_sums(self, entity: EdgeEntity, run: EdgeRun, starts: IntArray, added: AddedEdges) -> None:
         """Refuse weights of a node that add up to more than ``write_parts`` allows."""
         if run.weights is None or not len(run.indices):
             return
@@ -411,9 +411,9 @@ class DeltaWriter:
         if len(ends) and not float(sums[ends].max()) <= MAX_SUM:
             row = int(np.flatnonzero(np.diff(run.indptr))[np.argmax(sums[ends])])
             own_id = added.own_ids[added.order[starts[row] : starts[row] + 1]]
-            key = int(self.nodes.keys_of(ends_of(*owner)[0], own_id)[0])
-            where = f"{type_label(owner[0])}.{self.dataset.manifest.weight_attr}"
-            raise large_sum(where, owner[1], key, float(sums[ends].max()))
+            key = int(self.nodes.keys_of(ends_of(*entity)[0], own_id)[0])
+            where = f"{type_label(entity[0])}.{self.dataset.manifest.weight_attr}"
+            raise large_sum(where, entity[1], key, float(sums[ends].max()))
 
     def _write(self, column: StoredColumn) -> None:
         self.files[str(column.path)] = write_blocks(self.root / column.path, column.dtype, column.shape, column.blocks)

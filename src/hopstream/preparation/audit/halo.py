@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hopstream.arrays import Array, IntArray
-from hopstream.dataset.book import ends_of, owner_label
+from hopstream.dataset.book import ends_of, entity_label
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.halo_record import Halo, cached_path, halo_root, node_path
 from hopstream.dataset.layout import Dataset
@@ -166,9 +166,9 @@ def is_within(files: Files, part: int, hops: int) -> Marks:
     is_near = {t: marks.copy() for t, marks in is_own.items()}
     for _ in range(hops):
         is_next = {t: marks.copy() for t, marks in is_near.items()}
-        for owner in book.edge_offsets:
-            near, far = ends_of(*owner)
-            for ids in _neighbors(files, owner, is_near[near]):
+        for entity in book.edge_offsets:
+            near, far = ends_of(*entity)
+            for ids in _neighbors(files, entity, is_near[near]):
                 is_next[far][ids] = True
         has_grown = any(np.count_nonzero(is_next[t]) > np.count_nonzero(is_near[t]) for t in is_near)
         is_near = is_next
@@ -179,16 +179,16 @@ def is_within(files: Files, part: int, hops: int) -> Marks:
     return is_near
 
 
-def _neighbors(files: Files, owner: tuple[EdgeType, Direction], is_near: Array) -> Iterator[IntArray]:
+def _neighbors(files: Files, entity: tuple[EdgeType, Direction], is_near: Array) -> Iterator[IntArray]:
     """The other ends of the edges of some nodes, in stretches."""
     book = files.manifest.book
-    near, far = ends_of(*owner)
+    near, far = ends_of(*entity)
     offsets, num_others = book.offsets(near), book.num_ids(far)
     for part in range(book.num_parts):
-        folder = edge_folder(part, *owner)
+        folder = edge_folder(part, *entity)
         indptr, indices = (files.array(folder / name) for name in ("indptr.npy", "indices.npy"))
         if indptr is None or indices is None or not _is_of(indptr, len(indices)):
-            raise FormatError(f"{folder}: the rows of {owner_label(owner)} cannot be used")
+            raise FormatError(f"{folder}: the rows of {entity_label(entity)} cannot be used")
         of_part = is_near[offsets[part] : offsets[part + 1]]
         for first, stop, start, end in row_chunks(indptr, BLOCK_EDGES):
             if not of_part[first:stop].any():

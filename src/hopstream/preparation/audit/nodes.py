@@ -156,27 +156,27 @@ class Features:
     """The features of one type, compared with the source's and summed up, a stretch of keys at a time."""
 
     def __init__(
-        self, files: Files, owner: str | EdgeType, columns: Mapping[str, Sequence[Column]], offsets: IntArray,
+        self, files: Files, entity: str | EdgeType, columns: Mapping[str, Sequence[Column]], offsets: IntArray,
         reference: Reference | None,
     ) -> None:  # fmt: skip
         """Start at the first key.
 
         Args:
             files: The dataset.
-            owner: Node or edge type.
+            entity: Node or edge type.
             columns: Feature name to the column of each part.
             offsets: The ids of each part.
             reference: The source, if it has as many rows.
         """
         schema = files.manifest.schema
-        self.owner, self._files, self._offsets, self._reference = owner, files, offsets, reference
+        self.entity, self._files, self._offsets, self._reference = entity, files, offsets, reference
         self._columns = columns
-        self._schemas = schema.nodes[owner] if isinstance(owner, str) else schema.edges[owner]
+        self._schemas = schema.nodes[entity] if isinstance(entity, str) else schema.edges[entity]
         self._sums = {name: column_sums(empty_column(self._schemas[name])) for name in columns}
         theirs: Mapping[str, FeatureSchema] = {}
         if reference is not None:
             of = reference.schema
-            theirs = of.nodes.get(owner, {}) if isinstance(owner, str) else of.edges.get(owner, {})
+            theirs = of.nodes.get(entity, {}) if isinstance(entity, str) else of.edges.get(entity, {})
         self._compared = {name for name in columns if theirs.get(name) == self._schemas[name]}
 
     @property
@@ -194,7 +194,7 @@ class Features:
                 got = take_ids(columns, self._offsets, some[known], self._schemas[name])
                 self._sums[name] = appended_sums(self._sums[name], got)
                 if self._reference is not None and name in self._compared:
-                    want = self._reference.rows(self.owner, name, first + start, first + start + len(some))
+                    want = self._reference.rows(self.entity, name, first + start, first + start + len(some))
                     self._compare(name, first + start, some, known, got, want)
 
     def _compare(self, name: str, first: int, ids: IntArray, known: IntArray, got: Column, want: Column) -> None:
@@ -204,25 +204,25 @@ class Features:
         parts = np.searchsorted(self._offsets, ids[wrong], side="right") - 1
         rows = ids[wrong] - self._offsets[parts]
         places = (f"key {k} (part {p}, row {r})" for k, p, r in zip(first + wrong, parts, rows, strict=True))
-        where = f"{type_label(self.owner)}.{name}"
+        where = f"{type_label(self.entity)}.{name}"
         self._files.findings.checked("features", len(known))
         self._files.findings.add("features", where, "is not what the source has", len(wrong), places)
 
 
-def check_splits(files: Files, owner: str | EdgeType, reference: Reference | None) -> dict[str, int]:
+def check_splits(files: Files, entity: str | EdgeType, reference: Reference | None) -> dict[str, int]:
     """Check the splits of a type; return the checksum of each that could be read."""
     manifest = files.manifest
     book = manifest.book
     parts = range(book.num_parts)
     wanted: Mapping[str, IntArray] = {}
-    if isinstance(owner, str):
-        names, offsets = manifest.schema.splits.get(owner, ()), book.key_offsets(owner)
-        folders = [node_folder(part, owner) for part in parts]
-        wanted = reference.splits.get(owner, {}) if reference is not None else {}
+    if isinstance(entity, str):
+        names, offsets = manifest.schema.splits.get(entity, ()), book.key_offsets(entity)
+        folders = [node_folder(part, entity) for part in parts]
+        wanted = reference.splits.get(entity, {}) if reference is not None else {}
     else:
-        names, offsets = manifest.schema.edge_splits[owner], book.link_offsets(owner)
-        folders = [link_folder(part, owner) for part in parts]
-        wanted = reference.edge_splits.get(owner, {}) if reference is not None else {}
+        names, offsets = manifest.schema.edge_splits[entity], book.link_offsets(entity)
+        folders = [link_folder(part, entity) for part in parts]
+        wanted = reference.edge_splits.get(entity, {}) if reference is not None else {}
     sums: dict[str, int] = {}
     for name in names:
         paths = [split_path(folder, name) for folder in folders]
@@ -236,7 +236,7 @@ def check_splits(files: Files, owner: str | EdgeType, reference: Reference | Non
         keys = np.concatenate(found)
         sums[name] = extend_checksum(0, keys)
         if name in wanted:
-            where = f"split {name!r} of {type_label(owner)}"
+            where = f"split {name!r} of {type_label(entity)}"
             _compare_split(files.findings, where, keys, _of_slices(wanted[name], offsets, files.parts))
     return sums
 

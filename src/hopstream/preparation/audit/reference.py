@@ -128,9 +128,9 @@ class Reference:
             graph=chunked,
         )
 
-    def rows(self, owner: str | EdgeType, name: str, start: int, stop: int) -> Column:
+    def rows(self, entity: str | EdgeType, name: str, start: int, stop: int) -> Column:
         """Rows ``[start, stop)`` of a feature."""
-        table = self.graph.nodes[owner] if isinstance(owner, str) else self.graph.edges[owner]
+        table = self.graph.nodes[entity] if isinstance(entity, str) else self.graph.edges[entity]
         return table.features[name].read(start, stop)
 
     def ends(self, edge_type: EdgeType, start: int, stop: int) -> Iterator[Ends]:

@@ -334,16 +334,16 @@ class _Audit:
                 text = f"has splits {sorted(mine.get(label, ()))}; the source has {sorted(other.get(label, ()))}"
                 self.findings.add("schema", label, text)
 
-    def _is_same_size(self, owner: str | EdgeType, count: int) -> bool:
+    def _is_same_size(self, entity: str | EdgeType, count: int) -> bool:
         """The dataset has as many rows of a type as the source; tells where not."""
         book, schema = self.manifest.book, self.manifest.schema
-        if owner not in schema.nodes and owner not in schema.edges:
+        if entity not in schema.nodes and entity not in schema.edges:
             return False
-        got = book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner)
+        got = book.num_ids(entity) if isinstance(entity, str) else book.num_edges(entity)
         if got != count:
-            self.findings.add("schema", type_label(owner), f"has {got} rows; the source has {count}")
-            kinds: list[Kind] = ["features"] if isinstance(owner, str) else ["features", "edges", "ownership"]
-            why = f"{type_label(owner)} has {got} rows and the source {count}, so they are not compared"
+            self.findings.add("schema", type_label(entity), f"has {got} rows; the source has {count}")
+            kinds: list[Kind] = ["features"] if isinstance(entity, str) else ["features", "edges", "ownership"]
+            why = f"{type_label(entity)} has {got} rows and the source {count}, so they are not compared"
             self.findings.skip(kinds, why)
         return got == count
 

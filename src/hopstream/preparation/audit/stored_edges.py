@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray
-from hopstream.dataset.book import ends_of, owner_label
+from hopstream.dataset.book import ends_of, entity_label
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.paths import piece_folders
 from hopstream.dataset.stored_columns import EdgeTimes, row_aliases, row_order, row_sums
@@ -58,7 +58,7 @@ class StoredEdges:
     ) -> None:
         """Keep where they are."""
         self.files, self.edge_type, self.direction = files, edge_type, direction
-        self.label = owner_label((edge_type, direction))
+        self.label = entity_label((edge_type, direction))
         book = files.manifest.book
         self.offsets, self.num_edges = book.offsets((edge_type, direction)), book.num_edges(edge_type)
         self.parts = book.piece_parts((edge_type, direction))

@@ -89,10 +89,10 @@ def halo_costs(
     if settings.hops:
         rows = sum(ID_BYTES * n for n in sizes.values())
         num_files = 2 * len(sizes)
-        for owner in book.edge_offsets:
-            dtypes = edge_column_names(contents, *owner).values()
-            rows += OFFSET_BYTES * sizes[ends_of(*owner)[0]]
-            rows += book.num_ids(owner) * sum(np.dtype(dtype).itemsize for dtype in dtypes)
+        for entity in book.edge_offsets:
+            dtypes = edge_column_names(contents, *entity).values()
+            rows += OFFSET_BYTES * sizes[ends_of(*entity)[0]]
+            rows += book.num_ids(entity) * sum(np.dtype(dtype).itemsize for dtype in dtypes)
             num_files += 2 + len(dtypes)
     features = num_others * sum(ID_BYTES * sizes[t] + num_bytes for t, num_bytes in feature_bytes.items())
     num_files += sum(2 + 2 * len(schema.nodes[t]) for t in feature_bytes)

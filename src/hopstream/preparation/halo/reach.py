@@ -30,10 +30,10 @@ def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeBitmap]:
     frontier = {t: NodeBitmap.of_range(book.num_ids(t), *_range(parts, t, part)) for t in schema.nodes}
     for _ in range(hops):
         reached = {t: NodeBitmap.empty(book.num_ids(t)) for t in schema.nodes}
-        for owner in book.edge_offsets:
-            near, far = ends_of(*owner)
+        for entity in book.edge_offsets:
+            near, far = ends_of(*entity)
             for ids in frontier[near].chunks():
-                parts.mark(owner, ids, reached[far].marks)
+                parts.mark(entity, ids, reached[far].marks)
         for node_type, nodes in reached.items():
             clear_range(nodes.marks, *_range(parts, node_type, part))
             nodes.marks[:] |= found[node_type].marks
@@ -108,14 +108,14 @@ class InclusionModel:
         parts = self._parts
         for of_type in drawn.values():
             of_type[:] = 1
-        for owner in parts.book.edge_offsets:
-            near, far = ends_of(*owner)
+        for entity in parts.book.edge_offsets:
+            near, far = ends_of(*entity)
             offsets = parts.book.offsets(near)
-            for part, edges in enumerate(parts.edges(owner)):
+            for part, edges in enumerate(parts.edges(entity)):
                 own = chances[near][offsets[part] : offsets[part + 1]]
                 wrong = spread_chances(edges.indptr, edges.indices, own, fanout, drawn[far])
                 if wrong:
-                    parts.refuse(owner, int(offsets[part]) - 1 - wrong)
+                    parts.refuse(entity, int(offsets[part]) - 1 - wrong)
         for of_type in drawn.values():
             np.subtract(1, of_type, out=of_type)
 

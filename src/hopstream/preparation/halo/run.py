@@ -100,8 +100,8 @@ class HaloWriter:
         for node_type, ids in node_ids.items():
             self._write_ids(node_path(root, node_type), node_type, ids)
         edges = {}
-        for owner in self.parts.book.edge_offsets if node_ids else ():
-            edges[owner] = self._write_edges(edge_path(root, *owner), owner, node_ids[ends_of(*owner)[0]])
+        for entity in self.parts.book.edge_offsets if node_ids else ():
+            edges[entity] = self._write_edges(edge_path(root, *entity), entity, node_ids[ends_of(*entity)[0]])
         for node_type, names in features.items():
             folder, ids = cached_path(root, node_type), cached_ids[node_type]
             self._write_ids(folder, node_type, ids)
@@ -120,11 +120,11 @@ class HaloWriter:
         self.sink.put(folder / "key.npy", int64, shape, keys)
 
     def _write_edges(
-        self, folder: PurePosixPath, owner: tuple[EdgeType, Direction], nodes: NodeBitmap | IntArray
+        self, folder: PurePosixPath, entity: tuple[EdgeType, Direction], nodes: NodeBitmap | IntArray
     ) -> int:
-        parts, ranges = self.parts, self.parts.edge_ranges[owner]
-        edges = parts.edges(owner)
-        indices, edge_offsets = Values([e.indices for e in edges]), parts.book.offsets(owner)
+        parts, ranges = self.parts, self.parts.edge_ranges[entity]
+        edges = parts.edges(entity)
+        indices, edge_offsets = Values([e.indices for e in edges]), parts.book.offsets(entity)
 
         def starts() -> Iterator[Array]:
             for ids in chunks_of(nodes):
@@ -133,7 +133,7 @@ class HaloWriter:
 
         num_edges = self._write_offsets(folder / "indptr.npy", ranges, indices, nodes)
         self.sink.put(folder / "edge_start.npy", np.dtype(np.int64), (len(nodes),), starts())
-        for name in edge_column_names(parts.manifest, *owner):
+        for name in edge_column_names(parts.manifest, *entity):
             values = Values(_columns(edges, ATTRIBUTES[name]))
             self.sink.put(folder / name, values.dtype, (num_edges,), ranges.blocks(values, nodes))
         return num_edges

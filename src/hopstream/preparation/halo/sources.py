@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import Owner, ends_of, owner_label
+from hopstream.dataset.book import Entity, ends_of, entity_label
 from hopstream.dataset.chunks import row_chunks
 from hopstream.dataset.layout import Dataset, EdgeArrays, PartArrays
 from hopstream.errors import FormatError
@@ -186,20 +186,20 @@ class Parts:
         self.dataset, self.manifest, self.book = dataset, dataset.manifest, dataset.manifest.book
         self.arrays: list[PartArrays] = [dataset.open_part(part) for part in range(self.book.num_parts)]
 
-    def edges(self, owner: tuple[EdgeType, Direction]) -> list[EdgeArrays]:
+    def edges(self, entity: tuple[EdgeType, Direction]) -> list[EdgeArrays]:
         """The edges of each part."""
-        return [part.edges[owner] for part in self.arrays]
+        return [part.edges[entity] for part in self.arrays]
 
     @cached_property
     def edge_ranges(self) -> Mapping[tuple[EdgeType, Direction], RowRanges]:
         """Where the edges of nodes lie."""
         return {
-            owner: RowRanges(
-                self.book.offsets(ends_of(*owner)[0]),
-                address_table([e.indptr for e in self.edges(owner)]),
-                f"{self.dataset.root}: {owner_label(owner)}",
+            entity: RowRanges(
+                self.book.offsets(ends_of(*entity)[0]),
+                address_table([e.indptr for e in self.edges(entity)]),
+                f"{self.dataset.root}: {entity_label(entity)}",
             )
-            for owner in self.book.edge_offsets
+            for entity in self.book.edge_offsets
         }
 
     def ragged(self, node_type: str, name: str) -> tuple[RowRanges, Values] | None:
@@ -223,22 +223,22 @@ class Parts:
                     gather_rows(ids[start : start + step], offsets, values.table, words, NO_POSITIONS)
                 yield values.as_items(words, num_rows)
 
-    def mark(self, owner: tuple[EdgeType, Direction], ids: IntArray, marks: NDArray[np.uint64]) -> None:
+    def mark(self, entity: tuple[EdgeType, Direction], ids: IntArray, marks: NDArray[np.uint64]) -> None:
         """Mark the neighbours of some nodes in a bitmap of the other end's type.
 
         Raises:
             FormatError: A row lies outside its file, or names a node that is not there.
         """
-        indices, ranges = [e.indices for e in self.edges(owner)], self.edge_ranges[owner]
+        indices, ranges = [e.indices for e in self.edges(entity)], self.edge_ranges[entity]
         item = np.empty(0, indices[0].dtype)
-        num_others = self.book.num_ids(ends_of(*owner)[1])
+        num_others = self.book.num_ids(ends_of(*entity)[1])
         wrong = mark_neighbors(ids, ranges.offsets, ranges.starts, address_table(indices), item, num_others, marks)
         if wrong:
-            self.refuse(owner, int(ids[-1 - wrong]))
+            self.refuse(entity, int(ids[-1 - wrong]))
 
-    def refuse(self, owner: Owner, identifier: int) -> NoReturn:
+    def refuse(self, entity: Entity, identifier: int) -> NoReturn:
         """Raise ``FormatError`` about the row of an id."""
         raise FormatError(
-            f"{self.dataset.root}: {owner_label(owner)}: the row of id {identifier} lies outside its file, or names a "
-            "node that is not there; verify the dataset"
+            f"{self.dataset.root}: {entity_label(entity)}: the row of id {identifier} lies outside its file, or "
+            "names a node that is not there; verify the dataset"
         )

@@ -18,10 +18,10 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray, offsets_of, open_array, write_array
 from hopstream.dataset.balance import MAX_MATRIX_PARTS
-from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.chunks import cut_counts
 from hopstream.dataset.regions import RegionWriter, read_array
-from hopstream.dataset.rows import INDICES, ColumnFile, RaggedFiles, own_type, owner_folder, take_rows
+from hopstream.dataset.rows import INDICES, ColumnFile, RaggedFiles, entity_folder, own_type, take_rows
 from hopstream.dataset.stored_columns import integers
 from hopstream.engine import task
 from hopstream.kernels.gather import count_parts
@@ -103,7 +103,7 @@ class Moves:
 
 
 def locate(
-    folder: ReshardFolder, entity: Owner, first_key: int, stop_key: int, next_items: IntArray
+    folder: ReshardFolder, entity: Entity, first_key: int, stop_key: int, next_items: IntArray
 ) -> tuple[Array, Segments]:
     """The new ids, and the items, of a stretch of keys.
 
@@ -157,7 +157,7 @@ def measure_blocks(args: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def num_elements(folder: ReshardFolder, entity: Owner, column: RaggedFiles, segments: Segments) -> IntArray:
+def num_elements(folder: ReshardFolder, entity: Entity, column: RaggedFiles, segments: Segments) -> IntArray:
     """int64[n], the elements of all items of each row."""
     found = np.zeros(len(segments.counts), np.int64)
     num_pieces = len(folder.rows.folders(entity))
@@ -237,7 +237,7 @@ class _Mover:
         zero = np.zeros(1, np.int64)
         for part in range(self.num_parts):
             for name in names:
-                self.writer.write(integers(owner_folder(part, self.entity) / name, zero), 0)
+                self.writer.write(integers(entity_folder(part, self.entity) / name, zero), 0)
 
     def _write_indptr(self, new_ids: Array, segments: Segments) -> None:
         """Write where the edges of each row end."""
@@ -245,7 +245,7 @@ class _Mover:
         ends = segments.new_starts + segments.counts
         for part, places in places_of_parts(segments.new_parts, self.num_parts):
             first_row = int(new_ids[places[0]]) - int(offsets[part])
-            self.writer.write(integers(owner_folder(part, self.entity) / "indptr.npy", ends[places]), first_row + 1)
+            self.writer.write(integers(entity_folder(part, self.entity) / "indptr.npy", ends[places]), first_row + 1)
 
     def _move(self, column: ColumnFile, moves: Moves) -> None:
         """Write one value for each item."""
@@ -261,7 +261,7 @@ class _Mover:
                 self._count(part, values[begin:end])
 
     def _write(self, column: ColumnFile, part: int, first_item: int, values: Array) -> None:
-        path = owner_folder(part, self.entity) / column.name
+        path = entity_folder(part, self.entity) / column.name
         self.writer.write_blocks(path, column.dtype, first_item * column.item_bytes, [values])
 
     def _count(self, part: int, other_ids: Array) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from hopstream.arrays import Array, IntArray
 from hopstream.assign import libraries as assign_costs
-from hopstream.dataset.book import Owner, ends_of, neighbor_dtype
+from hopstream.dataset.book import Entity, ends_of, neighbor_dtype
 from hopstream.dataset.paths import node_folder
 from hopstream.dataset.regions import RegionWriter
-from hopstream.dataset.rows import DatasetRows, open_rows, own_type, owners_of
+from hopstream.dataset.rows import DatasetRows, entities_of, open_rows, own_type
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import Allotment, Needs
 from hopstream.errors import FormatError
@@ -103,12 +103,12 @@ def estimate(rows: DatasetRows, num_parts: int) -> DatasetEstimate:
 
 def mapped_bytes(rows: DatasetRows) -> int:
     """The most bytes of tables of nodes that one task maps."""
-    sizes = [rows.book.num_ids(_table_type(owner)) for owner in owners_of(rows.contents)]
+    sizes = [rows.book.num_ids(_table_type(entity)) for entity in entities_of(rows.contents)]
     return max(n * neighbor_dtype(n).itemsize for n in sizes)
 
 
-def _table_type(owner: Owner) -> str:
-    return owner if isinstance(owner, str) else ends_of(*owner)[1]
+def _table_type(entity: Entity) -> str:
+    return entity if isinstance(entity, str) else ends_of(*entity)[1]
 
 
 def reshard_needs(rows: DatasetRows, settings: PartitionSettings) -> tuple[Needs, ...]:
@@ -142,7 +142,7 @@ class ReshardFolder(DatasetJobFolder[ReshardSpec]):
     def __init__(self, root: Path) -> None:
         """Look at a folder; nothing is read yet."""
         super().__init__(root)
-        self._blocks: dict[Owner, IntArray] = {}
+        self._blocks: dict[Entity, IntArray] = {}
         self._next_rows: IntArray = np.empty(0, np.int64)
 
     @classmethod
@@ -158,9 +158,9 @@ class ReshardFolder(DatasetJobFolder[ReshardSpec]):
         return open_rows(self.spec.source)
 
     @cached_property
-    def entities(self) -> list[Owner]:
+    def entities(self) -> list[Entity]:
         """Node types, and edge types in each direction; tasks and files are called by places in this list."""
-        return owners_of(self.rows.contents)
+        return entities_of(self.rows.contents)
 
     @cached_property
     def node_types(self) -> list[str]:
@@ -213,7 +213,7 @@ class ReshardFolder(DatasetJobFolder[ReshardSpec]):
         """How many rows of nodes are looked at together."""
         return self.spec.block_rows
 
-    def blocks(self, entity: Owner) -> IntArray:
+    def blocks(self, entity: Entity) -> IntArray:
         """int64[num_blocks + 1], the stretches of keys by which items are counted."""
         if entity not in self._blocks:
             num_keys = self.rows.book.num_ids(own_type(entity))

@@ -18,13 +18,13 @@ from hopstream.arrays import IntArray, offsets_of, write_array
 from hopstream.assign.owners import OwnerArray, OwnerBlocks, find_num_parts, owners_path, write_owners
 from hopstream.assign.run import assign_nodes
 from hopstream.assign.source import source_of_rows
-from hopstream.dataset.book import Owner, ends_of
+from hopstream.dataset.book import Entity, ends_of
 from hopstream.dataset.chunks import overlaps, row_chunks, stretches_of
 from hopstream.dataset.dataset_folder import place_to_write
 from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import Expected, expected_edges, expected_links, expected_nodes, link_folder, split_path
 from hopstream.dataset.regions import RegionWriter, Stretches
-from hopstream.dataset.rows import DatasetRows, open_rows, own_type, owner_folder, owners_of
+from hopstream.dataset.rows import DatasetRows, entities_of, entity_folder, open_rows, own_type
 from hopstream.dataset.settings import PartitionSettings, Progress
 from hopstream.dataset.stored_columns import integers
 from hopstream.engine import Task, kind_of, task
@@ -202,7 +202,7 @@ def reshard_job(
         source=str(rows.root.absolute()), owners="" if partitions_dir is None else str(partitions_dir.absolute()),
         settings=cut, budget_bytes=budget_of(work, mapped_bytes(rows)), num_workers=work.num_working,
     )  # fmt: skip
-    return ReshardJob(spec=spec, rows=rows, owners_of=owners, allotted=work, digest=_digest(spec, rows))
+    return ReshardJob(spec=spec, rows=rows, entities_of=owners, allotted=work, digest=_digest(spec, rows))
 
 
 def _cut(
@@ -257,7 +257,7 @@ class ReshardJob(DatasetJob):
     Attributes:
         spec: All that decides over what its tasks do.
         rows: The dataset as it is.
-        owners_of: Gives the parts of nodes where no folder does; None assigns nodes by the method of the settings.
+        entities_of: Gives the parts of nodes where no folder does; None assigns nodes by the method of the settings.
         folder: The job's folder.
         read: What tasks have read.
     """
@@ -266,7 +266,7 @@ class ReshardJob(DatasetJob):
     node_tasks = (count_nodes, number_nodes)
     spec: ReshardSpec
     rows: DatasetRows
-    owners_of: OwnersOf | None = None
+    entities_of: OwnersOf | None = None
     folder: ReshardFolder = field(init=False)
     read: Stretches = field(default_factory=dict)
 
@@ -292,7 +292,7 @@ class ReshardJob(DatasetJob):
         leading = sum(rows.manifest.files[name].num_bytes for name in rows.leading_files)
         nodes = sum(book.num_ids(t) * NODE_WORK for t in self.schema.nodes)
         links = sum(book.num_edges(t) * LINK_WORK for t in self.schema.edge_splits)
-        entities = owners_of(rows.contents)
+        entities = entities_of(rows.contents)
         moved = sum(book.num_ids(own_type(e)) * 2 * ROW_WORK + 2 * rows.num_bytes(e) for e in entities)
         return leading + nodes + links + moved
 
@@ -318,8 +318,8 @@ class ReshardJob(DatasetJob):
         settings = self.spec.settings
         out = self.folder.owners_folder
         with self.timed("assign"), write_owners(out, self.num_parts, settings.method) as (folder, write):
-            if self.owners_of is not None:
-                write(self.owners_of(self.rows))
+            if self.entities_of is not None:
+                write(self.entities_of(self.rows))
                 return
             found = assign_nodes(
                 source_of_rows(self.rows), settings, scratch=folder, progress=self.progress,
@@ -339,7 +339,7 @@ class ReshardJob(DatasetJob):
         for direction in self.spec.settings.directions:
             self._move((edge_type, direction))
 
-    def _move(self, entity: Owner) -> None:
+    def _move(self, entity: Entity) -> None:
         """Move all rows of a node type, or of an edge type in one direction."""
         number = self.folder.entities.index(entity)
         work, run_bytes = self._measure(entity), 2 * self.spec.run_bytes(self.rows.num_bytes(entity))
@@ -355,7 +355,7 @@ class ReshardJob(DatasetJob):
         if not isinstance(entity, str) and entity[1] == self.spec.settings.directions[0]:
             self.add_cut(entity[0], self.rows.book.num_edges(entity[0]), results)
 
-    def _measure(self, entity: Owner) -> IntArray:
+    def _measure(self, entity: Entity) -> IntArray:
         """int64[num_blocks + 1], the work before each block; where items go is written for tasks to see."""
         blocks, columns = self.folder.blocks(entity), self.rows.columns(entity)
         num_blocks, number = len(blocks) - 1, self.folder.entities.index(entity)
@@ -376,7 +376,7 @@ class ReshardJob(DatasetJob):
         contents = self.contents()
         for part in range(self.num_parts):
             for column, totals in zip(columns.ragged, firsts[1:, -1], strict=True):
-                self.lengths[str(owner_folder(part, entity) / column.values.name)] = int(totals[part])
+                self.lengths[str(entity_folder(part, entity) / column.values.name)] = int(totals[part])
             if isinstance(entity, str):
                 self.make_files(expected_nodes(self.schema, contents.book, part))
             else:

@@ -166,11 +166,11 @@ def _run(given: argparse.Namespace) -> int:
 def _paths_of(flag: str, words: Sequence[str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for word in words:
-        owner, slash, rest = word.partition("/")
+        entity, slash, rest = word.partition("/")
         name, equals, path = rest.partition("=")
-        if not (slash and equals and owner and name and path):
+        if not (slash and equals and entity and name and path):
             raise SettingsError(f"{flag} is {word!r}; wanted type/name=file.npy")
-        found.setdefault(owner, {})[name] = path
+        found.setdefault(entity, {})[name] = path
     return found
 
 

@@ -23,7 +23,7 @@ from hopstream.compat.glt.distributed.graph_facts import (
     to_torch,
     torch_dtype,
 )
-from hopstream.dataset.book import Owner, ends_of, owner_label
+from hopstream.dataset.book import Entity, ends_of, entity_label
 from hopstream.dataset.layout import open_dataset
 from hopstream.dataset.paths import MANIFEST
 from hopstream.engine.atomic_folder import open_work
@@ -105,8 +105,8 @@ class DistDataset:
         self.facts = GraphFacts(self.store.schema)
         self._lock = threading.Lock()
         self._keeping = threading.Lock()
-        self._reading: dict[tuple[Owner, str | None], threading.Lock] = {}
-        self._kept: dict[tuple[Owner, str | None], IntArray] = {}
+        self._reading: dict[tuple[Entity, str | None], threading.Lock] = {}
+        self._kept: dict[tuple[Entity, str | None], IntArray] = {}
         self._open_graph: Callable[[], Store] | None = None
         self._graph: Store | None = self.store if len(self.parts) == num_parts else None
 
@@ -197,7 +197,7 @@ class DistDataset:
         """int64[n], the partition that owns each node."""
         return self._partitions(self.graph().book.parts_of(node_type, self.graph().lookup(node_type, keys)))
 
-    def partition_book(self, owner: Owner) -> IntArray:
+    def partition_book(self, entity: Entity) -> IntArray:
         """int64[n], the partition that owns each node of a type, or each edge of a type and direction; read-only.
 
         Row ``k`` is that of key ``k``.
@@ -209,25 +209,25 @@ class DistDataset:
 
         def read() -> IntArray:
             book, graph = self.store.book, self.graph()
-            num_keys = book.num_ids(owner) if isinstance(owner, str) else book.num_edges(owner[0])
+            num_keys = book.num_ids(entity) if isinstance(entity, str) else book.num_edges(entity[0])
             found = np.full(num_keys, -1, np.int64)
-            offsets, partitions = book.offsets(owner), self._partitions(book.piece_parts(owner))
+            offsets, partitions = book.offsets(entity), self._partitions(book.piece_parts(entity))
             for start, stop, partition in zip(offsets[:-1], offsets[1:], partitions, strict=True):
-                keys = _keys_of(graph, owner, np.arange(start, stop))
+                keys = _keys_of(graph, entity, np.arange(start, stop))
                 if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_keys):
                     raise FormatError(
-                        f"{owner_label(owner)}: a part of {self.folder} has keys from {keys.min()} to {keys.max()}; "
+                        f"{entity_label(entity)}: a part of {self.folder} has keys from {keys.min()} to {keys.max()}; "
                         f"keys are 0..{num_keys - 1}; see what hopstream verify says of the dataset"
                     )
                 found[keys] = partition
             if len(missing := np.flatnonzero(found < 0)):
                 raise FormatError(
-                    f"{owner_label(owner)}: key {missing[0]}, and {len(missing) - 1} more, are in no part of "
+                    f"{entity_label(entity)}: key {missing[0]}, and {len(missing) - 1} more, are in no part of "
                     f"{self.folder}; see what hopstream verify says of the dataset"
                 )
             return found
 
-        return self._once(owner, BOOK, read)
+        return self._once(entity, BOOK, read)
 
     def _own_ids(self, node_type: str) -> IntArray:
         offsets = self.store.book.offsets(node_type)
@@ -239,7 +239,7 @@ class DistDataset:
         starts = [num_parts * p // self.num_partitions for p in range(self.num_partitions)]
         return np.searchsorted(np.array(starts), parts, "right").astype(np.int64) - 1
 
-    def _once(self, owner: Owner, what: str | None, read: Callable[[], IntArray]) -> IntArray:
+    def _once(self, entity: Entity, what: str | None, read: Callable[[], IntArray]) -> IntArray:
         """What ``read`` gives; kept for others who ask the same, unless it is larger than all that may be kept.
 
         Ranks start together and ask the same: one reads, and the others wait for what it keeps.
@@ -247,12 +247,12 @@ class DistDataset:
         Raises:
             StoreTimeout: Another caller has been reading the same for ``READ_S``.
         """
-        key = owner, what
+        key = entity, what
         with self._keeping:
             reading = self._reading.setdefault(key, threading.Lock())
         if not reading.acquire(timeout=READ_S):
             raise StoreTimeout(
-                f"{owner_label(owner)}: another caller has been reading the {what or 'keys'} for {READ_S:g} s; ask "
+                f"{entity_label(entity)}: another caller has been reading the {what or 'keys'} for {READ_S:g} s; ask "
                 "again, or see what slows the disk or the other servers"
             )
         try:
@@ -294,13 +294,13 @@ class DistDataset:
     def _columns(self, node_type: str, names: tuple[str, ...], keys: IntArray) -> list[Array]:
         graph = self.graph()
         ids = graph.lookup(node_type, keys)
-        columns = graph.fetch([FetchRequest(owner=node_type, names=names, ids=ids)])[0]
+        columns = graph.fetch([FetchRequest(entity=node_type, names=names, ids=ids)])[0]
         return [np.asarray(columns[name]) for name in names]
 
 
-def _keys_of(store: Store, owner: Owner, ids: IntArray) -> IntArray:
+def _keys_of(store: Store, entity: Entity, ids: IntArray) -> IntArray:
     """int64[n], the keys of nodes or edges given by id."""
-    return fetch_rows(store, owner, {KEY: KEY_SCHEMA}, ids)[KEY]
+    return fetch_rows(store, entity, {KEY: KEY_SCHEMA}, ids)[KEY]
 
 
 def width_and_dtype(features: dict[str, FeatureSchema], names: tuple[str, ...]) -> tuple[int, torch.dtype] | None:
