@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def _verbs() -> Iterator[tuple[str, Any, Callable[..., Any]]]:
 def _texts() -> Iterator[tuple[str, str, list[str]]]:
     """Every verb with each of its parameters that is text, and a command line that gives it a URI."""
     for verb, command, function in _verbs():
-        annotations = {p.name: str(p.annotation) for p in inspect.signature(function).parameters.values()}
+        annotations = {name: str(of) for name, of in get_type_hints(function, include_extras=True).items()}
         for chosen in command.params:
             annotation = annotations.get(chosen.name, "").partition("typer.models")[0]
             is_text = re.search(r"\b(str|Path)\b", annotation) and not getattr(chosen, "hidden", False)

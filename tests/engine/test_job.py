@@ -18,7 +18,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from hopstream.engine import Task, open_engine
-from hopstream.engine.tasks import Job
+from hopstream.engine.job import Job
 
 folder, count, until = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
