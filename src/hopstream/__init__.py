@@ -118,7 +118,7 @@ _MODULE_OF = {
     "Graph": "hopstream.graph.graph",
     "HaloSettings": "hopstream.preparation.halo.settings",
     "LinkNeighborLoader": "hopstream.load.links",
-    "NegativeSampling": "hopstream.sample.negative_pairs",
+    "NegativeSampling": "hopstream.sample.negatives",
     "NeighborLoader": "hopstream.load.loader",
     "PPRLoader": "hopstream.load.ppr",
     "PPRSettings": "hopstream.sample.ppr_settings",

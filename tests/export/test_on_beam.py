@@ -19,7 +19,7 @@ from hopstream.export.on_beam import OPENED, SampleSubgraphs, SeedSampler, _Plac
 from hopstream.export.samples import SeedSampling
 from hopstream.store.local import LocalStore
 from hopstream.tfgnn.tfrecord import read_records
-from tests.export.seed_graphs import SPEC, name_of, write_papers
+from tests.export.seed_graphs import LINK_SPEC, SPEC, name_of, write_papers
 
 DEADLINE_S = 100
 HERE = [f"--runner={RUNNER_HERE}"]
@@ -135,3 +135,12 @@ def test_what_cannot_be_is_refused_before_the_pipeline_runs(papers):
         SampleSubgraphs(papers, SAMPLING, batch_size=0)
     with pytest.raises(SettingsError, match="source is a list"):
         SampleSubgraphs([papers], SAMPLING)
+
+
+def test_links_are_sampled(papers):
+    links = [(name_of(3), name_of(8)), (name_of(8), name_of(3)), (name_of(3), name_of(8))]
+    sampling = SeedSampling(spec=LINK_SPEC)
+    pipeline = beam.Pipeline(options=PipelineOptions(HERE))
+    made = pipeline | beam.Create(links) | SampleSubgraphs(papers, sampling, is_keyed=True)
+    assert_that(made, samples_are(sampled_here(papers, links, sampling)))
+    run_within(pipeline)

@@ -23,6 +23,7 @@ from hopstream.export.samples import SeedSampling, trees_of
 from hopstream.export.seeds import repeats_of
 from hopstream.export.settings import ExportSettings
 from hopstream.export.subgraphs import SubgraphMaker
+from hopstream.ingest.example_tables import ExampleTables
 from hopstream.store import open_store
 from hopstream.tfgnn.example import decode_example
 from hopstream.tfgnn.graph_schema import read_schema
@@ -326,3 +327,16 @@ def test_memory_counts_given_seeds(world: Path, tmp_path, monkeypatch, form: str
     assert len(kept) == form.startswith("csv")
     report = exported(world, seeds=given, memory="1.1GB", num_workers=0)
     assert len(records_of(report)) == 8 and len(kept) == 1
+
+
+def test_parquet_has_checksums(world: Path):
+    path = exported(world, "table", file_format="parquet").paths[0]
+    footer = pq.read_metadata(path)
+    chunk = footer.row_group(0).column(0)
+    hurt = bytearray(path.read_bytes())
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    hurt[begin + chunk.total_compressed_size - 1] ^= 1  # the end of its last page
+    path.write_bytes(hurt)
+    tables = ExampleTables([path], None)
+    with pytest.raises(FormatError, match=rf"{path.name} cannot be read as Parquet.*CRC"):
+        tables.read(np.arange(footer.num_rows))

@@ -211,3 +211,11 @@ def test_digests_are_of_values():
 def test_what_is_no_seed_is_named(given, message: str):
     with pytest.raises(SchemaError, match=message):
         list(array_batches(given, "seeds"))
+
+
+def test_an_empty_first_record_is_no_empty_file(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    with RecordWriter(path) as writer:
+        writer.write(b"")
+    with pytest.raises(SchemaError, match="no column '#id' or 'id'"):
+        list(SeedTable.of(path).batches())

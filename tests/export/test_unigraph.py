@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from hopstream.arrays import RaggedArray
-from hopstream.errors import ChecksumError, SchemaError, SettingsError, UnknownNameError
+from hopstream.errors import ChecksumError, FormatError, SchemaError, SettingsError, UnknownNameError
 from hopstream.export.unigraph import write_unigraph
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest import read_graph
@@ -228,3 +229,14 @@ def test_places_and_sources_are_checked(rng, tmp_path):
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     with pytest.raises(ChecksumError):
         write_unigraph(tmp_path / "d", tmp_path / "v")
+
+
+def test_damage_in_parquet_is_told(tmp_path, rng):
+    write_unigraph(make_graph(rng), tmp_path / "u", format="parquet")
+    path = next(path for path in sorted((tmp_path / "u").iterdir()) if path.read_bytes()[:4] == b"PAR1")
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    hurt = bytearray(path.read_bytes())
+    hurt[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(hurt)
+    with pytest.raises(FormatError, match=rf"{path.name}.*CRC"):
+        read_graph(tmp_path / "u")

@@ -230,9 +230,9 @@ class SeedTable:
                 yield from self._table(path)
 
     def _table(self, path: Path) -> Iterator[SeedBlock]:
-        files, there = self._opened(path)
-        if not there and self.kind == "tfrecord":  # no records
+        if self.kind == "tfrecord" and next(read_records(path), None) is None:
             return
+        files, there = self._opened(path)
         names = self._chosen(path, there)
         others = self._others(path, there, names)
         try:
@@ -248,7 +248,7 @@ class SeedTable:
         """A file as a table, and the names of its columns."""
         files = TableFiles(root=path.parent, paths=(path,), format=cast(Any, self.kind))
         if self.kind == "csv":
-            delimiter = "\t" if ".tsv" in path.name else ","
+            delimiter = "\t" if ".tsv" in path.name.lower() else ","
             return replace(files, delimiter=delimiter), _csv_header(path, delimiter)
         if self.kind == "parquet":
             return files, _parquet_columns(path)

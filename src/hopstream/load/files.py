@@ -1,7 +1,5 @@
 """Reads files and graphs that torch wrote, without running what they say.
 
-Nothing in such a file is run; see ``load/files.py``.
-
 A ``.pt`` file is a pickle. It is read with ``weights_only=True``: numbers, text, containers and tensors, and, where
 they are wanted, numpy arrays and PyG's data objects.
 """

@@ -38,6 +38,7 @@ from hopstream.store.drawing import (
 from hopstream.store.halo import ColumnTable, gather_fixed, gather_ragged, piece_columns, ragged_ranges
 from hopstream.store.requests import (
     check_edge_split,
+    check_entity,
     check_find_edges,
     check_links,
     check_sample_request,
@@ -317,7 +318,7 @@ class LocalStore(Store):
             SettingsError: The rows of the column all have one length.
             IdRangeError: An id is out of range or of a part that is not here.
         """
-        self._check_owner(entity)
+        check_entity(self, entity)
         table = self._column(entity, name)
         if table.feature.is_fixed_width:
             raise SettingsError(f"{entity_label(entity)}.{name} is {table.feature}; lengths are told of ragged columns")
@@ -334,7 +335,7 @@ class LocalStore(Store):
         Raises:
             UnknownNameError: The dataset has no such edge type, or does not hold the direction.
         """
-        self._check_owner((edge_type, direction))
+        check_entity(self, (edge_type, direction))
         return self._tables[edge_type, direction]
 
     def check_ids(self, entity: Entity, ids: IntArray) -> IntArray:
@@ -356,7 +357,7 @@ class LocalStore(Store):
         return draw_reply(tables, request, ids)
 
     def _fetch(self, request: FetchRequest) -> dict[str, Column]:
-        self._check_owner(request.entity)
+        check_entity(self, request.entity)
         ids, offsets = self.check_ids(request.entity, request.ids), self.book.offsets(request.entity)
         positions = NO_POSITIONS if request.positions is None else request.positions
         given: Mapping[str, Array] = request.out or {}
@@ -369,17 +370,6 @@ class LocalStore(Store):
             else:
                 columns[name] = gather_ragged(table, ids, offsets, f"{entity_label(request.entity)}.{name}")
         return columns
-
-    def _check_owner(self, entity: Entity) -> None:
-        if isinstance(entity, str):
-            self.schema.check_node_type(entity)
-            return
-        self.schema.check_edge_type(entity[0])
-        if entity[1] not in self.directions:
-            raise UnknownNameError(
-                f"{entity_label(entity)}: the dataset holds direction {'|'.join(self.directions)}; "
-                f"write the parts again with direction {entity[1]!r} or 'both'"
-            )
 
     def _column(self, entity: Entity, name: str) -> ColumnTable:
         table = self._columns.get((entity, name))

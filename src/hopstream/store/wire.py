@@ -336,7 +336,7 @@ def entity_to_json(entity: Entity) -> str | list[str]:
 
 
 def entity_from_json(value: object) -> Entity:
-    """Read what ``owner_to_json`` wrote.
+    """Read what ``entity_to_json`` wrote.
 
     Raises:
         FormatError: The value is neither.

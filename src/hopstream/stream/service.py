@@ -19,7 +19,9 @@ from typing import Any
 from hopstream.errors import (
     ChannelLost,
     FormatError,
+    HopstreamError,
     SettingsError,
+    StateError,
     StoreTimeout,
     StoreUnavailable,
 )
@@ -382,11 +384,13 @@ class SamplingService:
         try:
             graph = self._open_graph()
         except BaseException as error:
-            error.add_note("while the graph was opened")
+            told = error
+            if isinstance(error, Exception) and not isinstance(error, HopstreamError):
+                told = StateError(f"the graph could not be opened: {type(error).__name__}: {error}")
             with self._lock:
                 self._opening = None
-            opening.set_exception(error)
-            raise
+            opening.set_exception(told)
+            raise told from (None if told is error else error)
         with self._lock:
             self._opening = None
             is_closed = self._is_closed

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch_geometric.data import Data
 import hopstream
 import hopstream.compat.dgl as dgl
 from hopstream.arrays import RaggedArray
+from hopstream.compat.dgl import loading
 from hopstream.compat.dgl.distributed import (
     load_partition,
     load_partition_book,
@@ -317,3 +319,21 @@ def test_owners_of_a_graph_without_types_are_one_array(tmp_path):
         dgl.distributed.partition_graph(plain_graph(), "g", 3, tmp_path / name, part_method="file", owners=given)
     a, b = (dgl.distributed.read_partitions(tmp_path / name / "g.json")[1]["node"] for name in "ab")
     assert a.tolist() == b.tolist() == owners.tolist()
+
+
+def test_where_dgl_is_installed_parts_are_its_graphs(tmp_path, monkeypatch):
+    graph = plain_graph(20, 30)
+    dgl.distributed.partition_graph(graph, "g", 2, tmp_path, part_method="random")
+    wanted = load_partition(tmp_path / "g.json", 0)[0]
+    made = SimpleNamespace(ndata={}, edata={})
+
+    def of_dgl(ends, num_nodes):
+        made.ends, made.num_nodes = ends, num_nodes
+        return made
+
+    monkeypatch.setattr(loading, "find_spec", lambda name: name == "dgl")
+    monkeypatch.setattr(loading, "import_module", lambda name: SimpleNamespace(graph=of_dgl))
+    assert load_partition(tmp_path / "g.json", 0)[0] is made
+    assert made.num_nodes == wanted.num_nodes()
+    assert all(torch.equal(got, of) for got, of in zip(made.ends, wanted.edges(), strict=True))
+    assert set(made.ndata) == set(wanted.ndata) and set(made.edata) == set(wanted.edata)

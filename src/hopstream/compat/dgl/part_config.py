@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hopstream.arrays import Array, write_text
+from hopstream.arrays import Array, IntArray, write_text
 from hopstream.compat.dgl.book import Ranges
 from hopstream.compat.dgl.graph_files import PlainGraph, read_graph_file
 from hopstream.compat.dgl.graphs import DEFAULT_ETYPE, DEFAULT_NTYPE, ETYPE, NTYPE
@@ -241,14 +241,24 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
+def _pairs(path: Path, of: str, value: Any, num_parts: int) -> IntArray:
+    """int64[num_parts, 2], the ranges of one type; older files have the ends of ranges alone."""
+    try:
+        array = np.array(value)
+    except ValueError:  # lists of several lengths
+        raise FormatError(f"{path} has no array as ranges of {of!r}; wanted {num_parts} pairs") from None
+    if array.shape == (num_parts,) and array.dtype.kind == "i":
+        array = np.stack([np.concatenate([[0], array[:-1]]), array], axis=1)
+    if array.shape != (num_parts, 2) or array.dtype.kind != "i":
+        raise FormatError(f"{path} has {array.dtype}{list(array.shape)} as ranges of {of!r}; wanted {num_parts} pairs")
+    return array.astype(np.int64)
+
+
 def _ranges(
     path: Path, what: str, given: Mapping[Any, Any], ids: Mapping[Any, int], num_parts: int, total: int
 ) -> Ranges:  # fmt: skip
-    """Ranges of nodes or edges by type; older files have the ends of ranges alone."""
-    ranges = dict(given)
-    for of, value in given.items():
-        if isinstance(value, list) and len(value) == num_parts and all(type(end) is int for end in value):
-            ranges[of] = [[first, stop] for first, stop in zip([0, *value], value, strict=False)]
+    """Ranges of nodes or edges by type."""
+    ranges = {of: _pairs(path, of, value, num_parts) for of, value in given.items()}
     try:
         found = Ranges(what, ranges, ids, num_parts)
     except SchemaError as error:

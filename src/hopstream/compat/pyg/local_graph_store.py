@@ -179,6 +179,10 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         meta, store.num_partitions, pid, store.node_pb, edge_parts = info
         store.meta, store.edge_pb, store.partition_idx = meta, edge_parts, pid
         graph = read_part_file(root, pid, "graph.pt", edge_parts)
+        if not graph:
+            books = edge_parts.values() if meta["is_hetero"] else [edge_parts]
+            if not any(bool((parts == pid).any()) for parts in books):
+                return store
         if graph is None:
             raise FormatError(f"{root}: part {pid} has no graph.pt, which holds its edges")
         is_sorted = bool(meta.get("is_sorted", False))
@@ -191,6 +195,8 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
             where = f"{root}: {edge_type} in graph.pt of part {pid}"
             if edge_type not in counts or not isinstance(edges, dict):
                 raise FormatError(f"{where}: wanted a dictionary for each of the edge types {list(counts)}")
+            if not edges and not bool((edge_parts[edge_type] == pid).any()):
+                continue
             store._put_part(where, edges, is_sorted, edge_type, (edge_parts[edge_type], starts[edge_type]))
         return store
 

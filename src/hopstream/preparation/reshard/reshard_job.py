@@ -202,7 +202,7 @@ def reshard_job(
         source=str(rows.root.absolute()), owners="" if partitions_dir is None else str(partitions_dir.absolute()),
         settings=cut, budget_bytes=budget_of(work, mapped_bytes(rows)), num_workers=work.num_working,
     )  # fmt: skip
-    return ReshardJob(spec=spec, rows=rows, entities_of=owners, allotted=work, digest=_digest(spec, rows))
+    return ReshardJob(spec=spec, rows=rows, owners_of=owners, allotted=work, digest=_digest(spec, rows))
 
 
 def _cut(
@@ -257,7 +257,7 @@ class ReshardJob(DatasetJob):
     Attributes:
         spec: All that decides over what its tasks do.
         rows: The dataset as it is.
-        entities_of: Gives the parts of nodes where no folder does; None assigns nodes by the method of the settings.
+        owners_of: Gives the parts of nodes where no folder does; None assigns nodes by the method of the settings.
         folder: The job's folder.
         read: What tasks have read.
     """
@@ -266,7 +266,7 @@ class ReshardJob(DatasetJob):
     node_tasks = (count_nodes, number_nodes)
     spec: ReshardSpec
     rows: DatasetRows
-    entities_of: OwnersOf | None = None
+    owners_of: OwnersOf | None = None
     folder: ReshardFolder = field(init=False)
     read: Stretches = field(default_factory=dict)
 
@@ -318,8 +318,8 @@ class ReshardJob(DatasetJob):
         settings = self.spec.settings
         out = self.folder.owners_folder
         with self.timed("assign"), write_owners(out, self.num_parts, settings.method) as (folder, write):
-            if self.entities_of is not None:
-                write(self.entities_of(self.rows))
+            if self.owners_of is not None:
+                write(self.owners_of(self.rows))
                 return
             found = assign_nodes(
                 source_of_rows(self.rows), settings, scratch=folder, progress=self.progress,

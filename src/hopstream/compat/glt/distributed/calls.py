@@ -1,6 +1,6 @@
 """Calls of a server's methods by name, with arguments and answers as JSON and arrays; nothing is pickled.
 
-What can travel is None, numbers, strings, lists, tuples, dicts, tensors and records that ``stream.recipes`` knows.
+What can travel is None, numbers, strings, lists, tuples, dicts, tensors and records that ``stream.messages`` knows.
 
 The first frame of an answer has its arrays, with an empty one in place of each that would make the frame too large.
 These come after it in pieces: ``"pieces": [[number, shape], …]`` announces them in their order, and every further
@@ -36,6 +36,8 @@ CALLER: ContextVar[str | None] = ContextVar("CALLER", default=None)
 """Within a method: the name of the client that calls it; None for a caller in this process."""
 WAIT_S: ContextVar[float] = ContextVar("WAIT_S", default=math.inf)
 """Within a method: how many seconds its caller waits for the answer; infinite for a caller in this process."""
+WAIT_SHARE = 0.8
+"""How much of the time that its caller waits a method waits, so that no answer comes too late."""
 
 PIECE_BYTES = 8 << 20
 """Bytes of arrays in one frame of an answer."""

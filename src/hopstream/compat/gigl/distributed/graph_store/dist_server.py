@@ -48,7 +48,7 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType, NodeType
 from hopstream.compat.gigl.types.graph import FeatureInfo, FeatureQuantizationMetadata
 from hopstream.compat.gigl.utils.data_splitters import padded_labels
-from hopstream.compat.glt.distributed.calls import CALLER, WAIT_S
+from hopstream.compat.glt.distributed.calls import CALLER, WAIT_S, WAIT_SHARE
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset, width_and_dtype
 from hopstream.compat.glt.distributed.dist_server import METHODS as METHODS_OF_PARTS
 from hopstream.compat.glt.distributed.dist_server import (
@@ -78,8 +78,6 @@ FETCH_SLOW_LOG_SECS = 1.0
 """Seconds after which a fetch is reported as slow."""
 FETCH_S = 600.0
 """How long one fetch waits for a batch."""
-WAIT_SHARE = 0.8
-"""How much of the time that its caller waits a fetch takes, so that no message comes too late."""
 LEASE_S = SamplingLimits().lease_s
 """Seconds without use, and without a sign of its client, after which a channel is given up."""
 MAX_BACKENDS = 256

@@ -22,6 +22,7 @@ import torch
 
 from hopstream.compat.gigl.distributed.sampler import ABLPNodeSamplerInput, label_form, make_ablp_loader
 from hopstream.compat.gigl.distributed.sampler_options import SamplerOptions, ppr_settings_of
+from hopstream.compat.glt.distributed.calls import WAIT_S, WAIT_SHARE
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.loading import form_of, make_loader, message_of
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
@@ -171,7 +172,7 @@ class SharedDistSamplingBackend:
         self.num_workers = worker_options.num_workers
         self._config, self.sampler_options = sampling_config, sampler_options
         self._ppr = ppr_settings_of(sampler_options, sampling_config.edge_dir, data.facts)
-        self._lock = threading.RLock()
+        self._lock, self._starting = threading.RLock(), threading.Lock()
         self._channels: dict[int, RegisterInputCmd] = {}
         self._loaders: dict[int, SubgraphLoader] = {}
         """What makes the batches of channels that have seeds."""
@@ -182,9 +183,18 @@ class SharedDistSamplingBackend:
         """Start the threads; a second call does nothing.
 
         Raises:
-            RuntimeError: Parts of the dataset are elsewhere and no server is known for them, or the backend was shut
-                down.
+            RuntimeError: Parts of the dataset are elsewhere and no server is known for them, the backend was shut
+                down, or another caller's start did not end in time.
         """
+        wait_s = min(WAIT_SHARE * WAIT_S.get(), threading.TIMEOUT_MAX)
+        if not self._starting.acquire(timeout=wait_s):
+            raise RuntimeError(f"the backend is being made by another caller, for {wait_s:g} s by now")
+        try:
+            self._start()
+        finally:
+            self._starting.release()
+
+    def _start(self) -> None:
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError("the backend was shut down; make another one")
