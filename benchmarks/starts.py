@@ -30,7 +30,7 @@ TIMEOUT_S = 600.0
 LOADERS = {"plain": "", "temporal weighted": ", time_attr='time', weight_attr='weight'"}
 FIRST_BATCH = """
 from hopstream import NeighborLoader
-with NeighborLoader({source!r}, [10, 5], batch_size=64{options}) as loader:
+with NeighborLoader({source!r}, [10, 5], batch_size=64, node_features=["x"]{options}) as loader:
     next(iter(loader))
 """
 
