@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hopstream.kernels.alias import WEIGHTLESS, build_aliases
-from hopstream.kernels.by_weight import draw_by_weight, uses_alias
+from hopstream.kernels.by_weight import draw_edges, uses_alias
 from hopstream.kernels.eligible import Draws, Scratch, Weights
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.weighted import weight_kind
@@ -56,7 +56,7 @@ def draw_many(weights: list[float], num_rows: int, num: int, count: int, is_repl
     scratch = Scratch(np.empty(64, np.int64), np.empty(64), np.empty(64), np.empty(64, np.uint64))
     positions = np.empty(num_rows * count, np.int64)
     draws = Draws(count, is_replacing, np.uint64(RNG_SEED))
-    done, written, *_ = draw_by_weight(tables, source, None, draws, nodes, scratch, 0, positions, 0)
+    done, written, *_ = draw_edges(tables, source, None, draws, nodes, scratch, 0, positions, 0)
     assert done == num_rows
     return np.split(positions[:written], np.cumsum(nodes.counts)[:-1])
 

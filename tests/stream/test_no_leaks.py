@@ -5,15 +5,13 @@ from __future__ import annotations
 import gc
 import threading
 import tracemalloc
-import weakref
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
 from hopstream.errors import RemoteError
-from hopstream.stream.channel import Share
-from tests.stream.fakes import FakeJob, add, fetch, no_work, scheduling, settle
+from tests.stream.fakes import add, fetch, no_work, scheduling, settle
 
 NUM_WARM = 40
 """Cycles after which everything that is kept for good is there."""
@@ -90,36 +88,3 @@ def test_schedulers_leave_nothing():
             fetch(scheduler, n)
 
     check_flat(cycle)
-
-
-class Maker:
-    """What a channel makes its jobs with; it lives as long as the channel."""
-
-    def __init__(self, jobs: list[weakref.ref[FakeJob]]) -> None:
-        self._jobs = jobs
-
-    def __call__(self) -> FakeJob:
-        job = FakeJob(no_work)
-        self._jobs.append(weakref.ref(job))
-        return job
-
-
-def test_channels_and_jobs_are_let_go_of():
-    """Also by threads that worked for them last and have nothing else to do."""
-    makers: list[weakref.ref[Maker]] = []
-    jobs: list[weakref.ref[FakeJob]] = []
-    with scheduling(threads=2) as scheduler:
-        for n in range(20):
-            maker = Maker(jobs)
-            makers.append(weakref.ref(maker))
-            share = Share(first=0, stride=1, num_steps=50)
-            scheduler.add(n, 1, f"rank {n}", share, credit=20, new_job=maker)
-            del maker
-            scheduler.begin(n, 0, 0, 0)
-            fetch(scheduler, n)
-        settle(scheduler)
-        for n in range(20):
-            scheduler.remove(n)
-        gc.collect()
-        assert len(jobs) >= 20
-        assert not [one for one in (*makers, *jobs) if one() is not None]

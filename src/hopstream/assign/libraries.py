@@ -165,7 +165,7 @@ limits, the order in which isolated nodes get parts, and the key of its id in a 
 OWNER_BYTES, SHUFFLE_BYTES = 4, 8
 """What the others take per node: its part, and the order in which random parts are given."""
 GROUP_BYTES, DEGREE_BYTES = 4, 8
-"""What each thing that is to be even takes per node, and its edges where they are to be."""
+"""Memory per node of each load that is balanced, and of the degrees where edges are balanced, too."""
 CLASS_BYTES = 12
 """What classes of nodes take per node while they are read: the value, and its number among the distinct ones."""
 LIBRARY_NODE_BYTES = 24

@@ -55,7 +55,7 @@ class AssignMeta:
     """What ``partition_meta.json`` says.
 
     Attributes:
-        num_parts: Number of parts, some of which may own nothing.
+        num_parts: Number of parts. A part may own nothing.
         method: How nodes were assigned, in the writer's words; empty where nobody said it.
     """
 

@@ -37,6 +37,7 @@ from hopstream.cli.units import bytes_text, plural_text
 from hopstream.dataset.paths import CLUSTER, ROOTS
 from hopstream.dataset.spot_check import Verify
 from hopstream.engine.machine import watched
+from hopstream.engine.worker_process import status_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.stream.settings import SamplingLimits
 
@@ -76,15 +77,8 @@ class Child:
 
     def ending_text(self) -> str:
         """How it ended, and what it said last."""
-        status = self.process.poll()
-        if status is None:
-            how = "is still running"
-        elif status < 0:
-            how = f"was ended by {signal.Signals(-status).name}"
-        else:
-            how = f"ended with exit status {status}"
         said = "".join(f"\n  {line}" for line in self.errors)
-        return f"{self.name} (process {self.process.pid}) {how}{said}"
+        return f"{self.name} (process {self.process.pid}) {status_text(self.process.poll())}{said}"
 
 
 _News = tuple[Child, IO[bytes], str | None] | None
@@ -98,7 +92,7 @@ class Children:
         """Start none yet.
 
         Args:
-            grace_s: How long children may take to end when they are told to, before they are killed.
+            grace_s: Seconds between the signal that asks children to end and SIGKILL.
             on_error_line: Told of every line that a child writes to stderr.
         """
         self._grace_s = grace_s

@@ -21,6 +21,13 @@ KILL_S = 10.0
 """How long the system may take to end a process that was killed."""
 
 
+def status_text(status: int | None) -> str:
+    """How a process ended, by the exit status that ``Popen.poll`` gives."""
+    if status is None:
+        return "is still running"
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+
+
 class WorkerProcess:
     """A process that runs one task at a time.
 
@@ -113,14 +120,9 @@ class WorkerProcess:
         """How it ended, and what it said last."""
         for stream in [stream for stream in self._open if stream is self._process.stderr]:
             self.on_event(stream)
-        status = self._process.poll()
-        if status is None:
-            how = "is still running"
-        elif status < 0:
-            how = f"was ended by {signal.Signals(-status).name}"
-        else:
-            how = f"ended with exit status {status}"
-        return f"worker process {self.pid} {how}" + "".join(f"\n  {line}" for line in self._said.splitlines())
+        return f"worker process {self.pid} {status_text(self._process.poll())}" + "".join(
+            f"\n  {line}" for line in self._said.splitlines()
+        )
 
     def terminate(self) -> None:
         """Tell it to leave its task and end."""

@@ -230,34 +230,37 @@ class SeedTable:
                 yield from self._table(path)
 
     def _table(self, path: Path) -> Iterator[SeedBlock]:
-        if self.kind == "tfrecord" and next(read_records(path), None) is None:
+        opened = self._opened(path)
+        if opened is None:
             return
-        files, there = self._opened(path)
+        files, there = opened
         names = self._chosen(path, there)
         others = self._others(path, there, names)
-        try:
-            for batch in read_batches(files, [*names, *others]):
-                columns = tuple(_ids_of(batch.columns[name], f"{path}: column {name!r}") for name in names)
-                values = {name: _values_of(batch.columns[name], f"{path}: column {name!r}") for name in others}
-                _refuse_nulls((*columns, *values.values()), (*names, *others), batch.origin.place)
-                yield SeedBlock(columns, batch.origin.place, values)
-        except SchemaError as error:  # what TFRecord files hold is said by their first record
-            raise SchemaError(str(error).replace("the schema says", "wanted")) from error
+        for batch in read_batches(files, [*names, *others]):
+            columns = tuple(_ids_of(batch.columns[name], f"{path}: column {name!r}") for name in names)
+            values = {name: _values_of(batch.columns[name], f"{path}: column {name!r}") for name in others}
+            _refuse_nulls((*columns, *values.values()), (*names, *others), batch.origin.place)
+            yield SeedBlock(columns, batch.origin.place, values)
 
-    def _opened(self, path: Path) -> tuple[TableFiles, list[str]]:
-        """A file as a table, and the names of its columns."""
+    def _opened(self, path: Path) -> tuple[TableFiles, list[str]] | None:
+        """A file as a table, and the names of its columns; None where it has no records.
+
+        The first record of a TFRecord file says what the others hold.
+        """
         files = TableFiles(root=path.parent, paths=(path,), format=cast(Any, self.kind))
         if self.kind == "csv":
             delimiter = "\t" if ".tsv" in path.name.lower() else ","
             return replace(files, delimiter=delimiter), _csv_header(path, delimiter)
         if self.kind == "parquet":
             return files, _parquet_columns(path)
-        lists = decode_example(next(read_records(path), b""))
+        first = next(read_records(path), None)
+        if first is None:
+            return None
         held = {
             name: FeatureSchema(dtype=STRING if isinstance(values, RaggedArray) else values.dtype.name)
-            for name, values in sorted(lists.items())
+            for name, values in sorted(decode_example(first).items())
         }
-        return replace(files, columns=held), list(held)
+        return replace(files, columns=held, columns_said_by="wanted"), list(held)
 
     def _chosen(self, path: Path, there: Sequence[str]) -> list[str]:
         """The column of each end."""

@@ -123,7 +123,7 @@ def fingerprint_of(
     splits: Mapping[str, Mapping[str, int]],
     edge_splits: Mapping[str, Mapping[str, int]],
 ) -> str:
-    """32 hexadecimal digits that name a graph, of which checksums are known.
+    """32 hexadecimal digits that name a graph with known checksums.
 
     Args:
         schema: Its schema.

@@ -1,4 +1,4 @@
-"""Draws each node's edges in proportion to their weights, or uniformly.
+"""Draws each node's edges, uniformly or in proportion to their weights.
 
 [Algorithm] One node after the other: by its row's alias table where most of the row is eligible and few are drawn, else
     by running sums (``weighted``). What a row begins with is asked for ``ROWS_AHEAD`` nodes ahead. A node whose draws
@@ -74,7 +74,7 @@ def _draw_row(
 
 
 @kernel
-def draw_by_weight(
+def draw_edges(
     tables: AddressTables, source: Weights | None, rule: Filter | None, draws: Draws, nodes: Nodes, scratch: Scratch,
     begin: int, positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip

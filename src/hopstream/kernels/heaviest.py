@@ -146,7 +146,7 @@ def draw_heaviest(
     tables: AddressTables, source: Weights, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Draw each node's edges; arguments and answer as for ``draw_by_weight``."""
+    """Draw each node's edges; arguments and answer as for ``draw_edges``."""
     sums, orders, weights, kind = source.sums, source.orders, source.weights, source.kind
     indices, count = tables.indices, draws.count
     ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts

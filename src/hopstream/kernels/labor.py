@@ -114,7 +114,7 @@ def draw_by_variates(
     tables: AddressTables, source: Variates, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Draw each node's edges; arguments and answer as for ``draw_by_weight``, with a count of 0 or more."""
+    """Draw each node's edges; arguments and answer as for ``draw_edges``, with a count of 0 or more."""
     keys, key_item = source.keys, source.key_item
     first_seed, second_seed, share = source.first_seed, source.second_seed, source.share
     indices, count = tables.indices, draws.count

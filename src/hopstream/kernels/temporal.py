@@ -157,7 +157,7 @@ def draw_latest(
     tables: AddressTables, source: None, rule: Filter, draws: Draws, nodes: Nodes, scratch: Scratch, begin: int,
     positions: np.ndarray, written: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Draw each node's edges; as for ``draw_by_weight``, with a filter, a count of 0 or more and no weights."""
+    """Draw each node's edges; as for ``draw_edges``, with a filter, a count of 0 or more and no weights."""
     indices, count = tables.indices, draws.count
     ids, trees, parts, starts = nodes.ids, nodes.trees, nodes.parts, nodes.starts
     degrees, counts = nodes.degrees, nodes.counts

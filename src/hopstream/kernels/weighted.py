@@ -56,7 +56,7 @@ UNREADABLE = -1
 
 
 def weight_kind(dtype: np.dtype[Any] | None) -> int:
-    """How kernels are told of the dtype of weights; None is none."""
+    """The number by which kernels know the dtype of weights; None means no weights."""
     return WEIGHT_DTYPES.index(dtype.name) if dtype is not None and dtype.name in WEIGHT_DTYPES else UNREADABLE
 
 

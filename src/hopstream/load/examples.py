@@ -254,7 +254,7 @@ class ExampleDataset(IterableDataset[Any]):
     def set_epoch(self, epoch: int, next_batch: int = 0) -> None:
         """Say which epoch the next iterations are, and with which of its batches they begin; not during an iteration.
 
-        Workers that are kept (``persistent_workers=True``) are told as well.
+        Also reaches workers that are kept (``persistent_workers=True``).
 
         Raises:
             SettingsError: One is no integer, 0 or above.

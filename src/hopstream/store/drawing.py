@@ -18,7 +18,7 @@ from hopstream.dataset.book import EdgeEntity, Entity, PartitionBook, ends_of, e
 from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 from hopstream.dataset.overlays import edge_pieces, overlay_pieces
 from hopstream.errors import FormatError, SettingsError
-from hopstream.kernels.by_weight import draw_by_weight
+from hopstream.kernels.by_weight import draw_edges
 from hopstream.kernels.eligible import AddressTables, Draws, FilterSets, Nodes, Scratch, Variates, Weights, filter_sets
 from hopstream.kernels.eligible import count_eligible as count_filtered
 from hopstream.kernels.heaviest import draw_heaviest
@@ -38,8 +38,8 @@ FIRST_POSITIONS = 1 << 16
 POSITIONS_PER_ID = 64
 FIRST_SCRATCH = 1 << 12
 DRAWS: Mapping[Strategy, Callable[..., tuple[int, int, int, int]]] = {
-    "uniform": draw_by_weight,
-    "weighted": draw_by_weight,
+    "uniform": draw_edges,
+    "weighted": draw_edges,
     "top_k": draw_heaviest,
     "last": draw_latest,
     "labor": draw_by_variates,

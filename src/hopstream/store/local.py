@@ -321,7 +321,7 @@ class LocalStore(Store):
         check_entity(self, entity)
         table = self._column(entity, name)
         if table.feature.is_fixed_width:
-            raise SettingsError(f"{entity_label(entity)}.{name} is {table.feature}; lengths are told of ragged columns")
+            raise SettingsError(f"{entity_label(entity)}.{name} is {table.feature}; only ragged columns have lengths")
         ids = self.check_ids(entity, ids)
         return ragged_ranges(table, ids, self.book.offsets(entity), f"{entity_label(entity)}.{name}")[2]
 

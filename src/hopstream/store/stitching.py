@@ -42,7 +42,7 @@ class TrafficCounts:
         remote_requests: Requests to other servers; one asks for all parts and types that a server is asked for at once.
         remote_ids: Nodes and edges they were asked for; one that is asked for in several columns counts once.
         remote_bytes: Bytes of the arrays that they answered.
-        halo_ids: Nodes and edges of other parts that a halo here answered for; a node of which a halo has the key and
+        halo_ids: Nodes and edges of other parts that a halo here answered for; a node whose key a halo has and
             not the features that were asked for as well counts here and there.
         halo_bytes: Bytes of the arrays that it answered.
     """

@@ -228,7 +228,7 @@ class Messages:
             raise FormatError(f"message {number}: {error}") from error
 
     def rewritten(self, numbers: Iterable[int]) -> Messages:
-        """The same messages, of which some are written again in the usual way, behind the others.
+        """The same messages; some are written again in the usual way, behind the others.
 
         Raises:
             FormatError: One of them is no ``Example``; the error names it.

@@ -74,7 +74,7 @@ def test_several_types_have_labels(tmp_path):
 def test_what_cannot_be_told_is_asked_for(tmp_path):
     graph = labelled(heterogeneous)
     pyg_dist.write_partition_folders(graph, tmp_path, "toy", num_parts=2, method="random")
-    with pytest.raises(SettingsError, match=r"does not say of which nodes it is; give node_type, one of \['author'"):
+    with pytest.raises(SettingsError, match=r"does not name the type of its nodes; give node_type, one of \['author'"):
         pyg_dist.read_partition_folders(tmp_path, "toy")
     with pytest.raises(UnknownNameError, match=r"there is no node type 'book'"):
         pyg_dist.read_partition_folders(tmp_path, "toy", "book")

@@ -41,8 +41,8 @@ def node_split(  # noqa: PLR0913  DGL's
         force_even: Give each part as many nodes as any other, first those with low numbers, which are mostly its own;
             else each part its own. Within a part they are dealt at random, by the part's number.
         node_trainer_ids: int[num_nodes], the trainer that each node is best taken by, as ``partition_graph`` writes it.
-        num_trainers: How many trainers there are, of which each part has as many as any other; what
-            ``torch.distributed`` says, or one for each part, if it is not given.
+        num_trainers: Number of trainers, a multiple of the number of parts. By default what ``torch.distributed``
+            says, or one per part.
 
     Returns:
         int64[n], numbers in the type.
@@ -128,7 +128,7 @@ class _Share:
         return to_tensor(chosen[self.place * size : None if is_last else (self.place + 1) * size])
 
     def evenly(self, mask: NDArray[np.bool_], trainer_ids: Any) -> Tensor:
-        """A share of all numbers in the mask, of which each part takes as many as any other."""
+        """This trainer's share of the numbers in the mask, which are divided evenly among parts."""
         chosen = np.flatnonzero(mask)
         offsets = _even_offsets(len(chosen), self.book.num_partitions())
         chosen = chosen[offsets[self.book.partid] : offsets[self.book.partid + 1]]

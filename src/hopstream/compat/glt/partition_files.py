@@ -41,7 +41,7 @@ _MARK = object()
 
 
 class _Name(str):
-    """A module and a name in it, of which a pickle says that it be called."""
+    """The dotted name of a function that a pickle asks to call."""
 
     __slots__ = ()
 

@@ -320,7 +320,7 @@ def _by_type(path: Path, value: dict[Any, Any], known: Mapping[Any, Any], what: 
     """
     if None in value:
         if len(known) > 1:
-            raise SettingsError(f"{path} does not say of which {what}s it is; give {what}_type, one of {list(known)}")
+            raise SettingsError(f"{path} does not name the type of its {what}s; give {what}_type, one of {list(known)}")
         value = {next(iter(known), None): value[None]}
     for of_type in value:
         if of_type not in known:

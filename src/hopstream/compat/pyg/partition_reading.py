@@ -157,7 +157,7 @@ class _Reader:
                     f"{rows.where}: {name} has {len(tensor)} rows; all parts have {len(rows.parts)} nodes"
                 )
             if not np.array_equal(self.times.setdefault(node_type, tensor.numpy()), tensor.numpy()):
-                raise FormatError(f"{rows.where}: parts differ in {name}, of which each has all")
+                raise FormatError(f"{rows.where}: parts differ in {name}; each part has the values of all nodes")
 
     def graph(self) -> Graph:
         """The graph of all parts, checked."""

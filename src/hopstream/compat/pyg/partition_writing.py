@@ -95,7 +95,7 @@ class CutGraph:
     Attributes:
         graph: The graph, checked.
         owners: Node type to int32[num_nodes].
-        num_parts: Number of parts, some of which may own nothing.
+        num_parts: Number of parts. A part may own nothing.
     """
 
     graph: Graph

@@ -10,7 +10,7 @@ import csv
 import gzip
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -100,17 +100,15 @@ def csv_rows(file: IO[str] | Iterable[str], delimiter: str) -> Iterator[tuple[in
 KIND_NAMES = {BYTES_LIST: "strings", FLOAT_LIST: "reals", INT64_LIST: "integers"}
 
 
-def read_rows(
-    path: Path, shown: str, columns: Mapping[str, FeatureSchema], other_names: Mapping[str, tuple[str, ...]],
-    block_bytes: int | None,
-) -> Iterator[dict[str, pa.Array]]:  # fmt: skip
-    """Read some columns, block by block.
+def _read_records(
+    files: TableFiles, path: Path, names: Sequence[str], block_bytes: int | None
+) -> Iterator[dict[str, pa.Array]]:
+    """Read some columns of a TFRecord file, block by block. A column of strings may also be of integers: their digits.
 
     Args:
+        files: The table.
         path: The file.
-        shown: What messages call it.
-        columns: What each column is to hold. One of strings may also be of integers, which become their digits.
-        other_names: By column, other features to take where a message has none of its name.
+        names: The columns.
         block_bytes: About what a block takes; None for as much as is fast.
 
     Yields:
@@ -122,22 +120,24 @@ def read_rows(
         ChecksumError: A record is not what was written.
         SchemaError: A record has no value for a column, or values of another kind, number or range.
     """
-    names = sorted({name for column in columns for name in (column, *other_names.get(column, ()))})
+    features = {column: (column, *files.other_names.get(column, ())) for column in names}
+    wanted = sorted({name for of_column in features.values() for name in of_column})
     for block in read_record_blocks(path, block_bytes):
-        where = _Where(shown, block.first)
-        located = where.located(Messages(block.data, block.bounds), names)
+        where = _Where(shown_path(files, path), block.first, files.columns_said_by)
+        located = where.located(Messages(block.data, block.bounds), wanted)
         arrays = {"": pa.nulls(len(block.bounds))}
-        for column, schema in columns.items():
-            places = [names.index(name) for name in (column, *other_names.get(column, ()))]
-            arrays[column] = _Column(where, column, schema).array(located.first_there(places))
+        for column, of_column in features.items():
+            places = [wanted.index(name) for name in of_column]
+            arrays[column] = _Column(where, column, files.columns[column]).array(located.first_there(places))
         yield arrays
 
 
 class _Where:
     """Names the records of a block in errors."""
 
-    def __init__(self, shown: str, first: int) -> None:
+    def __init__(self, shown: str, first: int, columns_said_by: str) -> None:
         self._shown, self._first = shown, first
+        self.columns_said_by = columns_said_by
 
     def record(self, row: int) -> str:
         return f"{self._shown} record {self._first + row}"
@@ -194,7 +194,7 @@ class _Column:
             other = next(kind for kind in present if kind != self._kind)
             raise SchemaError(
                 f"{self._where.record(int(np.argmax(kinds == other)))}: feature {self._name!r} holds "
-                f"{KIND_NAMES[other]}; the schema says {self._schema}"
+                f"{KIND_NAMES[other]}; {self._where.columns_said_by} {self._schema}"
             )
         return self._kind
 
@@ -204,7 +204,8 @@ class _Column:
             raise SchemaError(f"{place} has no feature {self._name!r}; every row of the table has one")
         per_row = math.prod(self._schema.shape)
         wanted = f"a multiple of {per_row}" if self._schema.is_ragged else str(per_row)
-        raise SchemaError(f"{place}: feature {self._name!r} has {lists.counts[row]} values; the schema says {wanted}")
+        says = self._where.columns_said_by
+        raise SchemaError(f"{place}: feature {self._name!r} has {lists.counts[row]} values; {says} {wanted}")
 
     def _strings(self, strings: RaggedArray) -> pa.Array:
         buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.values)]
@@ -336,8 +337,7 @@ def read_part(
     wanted = list(dict.fromkeys(columns))
     path, first_row = files.paths[part.file], part.first_row
     if files.format == "tfrecord":
-        held = {name: files.columns[name] for name in wanted}
-        for rows in read_rows(path, shown_path(files, path), held, files.other_names, block_bytes):
+        for rows in _read_records(files, path, wanted, block_bytes):
             num_rows = len(rows.pop(""))
             yield Batch(Origin(files, path, first_row), rows, num_rows)
             first_row += num_rows

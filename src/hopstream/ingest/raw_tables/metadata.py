@@ -40,6 +40,7 @@ class TableFiles:
         null_values: Cells that mean "no value"; CSV only. An empty cell of a string column is an empty string.
         other_names: By column, names that it may have instead, where a file has none of its own.
         columns: What each column holds; TFRecord only, whose files do not say it.
+        columns_said_by: How messages begin to say what a column must hold; TFRecord only.
     """
 
     root: Path
@@ -51,6 +52,7 @@ class TableFiles:
     null_values: tuple[str, ...] = ("",)
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     columns: Mapping[str, FeatureSchema] = field(default_factory=dict)
+    columns_said_by: str = "the schema says"
 
     def names_in(self, path: Path) -> tuple[str, ...] | None:
         """The names of the columns of a file that has no header; None where it has one."""

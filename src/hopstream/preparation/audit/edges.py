@@ -3,8 +3,8 @@
 Edges are compared by key, a window of keys at a time: what the parts hold of a window is gathered in one walk over
 their edges. So memory follows the window, and the number of walks the number of windows.
 
-Edges are stored node by node in the order of times, then keys. So whoever knows the edges in the order of their keys,
-the source or the links, knows the key of each that is stored, as long as a node has as many edges as it should have.
+Edges are stored node by node in the order of times, then keys. The source or the links give the edges in the order of
+their keys, and so the key of each stored edge, as long as a node has as many edges as it should have.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def _fair_share(sizes: Sequence[int], limit: int) -> int:
 
 
 class Files:
-    """The arrays of a dataset, None where a file cannot be used; that is told once, and the rest is looked at.
+    """The arrays of a dataset, None where a file cannot be used. That is reported once, and the rest is checked.
 
     Where only some parts are looked at, the arrays of the others are there and have no rows.
 
@@ -338,7 +338,7 @@ class Files:
     def columns(
         self, folders: Sequence[PurePosixPath], features: Mapping[str, FeatureSchema]
     ) -> dict[str, list[Column]]:
-        """Feature name to the column of each part; features of which a part's cannot be used are left out."""
+        """Feature name to the column of each part; features that cannot be used in a part are left out."""
         found: dict[str, list[Column]] = {}
         for name, feature in features.items():
             columns = [c for folder in folders if (c := self.column(folder, name, feature)) is not None]

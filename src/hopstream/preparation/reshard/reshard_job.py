@@ -112,7 +112,7 @@ def write_splits(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def link_slices(folder: ReshardFolder, edge_type: EdgeType) -> IntArray:
-    """int64[num_parts + 1], the edge keys of which each new part keeps account."""
+    """int64[num_parts + 1], the range of edge keys whose links each new part keeps."""
     return folder.slice_offsets(folder.rows.book.num_edges(edge_type))
 
 
