@@ -1,9 +1,12 @@
-"""Makes the records that kernels that draw are given, as far as a test needs them."""
+"""Makes the records that kernels that draw are given, as far as a test needs them, and calls parts of kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,3 +34,14 @@ def excluding(node: int, neighbors: list[int]) -> tuple[Filter, Any]:
     """A filter by which a node may not draw some neighbours, and what holds its memory."""
     sets = filter_sets((np.full(len(neighbors), node), np.array(neighbors, np.int64)), None)
     return sets.to_filter(0), sets
+
+
+@cache
+def for_python(function: Any) -> Callable[..., Any]:
+    """A kernel that only calls a function that is part of others."""
+
+    @numba.njit
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return call

@@ -13,7 +13,7 @@ from hopstream.kernels.eligible import Draws, Scratch, Weights
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.weighted import weight_kind
 from tests import naive_weighted
-from tests.kernels.draw_inputs import NO_TABLE, make_nodes, make_tables
+from tests.kernels.draw_inputs import NO_TABLE, for_python, make_nodes, make_tables
 
 RNG_SEED = 1000
 WEIGHTS = {
@@ -37,7 +37,7 @@ def table_of(weights: list[float]) -> np.ndarray:
 
 def draw_many(weights: list[float], num_rows: int, num: int, count: int, is_replacing: bool) -> list[np.ndarray]:
     """Rows of draws from the first ``num`` edges of one node, each of a tree of its own."""
-    assert uses_alias(num, len(weights), count, is_replacing)
+    assert for_python(uses_alias)(num, len(weights), count, is_replacing)
     columns = [np.array(weights), np.array(naive_weighted.running_sums(weights)), table_of(weights)]
     own_weights, sums, aliases = (address_table([column]) for column in columns)
     keys, indices = np.array([7]), np.arange(len(weights), dtype=np.uint32)

@@ -15,6 +15,7 @@ from numba.core.errors import TypingError
 from hopstream import kernels
 from hopstream.kernels.compiling import cache_folder, source_digest
 from hopstream.kernels.hashing import permute_range
+from hopstream.kernels.weighted import add_weight
 from tests.load.graphs import local_store, make_plain_graph
 
 FOLDER = Path(kernels.__file__).parent
@@ -94,7 +95,7 @@ def test_compiling_is_told_on_stderr_once_and_unused_code_of_other_source_is_rem
     os.utime(old, (0, 0))
     os.utime(other, (0, 0))
     errors = [finish(start(script, where, tmp_path / "parts"))[1] for _ in range(2)]
-    told = "compiling kernels: first start on this machine; takes up to a minute, cached in "
+    told = "compiling kernels: first start on this machine; takes some seconds, cached in "
     assert errors == [f"{told}{where / 'kernels'}\n", ""]
     if script == ONE_KERNEL:
         assert not old.exists() and recent.exists() and other.exists()
@@ -149,3 +150,8 @@ def test_the_folder_is_the_users_own_without_numbas_variable(monkeypatch: pytest
     monkeypatch.setattr("hopstream.kernels.compiling.config.CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "hopstream" / "kernels"
+
+
+def test_a_part_of_kernels_cannot_be_called() -> None:
+    with pytest.raises(TypeError, match="add_weight is part of kernels, which alone call it"):
+        add_weight(1.0, 2.0)

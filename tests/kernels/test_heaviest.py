@@ -13,7 +13,7 @@ from hopstream.kernels.heaviest import TOO_FAR, num_ranks, select_heaviest, take
 from hopstream.kernels.smallest import offer, sort_by_variate
 from hopstream.kernels.weighted import UNREADABLE, WEIGHT_DTYPES, weight_kind
 from tests import naive_weighted
-from tests.kernels.draw_inputs import excluding
+from tests.kernels.draw_inputs import excluding, for_python
 
 NODE = 3
 START = 3
@@ -103,7 +103,7 @@ def test_weights_are_read_in_every_dtype(rng: np.random.Generator, dtype: str) -
 
 def test_weights_of_other_dtypes_are_known_by_their_order() -> None:
     assert weight_kind(np.dtype(np.float16)) == weight_kind(None) == UNREADABLE
-    assert num_ranks(1, 1000, 1, UNREADABLE) == 1000
+    assert for_python(num_ranks)(1, 1000, 1, UNREADABLE) == 1000
 
 
 def test_equal_weights_whose_sums_are_rounded_are_equal() -> None:
@@ -114,10 +114,10 @@ def test_equal_weights_whose_sums_are_rounded_are_equal() -> None:
 
 
 def test_a_walk_costs_no_more_than_selecting() -> None:
-    assert num_ranks(10, 1_000_000, 1, 0) == 10
-    assert num_ranks(10, 1_000_000, 5, 0) == 30
-    assert num_ranks(1_000_000, 1_000_000, 1, 0) == 1_000_000
-    assert num_ranks(500_000, 1_000_000, 500_000, 0) == 1_000_000
+    assert for_python(num_ranks)(10, 1_000_000, 1, 0) == 10
+    assert for_python(num_ranks)(10, 1_000_000, 5, 0) == 30
+    assert for_python(num_ranks)(1_000_000, 1_000_000, 1, 0) == 1_000_000
+    assert for_python(num_ranks)(500_000, 1_000_000, 500_000, 0) == 1_000_000
 
 
 def test_the_heaviest_come_first_and_equal_ones_in_stored_order() -> None:

@@ -16,6 +16,7 @@ from hopstream.kernels.reals import (
     ordered_bits,
     quarter_turn,
 )
+from tests.kernels.draw_inputs import for_python
 
 
 def test_logarithms_are_right_to_the_last_bit_but_one(rng: np.random.Generator) -> None:
@@ -40,17 +41,17 @@ def test_quarter_turns_are_right(rng: np.random.Generator) -> None:
 
 def test_bits_are_ordered_as_numbers_are(rng: np.random.Generator) -> None:
     values = np.sort(np.concatenate([rng.standard_normal(1000), [0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324]]))
-    bits = [int(ordered_bits(value)) for value in values.tolist()]
+    bits = [int(for_python(ordered_bits)(value)) for value in values.tolist()]
     assert bits == sorted(bits)
     assert len(set(bits)) == len(set(values.tolist()))
-    assert ordered_bits(0.0) == ordered_bits(-0.0)
+    assert for_python(ordered_bits)(0.0) == for_python(ordered_bits)(-0.0)
 
 
 def test_fractions_stay_inside_their_range() -> None:
-    assert fraction(np.uint64(0)) == 0.0
-    assert fraction(np.uint64(2**64 - 1)) == 1 - 2.0**-53
-    assert open_fraction(np.uint64(0)) == 2.0**-54
-    assert open_fraction(np.uint64(2**64 - 1)) == 1 - 2.0**-53
+    assert for_python(fraction)(np.uint64(0)) == 0.0
+    assert for_python(fraction)(np.uint64(2**64 - 1)) == 1 - 2.0**-53
+    assert for_python(open_fraction)(np.uint64(0)) == 2.0**-54
+    assert for_python(open_fraction)(np.uint64(2**64 - 1)) == 1 - 2.0**-53
 
 
 def test_values_are_pinned() -> None:

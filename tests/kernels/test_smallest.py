@@ -7,6 +7,7 @@ import pytest
 from numba import njit
 
 from hopstream.kernels.smallest import drop_repeated, insert_position, offer, sort_few, sort_positions
+from tests.kernels.draw_inputs import for_python
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 33, 200])
@@ -53,6 +54,6 @@ def test_positions_are_sorted_and_kept_once(rng: np.random.Generator, size: int,
 
 def test_a_position_is_put_in_its_place_unless_it_is_there() -> None:
     positions = np.array([9, 2, 4, 8, -1])
-    assert not insert_position(4, positions, 1, 3)
-    assert insert_position(5, positions, 1, 3)
+    assert not for_python(insert_position)(4, positions, 1, 3)
+    assert for_python(insert_position)(5, positions, 1, 3)
     assert positions.tolist() == [9, 2, 4, 5, 8]

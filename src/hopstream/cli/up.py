@@ -409,7 +409,7 @@ class _Fleet:
                 )
             if time.monotonic() > tells_at:
                 sys.stderr.write(
-                    "up: waiting; the first start on a machine compiles kernels, which takes a minute or so\n"
+                    "up: waiting; the first start on a machine compiles kernels, which takes some seconds\n"
                 )
                 tells_at = ends
             for child in self._children.wait(min(ends, tells_at) - time.monotonic()):

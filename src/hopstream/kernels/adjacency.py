@@ -26,15 +26,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.weighted import add_weight
 
 RUN = 16
 
 
-@njit(inline="always")
+@inlined
 def _is_after(left: float, right: float, is_descending: bool) -> bool:
     """Whether ``left`` must come after ``right``; equal values keep their order."""
     return right > left if is_descending else right < left

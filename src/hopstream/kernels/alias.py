@@ -18,9 +18,8 @@ the edge at position ``alias`` of the row. An edge without weight has threshold 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN, high_product, mix64
 from hopstream.kernels.memory import prefetch_address
 from hopstream.kernels.smallest import drop_repeated, insert_position, sort_few
@@ -90,7 +89,7 @@ def build_aliases(
             entries[start + heavy] = (ALIAS_MASK << HALF) | np.uint64(heavy)
 
 
-@njit(inline="always")
+@inlined
 def prefetch_entries(stream: np.uint64, base: int, start: int, degree: int, num_turns: int) -> None:
     """Ask for the entries of a row's first turns; ``base`` is the address of the part's entries."""
     for turn in range(num_turns):
@@ -98,7 +97,7 @@ def prefetch_entries(stream: np.uint64, base: int, start: int, degree: int, num_
         prefetch_address(base + (start + np.int64(place)) * ENTRY_BYTES)
 
 
-@njit(inline="always")
+@inlined
 def pick(bits: np.uint64, entries: np.ndarray, start: int, degree: int) -> np.uint64:
     """The position inside its row that a draw falls on; not below ``degree`` where no edge has weight."""
     place = high_product(bits, np.uint64(degree))

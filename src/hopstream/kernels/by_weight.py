@@ -11,10 +11,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from hopstream.kernels.alias import draw_alias, prefetch_entries
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.eligible import (
     RANGE_AHEAD,
     ROWS_AHEAD,
@@ -43,7 +42,7 @@ WEIGHT_BYTES = 8
 ALIAS_FACTOR = 2
 
 
-@njit(inline="always")
+@inlined
 def uses_alias(num: int, row_degree: int, count: int, replaces: bool) -> bool:
     """Whether a node draws by the alias table: most of its row is eligible, and few of many are drawn.
 
@@ -52,7 +51,7 @@ def uses_alias(num: int, row_degree: int, count: int, replaces: bool) -> bool:
     return count > 0 and row_degree <= ALIAS_FACTOR * num and (replaces or count <= min(FEW, (num - 1) // ALIAS_FACTOR))
 
 
-@njit(inline="always")
+@kernel
 def _draw_row(
     stream: np.uint64, entries: np.ndarray, sums: np.ndarray, weights: int, kind: int, start: int, num: int,
     row_degree: int, count: int, replaces: bool, variates: np.ndarray, positions: np.ndarray, first: int,

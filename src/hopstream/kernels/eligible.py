@@ -25,10 +25,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN, node_stream, tree_stream
 from hopstream.kernels.memory import array_at, prefetch_address
 
@@ -147,27 +146,27 @@ class Scratch(NamedTuple):
     variates: np.ndarray
 
 
-@njit(inline="always")
+@inlined
 def view(array: np.ndarray, dtype: Any) -> np.ndarray:
     """The same array without an owner, which numba counts no references to."""
     return array_at(np.int64(array.ctypes.data), len(array), dtype)
 
 
-@njit(inline="always")
+@inlined
 def prefetch_key(row: int, keys: int, num_keys: int) -> None:
     """Ask for the key of a row of the part whose keys are at an address; with 0 keys, ids are keys."""
     if num_keys > 0:
         prefetch_address(keys + row * INT64_BYTES)
 
 
-@njit(inline="always")
+@inlined
 def prefetch_row(row: int, num_bytes: int) -> None:
     """Ask for the first cache lines of a row."""
     for line in range(0, min(num_bytes, MAX_LINES * LINE_BYTES), LINE_BYTES):
         prefetch_address(row + line)
 
 
-@njit(inline="always")
+@inlined
 def stream_of(identifier: int, row: int, keys: int, num_keys: int, rng_seed: np.uint64) -> np.uint64:
     """The stream of draws of a node, which follows from its key; arguments as for ``prefetch_key``."""
     key = identifier
@@ -176,13 +175,13 @@ def stream_of(identifier: int, row: int, keys: int, num_keys: int, rng_seed: np.
     return node_stream(rng_seed, key)
 
 
-@njit(inline="always")
+@inlined
 def stream_in_tree(stream: np.uint64, trees: np.ndarray, i: int) -> np.uint64:
     """The stream of the ``i``-th node in its tree."""
     return tree_stream(stream, trees[i]) if len(trees) > 0 else stream
 
 
-@njit(inline="always")
+@inlined
 def most_drawn(num: int, count: int, replaces: bool) -> int:
     """How many a node draws of ``num`` edges at most."""
     return count if count >= 0 and (replaces or count < num) else num
@@ -318,7 +317,7 @@ def empty_sieve(num_entries: int) -> NDArray[np.uint64]:
     return np.zeros(num_entries // ENTRIES_PER_WORD, np.uint64)
 
 
-@njit(inline="always")
+@inlined
 def set_shift(num_entries: int) -> np.uint64:
     """64 minus log2 of a power of two."""
     shift = np.uint64(64)
@@ -328,13 +327,13 @@ def set_shift(num_entries: int) -> np.uint64:
     return shift
 
 
-@njit(inline="always")
+@inlined
 def sieve_shift(num_words: int) -> np.uint64:
     """64 minus log2 of the bits of a power of two of words."""
     return set_shift(num_words) - WORD_BITS
 
 
-@njit(inline="always")
+@inlined
 def has_id(table: int, num_entries: int, shift: np.uint64, identifier: int) -> bool:
     """Whether an id is in a set made by ``add_ids``.
 
@@ -354,7 +353,7 @@ def has_id(table: int, num_entries: int, shift: np.uint64, identifier: int) -> b
     return False
 
 
-@njit(inline="always")
+@inlined
 def passes(sieve: int, num_words: int, shift: np.uint64, identifier: int) -> bool:
     """Whether an id may be in the set that a sieve was made for; all that are in it pass.
 
@@ -369,7 +368,7 @@ def passes(sieve: int, num_words: int, shift: np.uint64, identifier: int) -> boo
     return (words[bit >> WORD_BITS] >> (bit & WORD_MASK)) & ONE != 0
 
 
-@njit(inline="always")
+@inlined
 def has_pair(table: int, num_entries: int, shift: np.uint64, node: int, neighbor: int) -> bool:
     """Whether a pair is in a set made by ``add_pairs``; arguments as for ``has_id``."""
     entries = array_at(table, 2 * num_entries, np.int64)
@@ -434,20 +433,20 @@ def add_pairs(nodes: np.ndarray, neighbors: np.ndarray, table: np.ndarray) -> No
         table[(probe << ONE) | ONE] = neighbors[i]
 
 
-@njit(inline="always")
+@inlined
 def node_filter(rule: Filter, node: int, trees: np.ndarray, i: int) -> NodeFilter:
     """The filter of the ``i``-th node."""
     has_excluded = rule.num_nodes > 0 and has_id(rule.nodes, rule.num_nodes, rule.node_shift, node)
     return NodeFilter(rule, node, trees[i] << rule.tree_shift if len(trees) > 0 else 0, has_excluded)
 
 
-@njit(inline="always")
+@inlined
 def is_filtered(own: NodeFilter) -> bool:
     """Whether some neighbours of the node may not be drawn."""
     return own.has_excluded or own.sets.num_candidates > 0
 
 
-@njit(inline="always")
+@inlined
 def is_eligible(own: NodeFilter, neighbor: int) -> bool:
     """Whether the node may draw an edge to a neighbour."""
     rule = own.sets

@@ -21,9 +21,8 @@ written once, in their places.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 
 MESSAGE, VALUE, PACKED = 0x0A, 0x12, 0x0A
 """Tags: a message or a string in field 1, a message in field 2, packed values or a string in field 1."""
@@ -33,7 +32,7 @@ UNUSUAL = -1
 """Written in another way than ours; protobuf reads it, or says what is wrong with it."""
 
 
-@njit(inline="always")
+@inlined
 def varint_length(value: int) -> int:
     """Bytes of a number in seven-bit groups; ten where it is negative."""
     rest = np.uint64(value)
@@ -44,7 +43,7 @@ def varint_length(value: int) -> int:
     return length
 
 
-@njit(inline="always")
+@inlined
 def _put_varint(out: np.ndarray, at: int, value: int) -> int:
     rest = np.uint64(value)
     while rest >= np.uint64(128):
@@ -104,7 +103,7 @@ def add_entry_sizes(payload_sizes: np.ndarray, is_packed: bool, num_key_bytes: i
         totals[i] += 1 + varint_length(entry) + entry
 
 
-@njit(inline="always")
+@inlined
 def _sizes(payload: int, is_packed: bool, key_size: int) -> tuple[int, int, int]:
     """Sizes of the list, of the ``Feature`` and of the entry, each without its own tag and size."""
     inner = payload
@@ -114,7 +113,7 @@ def _sizes(payload: int, is_packed: bool, key_size: int) -> tuple[int, int, int]
     return inner, feature, key_size + 1 + varint_length(feature) + feature
 
 
-@njit(inline="always")
+@inlined
 def _put_head(
     out: np.ndarray, at: int, key: np.ndarray, kind: int, payload: int, is_packed: bool, key_size: int
 ) -> int:
@@ -221,7 +220,7 @@ def put_strings(
         places[i] = at
 
 
-@njit(inline="always")
+@inlined
 def _varint(data: np.ndarray, at: int, end: int) -> tuple[np.int64, np.int64]:
     """A number and the place behind it; ``UNUSUAL`` as the place where it does not end before ``end``."""
     value, shift = np.uint64(0), np.uint64(0)
@@ -235,7 +234,7 @@ def _varint(data: np.ndarray, at: int, end: int) -> tuple[np.int64, np.int64]:
     return np.int64(0), np.int64(UNUSUAL)
 
 
-@njit(inline="always")
+@inlined
 def _message(data: np.ndarray, at: int, end: int, tag: int) -> tuple[np.int64, np.int64]:
     """Where a message begins and ends that a tag announces; ``UNUSUAL`` as its begin where there is none."""
     if at >= end or data[at] != tag:
@@ -299,7 +298,7 @@ MISSING = -1
 """Instead of a kind of list: the message has no feature of this name."""
 
 
-@njit(inline="always")
+@inlined
 def _compare(data: np.ndarray, start: int, length: int, keys: np.ndarray, at: int, key_length: int) -> np.int64:
     """Whether a name comes before a key (below 0), is the key (0), or comes behind it, by their bytes."""
     for b in range(min(length, key_length)):

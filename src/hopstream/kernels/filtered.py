@@ -12,9 +12,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.eligible import (
     NodeFilter,
     Scratch,
@@ -33,7 +32,7 @@ FEW = 64
 MAX_ROUNDS = 8
 
 
-@njit(inline="always")
+@inlined
 def skips(num: int, count: int, has_candidates: bool) -> bool:
     """Whether a node's draws are made from its whole row, and those of excluded edges thrown away."""
     return not has_candidates and num > SCANNED and 0 <= count <= FEW

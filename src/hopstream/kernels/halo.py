@@ -15,9 +15,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.memory import array_at, find_part
 
 WORD_BITS = 64
@@ -187,7 +186,7 @@ def spread_chances(
     return 0
 
 
-@njit(inline="always")
+@inlined
 def _last_not_above(values: np.ndarray, first: int, stop: int, wanted: int) -> int:
     """The last position in ``[first, stop)`` of a value that is no larger; ``first - 1`` where all are."""
     while first < stop:

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
@@ -45,7 +45,7 @@ def high_product(typing_context: Any, left: Any, right: Any) -> Any:
     return signature, emit
 
 
-@njit(inline="always")
+@inlined
 def mix64(value: np.uint64) -> np.uint64:
     """Spread every input bit over all 64 output bits; a bijection."""
     value = np.uint64(value)
@@ -54,19 +54,19 @@ def mix64(value: np.uint64) -> np.uint64:
     return value ^ (value >> np.uint64(31))
 
 
-@njit(inline="always")
+@inlined
 def node_stream(rng_seed: np.uint64, key: np.int64) -> np.uint64:
     """The start of a node's own stream of draws under one seed."""
     return mix64(np.uint64(rng_seed) ^ mix64(np.uint64(key) + GOLDEN))
 
 
-@njit(inline="always")
+@inlined
 def tree_stream(stream: np.uint64, tree: np.int64) -> np.uint64:
     """The start of a node's stream of draws in one tree, from its stream under the seed."""
     return node_stream(stream, tree)
 
 
-@njit(inline="always")
+@inlined
 def draw_below(stream: np.uint64, turn: np.uint64, bound: np.uint64) -> np.uint64:
     """The draw of one turn, uniform in ``[0, bound)``."""
     return high_product(mix64(stream + np.uint64(turn) * GOLDEN), np.uint64(bound))

@@ -13,9 +13,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.eligible import (
     ROWS_AHEAD,
     AddressTables,
@@ -42,7 +41,7 @@ ORDER_BYTES = 4
 WEIGHT_BYTES = 8
 
 
-@njit(inline="always")
+@inlined
 def num_ranks(num: int, degree: int, count: int, kind: int) -> int:
     """How far to walk a row of ``degree`` edges for ``count`` of its first ``num``, before selecting costs less."""
     if kind < 0:

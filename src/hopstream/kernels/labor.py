@@ -17,9 +17,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.eligible import (
     ROWS_AHEAD,
     AddressTables,
@@ -44,7 +43,7 @@ PLACE_MASK = np.uint64(0xFFFF)
 """Bits of a variate that tell parallel edges apart."""
 
 
-@njit(inline="always")
+@inlined
 def labor_variate(
     key: np.int64, place: int, first_seed: np.uint64, second_seed: np.uint64, cosine: float, sine: float
 ) -> np.uint64:

@@ -17,9 +17,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.eligible import RANGE_AHEAD, AddressTables, Nodes
 from hopstream.kernels.memory import array_at, find_part, prefetch_address
 
@@ -31,7 +30,7 @@ LAST_BITS = np.uint64(63)
 WORD_SHIFT = np.uint64(6)
 
 
-@njit(inline="always")
+@inlined
 def _count_bits(word: np.uint64) -> np.uint64:
     """How many bits are set; Source: Warren, Hacker's Delight, 5-1."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from hopstream.kernels.compiling import inlined
 
 ZERO: Any = np.int64(0)
 """numba compiles a function once more for a literal, also where a variable that is handed on begins with one."""
@@ -31,7 +33,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return signature, emit
 
 
-@njit(inline="always")
+@inlined
 def array_at(address: np.int64, length: np.int64, dtype: Any) -> np.ndarray:
     """The one-dimensional array of ``length`` items that starts at an address."""
     return carray(_pointer(address), (length,), dtype)
@@ -66,7 +68,7 @@ def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
     return table
 
 
-@njit(inline="always")
+@inlined
 def find_part(offsets: np.ndarray, identifier: np.int64) -> np.int64:
     """The part whose range ``[offsets[p], offsets[p + 1])`` holds an id.
 

@@ -17,9 +17,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.eligible import (
     INT64_BYTES,
     RANGE_AHEAD,
@@ -87,7 +86,7 @@ def edge_ranges(tables: AddressTables, nodes: Nodes, count: int, replaces: bool)
     return total
 
 
-@njit(inline="always")
+@inlined
 def draw_positions(
     stream: np.uint64, start: int, degree: int, count: int, is_replacing: bool, positions: np.ndarray, first: int
 ) -> None:

@@ -21,9 +21,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN
 
 FIRST_CAPACITY = 64
@@ -38,7 +37,7 @@ DONE, FULL, TOO_MANY = 0, 1, 2
 """Why pushing ended: the round is over; the arrays are full; a walk reached too many nodes."""
 
 
-@njit(inline="always")
+@inlined
 def _find_entry(
     slot: np.int64, start: np.int64, capacity: np.int64, table: np.ndarray, slots: np.ndarray
 ) -> tuple[np.int64, np.int64]:
@@ -133,7 +132,7 @@ def collect_wanted(
     return num_wanted
 
 
-@njit(inline="always")
+@inlined
 def _move_walk(
     walk: int, capacity: np.int64, used: np.int64, walks: np.ndarray, table: np.ndarray, slots: np.ndarray,
     masses: np.ndarray, hops: np.ndarray, marks: np.ndarray, queue: np.ndarray, next_queue: np.ndarray,
@@ -350,7 +349,7 @@ def describe_channels(
 NO_CHANNEL = -1
 
 
-@njit(inline="always")
+@inlined
 def _is_better(left: int, right: int, scores: np.ndarray, is_pushed: np.ndarray) -> bool:
     """A candidate is chosen before another: pushed first, then by score, then by discovery."""
     if is_pushed[left] != is_pushed[right]:
@@ -360,7 +359,7 @@ def _is_better(left: int, right: int, scores: np.ndarray, is_pushed: np.ndarray)
     return left < right
 
 
-@njit(inline="always")
+@inlined
 def _sink(heap: np.ndarray, at: int, size: int, scores: np.ndarray, is_pushed: np.ndarray) -> None:
     """Restore a heap, whose root is the worst, from one place downwards."""
     while 2 * at + 1 < size:
@@ -373,7 +372,7 @@ def _sink(heap: np.ndarray, at: int, size: int, scores: np.ndarray, is_pushed: n
         at = child
 
 
-@njit(inline="always")
+@inlined
 def _sort_best_first(heap: np.ndarray, size: int, scores: np.ndarray, is_chosen: np.ndarray) -> None:
     """Sort chosen nodes by falling score, then by discovery; whether they were pushed no longer counts."""
     for at in range(size // 2 - 1, -1, -1):
@@ -383,7 +382,7 @@ def _sort_best_first(heap: np.ndarray, size: int, scores: np.ndarray, is_chosen:
         _sink(heap, 0, end, scores, is_chosen)
 
 
-@njit(inline="always")
+@inlined
 def _choose_best(
     num_nodes: int, group: int, channel: int, limit: int, groups: np.ndarray, channels: np.ndarray,
     scores: np.ndarray, is_pushed: np.ndarray, is_chosen: np.ndarray, heap: np.ndarray,

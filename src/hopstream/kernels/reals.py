@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 
 FRACTION_STEP = 2.0**-53
 HALF_PI = math.pi / 2
@@ -46,19 +46,19 @@ def _float_of(typing_context: Any, bits: Any) -> Any:
     return signature, emit
 
 
-@njit(inline="always")
+@inlined
 def fraction(bits: np.uint64) -> float:
     """The upper 53 of 64 random bits as a multiple of 2**-53 in [0, 1)."""
     return np.float64(np.uint64(bits) >> np.uint64(11)) * FRACTION_STEP
 
 
-@njit(inline="always")
+@inlined
 def open_fraction(bits: np.uint64) -> float:
     """As ``fraction``, half a step higher where that can be told apart: inside (0, 1)."""
     return min((np.float64(np.uint64(bits) >> np.uint64(11)) + 0.5) * FRACTION_STEP, 1.0 - FRACTION_STEP)
 
 
-@njit(inline="always")
+@inlined
 def ordered_bits(value: float) -> np.uint64:
     """A uint64 that is larger exactly where the number is larger; 0.0 and -0.0 are one number, NaN is not taken."""
     bits = _bits_of(value + 0.0)
@@ -67,7 +67,7 @@ def ordered_bits(value: float) -> np.uint64:
     return bits | _SIGN
 
 
-@njit(inline="always")
+@inlined
 def number_of(bits: np.uint64) -> float:
     """The number whose ``ordered_bits`` these are."""
     if bits & _SIGN:

@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 
 WHOLE, MORE_NEEDED, BAD_SIZE, BAD_RECORD, TOO_LONG = 0, 1, 2, 3, 4
 """How a walk over records ended: all are whole, the last one goes on, or the next one is not what was written."""
@@ -35,7 +34,7 @@ def _tables() -> np.ndarray:
 _TABLES = _tables()
 
 
-@njit(inline="always")
+@inlined
 def _little(data: np.ndarray, at: int, count: int) -> np.uint64:
     value = np.uint64(0)
     for b in range(count):
@@ -64,7 +63,7 @@ def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
     return (turned + np.uint64(_MASK)) & np.uint64(0xFFFFFFFF)
 
 
-@njit(inline="always")
+@inlined
 def _put_little(data: np.ndarray, at: int, value: np.uint64, count: int) -> None:
     for b in range(count):
         data[at + b] = np.uint8(value >> np.uint64(8 * b) & np.uint64(255))

@@ -19,9 +19,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN
 from hopstream.kernels.memory import prefetch_address
 
@@ -114,19 +113,19 @@ class SlotTable(NamedTuple):
     slots: np.ndarray
 
 
-@njit(inline="always")
+@inlined
 def _home(identifier: np.int64, shift: np.uint64) -> np.uint64:
     """The first entry to probe: the upper bits of a Fibonacci hash."""
     return (np.uint64(identifier) * GOLDEN) >> shift
 
 
-@njit(inline="always")
+@inlined
 def prefetch_slot(identifier: np.int64, base: np.int64, shift: np.uint64) -> None:
     """Ask for the entry that an id would be found at, in a table at address ``base``."""
     prefetch_address(base + np.int64(_home(identifier, shift)) * ENTRY_BYTES)
 
 
-@njit(inline="always")
+@inlined
 def find_slot(
     identifier: np.int64, table: np.ndarray, shift: np.uint64, generation: int, node_ids: np.ndarray, num_nodes: int
 ) -> np.int64:

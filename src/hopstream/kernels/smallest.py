@@ -11,15 +11,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 
 INSERTION_LIMIT = 32
 FEW = 16
 
 
-@njit(inline="always")
+@inlined
 def is_after(variates: np.ndarray, positions: np.ndarray, first: int, left: int, right: int) -> bool:
     """Whether one entry comes after another: by variate, then by position."""
     left_variate, right_variate = variates[np.uint64(left)], variates[np.uint64(right)]
@@ -28,7 +27,7 @@ def is_after(variates: np.ndarray, positions: np.ndarray, first: int, left: int,
     return positions[np.uint64(first + left)] > positions[np.uint64(first + right)]
 
 
-@njit(inline="always")
+@inlined
 def swap_entries(variates: np.ndarray, positions: np.ndarray, first: int, left: int, right: int) -> None:
     """Exchange two entries."""
     variate, position = variates[np.uint64(left)], positions[np.uint64(first + left)]
@@ -38,7 +37,7 @@ def swap_entries(variates: np.ndarray, positions: np.ndarray, first: int, left: 
     positions[np.uint64(first + right)] = position
 
 
-@njit(inline="always")
+@inlined
 def sink_entry(variates: np.ndarray, positions: np.ndarray, first: int, size: int) -> None:
     """Make a heap of ``size`` entries one again whose first is not the last of them."""
     parent = 0
@@ -118,7 +117,7 @@ def sort_positions(positions: np.ndarray, first: int, size: int) -> None:
         _sift_down(positions, first, 0, last)
 
 
-@njit(inline="always")
+@inlined
 def sort_few(positions: np.ndarray, first: int, size: int) -> None:
     """Sort ``positions[first:first + size]`` in place, by swaps without branches where they are few."""
     if size > FEW:
@@ -133,7 +132,7 @@ def sort_few(positions: np.ndarray, first: int, size: int) -> None:
         positions[np.uint64(i)] = position
 
 
-@njit(inline="always")
+@inlined
 def drop_repeated(positions: np.ndarray, first: int, size: int) -> int:
     """Keep each of ``positions[first:first + size]``, sorted, once; return how many are left."""
     has_repeated = False
@@ -150,7 +149,7 @@ def drop_repeated(positions: np.ndarray, first: int, size: int) -> int:
     return kept
 
 
-@njit(inline="always")
+@inlined
 def insert_position(position: int, positions: np.ndarray, first: int, drawn: int) -> bool:
     """Put a position among ``positions[first:first + drawn]``, sorted; False where it is there already."""
     low = first
@@ -170,7 +169,7 @@ def insert_position(position: int, positions: np.ndarray, first: int, drawn: int
     return True
 
 
-@njit(inline="always")
+@inlined
 def _sift_down(positions: np.ndarray, first: int, root: int, size: int) -> None:
     position = positions[np.uint64(first + root)]
     parent = root

@@ -15,9 +15,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN, mix64, node_stream
 from hopstream.kernels.reals import fraction
 
@@ -123,7 +122,7 @@ def draw_second_order(
                     break
 
 
-@njit(inline="always")
+@inlined
 def _holds(values: np.ndarray, low: int, stop: int, wanted: int) -> bool:
     """Whether the ascending ``values[low:stop]`` hold a value."""
     end = stop

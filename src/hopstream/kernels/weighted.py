@@ -37,9 +37,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN, mix64
 from hopstream.kernels.memory import ZERO, array_at
 from hopstream.kernels.neighbors import FLOYD_ALWAYS
@@ -60,7 +59,7 @@ def weight_kind(dtype: np.dtype[Any] | None) -> int:
     return WEIGHT_DTYPES.index(dtype.name) if dtype is not None and dtype.name in WEIGHT_DTYPES else UNREADABLE
 
 
-@njit(inline="always")
+@inlined
 def stored_weight(address: int, kind: int, position: int) -> float:
     """One of the weights at an address; kinds are the places of ``WEIGHT_DTYPES``."""
     place, num = np.uint64(position), position + 1
@@ -99,7 +98,7 @@ SCALED_TOTAL = 2.0**960
 PASS_SALT = np.uint64(0x6A09E667F3BCC909)
 
 
-@njit(inline="always")
+@inlined
 def add_weight(running_sum: float, weight: float) -> float:
     """The next running sum of a row: above the last one exactly where the weight is above 0, however small it is."""
     if weight <= 0.0:
@@ -107,7 +106,7 @@ def add_weight(running_sum: float, weight: float) -> float:
     return max(running_sum + weight, np.nextafter(running_sum, np.inf))
 
 
-@njit(inline="always")
+@inlined
 def weight_at(sums: np.ndarray, start: int, position: int) -> float:
     """The weight of the edge at a position of the row that begins at ``start``; 0.0 exactly where it has none."""
     if position == start:
@@ -115,7 +114,7 @@ def weight_at(sums: np.ndarray, start: int, position: int) -> float:
     return sums[np.uint64(position)] - sums[np.uint64(position - 1)]
 
 
-@njit(inline="always")
+@inlined
 def edge_weight(sums: np.ndarray, weights: int, kind: int, start: int, position: int) -> float:
     """As ``weight_at``, but exact where weights can be read."""
     if kind < 0:
@@ -123,7 +122,7 @@ def edge_weight(sums: np.ndarray, weights: int, kind: int, start: int, position:
     return stored_weight(weights, kind, position)
 
 
-@njit(inline="always")
+@inlined
 def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> int:
     """The first of ``num`` positions from ``low`` on whose running sum minus ``base`` is above ``x``; else the last.
 
@@ -136,7 +135,7 @@ def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> i
     return low
 
 
-@njit(inline="always")
+@inlined
 def _find_weighted(sums: np.ndarray, low: int, num: int, base: float, weight: float, x: float) -> int:
     """As ``find_above`` for edges of some weight together, but always one that has weight, whatever rounding did."""
     position = find_above(sums, low, num, base, x)
@@ -145,12 +144,12 @@ def _find_weighted(sums: np.ndarray, low: int, num: int, base: float, weight: fl
     return position
 
 
-@njit(inline="always")
+@inlined
 def _share(stream: np.uint64, turn: int, total: float) -> float:
     return fraction(mix64(stream + np.uint64(turn) * GOLDEN)) * total
 
 
-@njit(inline="always")
+@inlined
 def _find_four(
     stream: np.uint64, turn: int, sums: np.ndarray, start: int, num: int, total: float
 ) -> tuple[np.int64, np.int64, np.int64, np.int64]:
@@ -178,7 +177,7 @@ def _find_four(
     return low0, low1, low2, low3
 
 
-@njit(inline="always")
+@inlined
 def next_weighted(sums: np.ndarray, position: int, end: int, running_sum: float) -> int:
     """The first position in ``[position, end)`` whose running sum is above the one before ``position``; else ``end``.
 
@@ -395,7 +394,7 @@ def _find_undrawn(
     return _find_weighted(sums, last[0], last[1], last[2], last[3], x + last[3])
 
 
-@njit(inline="always")
+@inlined
 def _gap(
     sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int, k: int
 ) -> tuple[int, int, float, float]:

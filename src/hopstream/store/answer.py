@@ -18,7 +18,7 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Entity, ends_of
 from hopstream.errors import FormatError, SettingsError, VersionMismatch
 from hopstream.schema import Direction, EdgeType, FeatureSchema
-from hopstream.store.contract import MAX_COUNT, FetchRequest, LaborSeeds, SampleReply, SampleRequest
+from hopstream.store.contract import MAX_COUNT, FetchRequest, SampleReply, SampleRequest
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.requests import (
@@ -338,7 +338,11 @@ class StoreAnswers:
 
 
 def warm_up(store: LocalStore) -> None:
-    """Do a little of all that the dataset allows, so that no client waits while kernels are compiled or loaded."""
+    """Do a little of what most clients ask for, so that these do not wait while kernels are compiled.
+
+    Kernels of other strategies, and of draws that leave edges out (``excluded``, ``candidates``), are compiled when the
+    first client asks for them: that takes some seconds each, and all together longer than these.
+    """
     none = np.empty(0, np.int64)
     for node_type in store.book.node_offsets:
         store.lookup(node_type, none)
@@ -361,21 +365,12 @@ def warm_up(store: LocalStore) -> None:
 
 
 def _warm_requests(store: LocalStore, request: SampleRequest) -> list[SampleRequest]:
-    """Requests that between them use every kernel that draws from an edge type."""
-    none, requests = np.empty(0, np.int64), [request]
-    has_neighbors = all(store.book.num_ids(node_type) for node_type in ends_of(request.edge_type, request.direction))
+    """Uniform and weighted draws, and those in time, as far as the dataset allows them."""
+    requests = [request]
     if has_times(store, request):
-        requests.append(replace(request, times=none))
-    ways = [request]
+        requests.append(replace(request, times=request.ids))
     if store.weight_attr in store.schema.edges[request.edge_type]:
-        ways += [replace(request, strategy="weighted"), replace(request, strategy="top_k")]
-    if store.has_neighbor_keys:
-        ways.append(replace(request, strategy="labor", labor=LaborSeeds(first=0)))
-    requests += ways[1:]
-    if has_neighbors:
-        if has_times(store, request):
-            ways.append(replace(request, strategy="last"))
-        requests += [replace(way, excluded=np.zeros((2, 1), np.int64), candidates=none) for way in ways]
+        requests.append(replace(request, strategy="weighted"))
     return requests
 
 
