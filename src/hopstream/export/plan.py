@@ -18,7 +18,7 @@ from hopstream.errors import SchemaError, SettingsError, quoted
 from hopstream.sample.plan import SEEDS, SampleOp, SamplePlan
 from hopstream.sample.sampling_settings import SamplingSettings, SubgraphType
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema
-from hopstream.store.contract import Store, Strategy
+from hopstream.store.contract import BY_WEIGHT, Store, Strategy
 from hopstream.tfgnn.graph_schema import edge_set_names, schema_message
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.readout import READOUT, add_readout, add_readout_from_first_node, structured_readout
@@ -265,7 +265,7 @@ def check_weights(plan: SamplePlan, store: Store) -> None:
     Raises:
         SettingsError: The dataset was written to be drawn by another one.
     """
-    by_weight = [op for op in plan.ops if op.strategy in ("top_k", "weighted")]
+    by_weight = [op for op in plan.ops if op.strategy in BY_WEIGHT]
     if by_weight and store.weight_attr is not None and store.weight_attr not in WEIGHT_NAMES:
         raise SettingsError(
             f"op {op_name_of(by_weight[0].name)!r} draws by {' or '.join(WEIGHT_NAMES)}; the dataset was written with "

@@ -27,7 +27,7 @@ from hopstream.preparation.prepare import prepare
 from hopstream.sample.plan import SamplePlan
 from hopstream.schema import STRING, FeatureSchema, GraphSchema
 from hopstream.store import open_store
-from hopstream.store.contract import Store
+from hopstream.store.contract import BY_WEIGHT, Store
 from hopstream.tfgnn.graph_schema import read_schema
 from hopstream.tfgnn.sampling_spec import LINK_ENDS, WEIGHT_NAMES
 from hopstream.uris import local_path
@@ -82,7 +82,7 @@ class ExportSource:
             yield self.located, self.store
             return
         weights = [name for name in WEIGHT_NAMES if any(name in of for of in self.schema.edges.values())]
-        is_weighted = any(op.strategy in ("top_k", "weighted") for op in plan.ops)
+        is_weighted = any(op.strategy in BY_WEIGHT for op in plan.ops)
         weight_attr = weights[0] if is_weighted and weights else None
         out = work.path / f"dataset-{digest_of([self.graph_id, weight_attr, self.tables.on_dangling])[:16]}"
         for other in work.path.glob("*dataset-*"):

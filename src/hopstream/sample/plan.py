@@ -16,7 +16,7 @@ from hopstream.errors import SettingsError
 from hopstream.kernels.hashing import derive_seed
 from hopstream.sample.sampling_settings import SamplingSettings
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
-from hopstream.store.contract import MAX_COUNT, LaborSeeds, Store, Strategy
+from hopstream.store.contract import MAX_COUNT, REPLACING, STRATEGIES, LaborSeeds, Store, Strategy
 
 SEEDS = "seeds"
 """The input that stands for the seeds themselves."""
@@ -118,11 +118,11 @@ class SamplePlan:
             raise SettingsError(f"the plan is {len(self.levels())} hops deep; num_hops is {self.num_hops}")
 
     def _check_strategy(self, op: SampleOp) -> None:
-        if op.strategy not in get_args(Strategy):
-            raise SettingsError(f"op {op.name!r}: strategy is {op.strategy!r}; give {'|'.join(get_args(Strategy))}")
+        if op.strategy not in STRATEGIES:
+            raise SettingsError(f"op {op.name!r}: strategy is {op.strategy!r}; give {'|'.join(STRATEGIES)}")
         if op.expands not in get_args(Expanded):
             raise SettingsError(f"op {op.name!r}: expands is {op.expands!r}; give {'|'.join(get_args(Expanded))}")
-        if self.settings.replace and op.strategy not in ("uniform", "weighted"):
+        if self.settings.replace and op.strategy not in REPLACING:
             raise SettingsError(f"op {op.name!r}: strategy {op.strategy!r} never draws with replacement")
 
     def _check_inputs(self, op: SampleOp, found: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,13 @@ DATASET_FACTS = (
 
 Strategy = Literal["uniform", "weighted", "top_k", "last", "labor"]
 """How neighbours are chosen among a node's eligible edges; see ``SampleRequest``."""
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+BY_WEIGHT: tuple[Strategy, ...] = ("weighted", "top_k")
+"""Strategies that need the weights of edges."""
+REPLACING: tuple[Strategy, ...] = ("uniform", "weighted")
+"""Strategies that can draw with replacement."""
+STORED_ORDER: tuple[Strategy, ...] = ("uniform", "last", "labor")
+"""Strategies that answer all eligible edges, in stored order, where no fewer are wanted; they look at no weights."""
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -29,7 +29,7 @@ from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
 from hopstream.kernels.temporal import count_draws, draw_latest, trim_by_time
 from hopstream.kernels.weighted import weight_kind
 from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Strategy
+from hopstream.store.contract import BY_WEIGHT, MAX_COUNT, TREE_SHIFT, SampleReply, SampleRequest, Strategy
 
 NOTHING: IntArray = np.empty(0, np.int64)
 NO_SETS = filter_sets(None, None)
@@ -323,7 +323,7 @@ def draws_of(request: SampleRequest) -> Draws:
 
 def _source(tables: SamplingTables, request: SampleRequest) -> Weights | Variates | None:
     """What the kernel of the request's strategy reads beside the edges."""
-    if request.strategy in ("weighted", "top_k"):
+    if request.strategy in BY_WEIGHT:
         return tables.weights
     if request.labor is None or tables.neighbor_keys is None or request.count < 0:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -12,20 +12,20 @@ from hopstream.dataset.book import Entity, PartitionBook, ends_of, entity_label
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
 from hopstream.schema import Direction, EdgeType, FeatureSchema, timed_edge_types, type_label
 from hopstream.store.contract import (
+    BY_WEIGHT,
     KEY,
     KEY_SCHEMA,
     MAX_COUNT,
     MAX_TREES,
+    REPLACING,
+    STORED_ORDER,
+    STRATEGIES,
     TREE_SHIFT,
     FetchRequest,
     LaborSeeds,
     SampleRequest,
     Store,
-    Strategy,
 )
-
-STRATEGIES: tuple[str, ...] = get_args(Strategy)
-REPLACING: tuple[Strategy, ...] = ("uniform", "weighted")
 
 
 def check_strategy(store: Store, request: SampleRequest) -> None:
@@ -55,7 +55,7 @@ def has_times(store: Store, request: SampleRequest) -> bool:
 
 def _check_columns(store: Store, request: SampleRequest, where: str) -> None:
     strategy = request.strategy
-    if strategy in ("weighted", "top_k"):
+    if strategy in BY_WEIGHT:
         if store.weight_attr is None:
             raise SettingsError(
                 f"{where}: strategy {strategy!r} needs weights, and the dataset was written without; write the parts "
@@ -116,8 +116,6 @@ def _check_trees(store: Store, request: SampleRequest, trees: IntArray, where: s
 UINT32_IDS = 1 << 32
 TREE_MASK = np.int64((1 << TREE_SHIFT) - 1)
 SEED_STOP = 1 << 64
-STORED_ORDER: tuple[Strategy, ...] = ("uniform", "last", "labor")
-"""Strategies that answer all eligible edges, in stored order, where no fewer are wanted; they look at no weights."""
 
 
 def id_dtype(num_ids: int) -> np.dtype[Any]:

@@ -16,8 +16,8 @@ from hopstream.arrays import Array, IntArray
 from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import MAX_COUNT, LaborSeeds, SampleRequest, Strategy
-from hopstream.store.requests import SEED_STOP, STRATEGIES, id_dtype
+from hopstream.store.contract import MAX_COUNT, STRATEGIES, LaborSeeds, SampleRequest, Strategy
+from hopstream.store.requests import SEED_STOP, id_dtype
 from hopstream.store.wire import Frame, Piece, RowCost, cut_pieces, entity_from_json, entity_to_json
 
 ID_DTYPES = ("uint32", "int64")
