@@ -18,6 +18,7 @@ import threading
 import tokenize
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -362,10 +363,8 @@ def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], block
     if dtype.name not in NUMERIC_DTYPES:
         raise SchemaError(f"{path.name}: dtype {dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)}")
     dtype = dtype.newbyteorder("=")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     num_items = 0
-    try:
+    with written_whole(path) as partial:
         with partial.open("wb") as file:
             writer = _ChecksumWriter(file)
             writer.write(array_header(dtype, shape))
@@ -375,12 +374,7 @@ def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], block
             num_bytes = file.tell()
         if num_items != math.prod(shape):
             raise SchemaError(f"{path.name}: the blocks hold {num_items} items; shape {list(shape)} has another number")
-        record = with_blocks(FileRecord(dtype.name, tuple(shape), num_bytes, writer.crc32c), partial)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    return record
+        return with_blocks(FileRecord(dtype.name, tuple(shape), num_bytes, writer.crc32c), partial)
 
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -391,16 +385,23 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return header.getvalue()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small text file under a temporary name, then rename it."""
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A hidden name beside a file, to write under; it takes the file's place at the end, or is removed on an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        yield partial
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file, whole or not at all."""
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def open_array(path: Path, record: FileRecord | None = None) -> Array:

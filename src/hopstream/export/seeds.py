@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hopstream.arrays import Array, IntArray, RaggedArray, open_array
+from hopstream.arrays import Array, IntArray, RaggedArray, open_array, written_whole
 from hopstream.errors import FormatError, IdRangeError, SchemaError, SettingsError, quoted
 from hopstream.export.raw_ids import (
     arrow_strings,
@@ -109,12 +109,10 @@ def _write_typed(spool: Path, path: Path) -> None:
     """Write what was spooled, with a type for each column of cells."""
     table = pa.ipc.open_file(pa.memory_map(str(spool))).read_all()
     types = {field.name: _type_of(table.column(field.name)) for field in table.schema}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with pa.ipc.new_file(str(partial), pa.schema(types)) as writer:
+    with written_whole(path) as partial, pa.ipc.new_file(str(partial), pa.schema(types)) as writer:
         for rows in table.to_batches():
             writer.write_batch(pa.RecordBatch.from_pydict({n: rows.column(n).cast(kind) for n, kind in types.items()}))
     spool.unlink()
-    partial.replace(path)
 
 
 def _type_of(column: pa.ChunkedArray) -> pa.DataType:
@@ -507,26 +505,20 @@ def write_seeds(
         IdRangeError: A seed is no node; the error names table, row and id.
         SettingsError: There are no seeds.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
     num_seeds = 0
-    with partial.open("wb") as file:
+    with written_whole(path) as partial, partial.open("wb") as file:
         for group in _groups(batches, min(at_once, SEEDS_AT_ONCE)):
             keys = _keys_of_group(group, ends, source)
             num_seeds += len(keys)
             file.write(np.ascontiguousarray(keys, "<i8").data)
-    if not num_seeds:
-        partial.unlink()
-        raise SettingsError(f"{source} has no rows; name seeds, or leave seeds out to start from every node")
-    partial.replace(path)
+        if not num_seeds:
+            raise SettingsError(f"{source} has no rows; name seeds, or leave seeds out to start from every node")
 
 
 def write_numbers(path: Path, numbers: IntArray) -> None:
     """Write int64[n] so that ``read_seeds`` reads them; the file comes into its place whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.asarray(numbers, "<i8").tofile(partial)
-    partial.replace(path)
+    with written_whole(path) as partial:
+        np.asarray(numbers, "<i8").tofile(partial)
 
 
 def read_seeds(path: Path, num_columns: int = 1) -> IntArray:

@@ -14,7 +14,6 @@ An array that becomes nothing of the graph is an error unless it is named as one
 from __future__ import annotations
 
 import math
-import os
 import zipfile
 import zlib
 from collections import defaultdict
@@ -26,7 +25,7 @@ from typing import cast
 import numpy as np
 from numpy.lib import format as npy
 
-from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, Column, RaggedArray, read_header
+from hopstream.arrays import BROKEN_ARRAY_ERRORS, Array, Column, RaggedArray, read_header, written_whole
 from hopstream.errors import FormatError, SchemaError, SettingsError
 from hopstream.graph.graph import Graph
 from hopstream.ingest.objects.attributes import (
@@ -152,15 +151,8 @@ def write_npz(graph: Graph, path: Path) -> None:
         if edge_type in graph.label_types:
             named[TAKEN_FROM] = np.array([type_label(other) for other in graph.label_types[edge_type]])
         arrays |= {f"{label}/{name}": array for name, array in named.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with written_whole(path) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def load_arrays(path: Path) -> dict[str, Array]:

@@ -60,7 +60,8 @@ def inlined(function: Callable[..., Any]) -> Any:
     infers the types of every copy.
     """
     dispatcher = numba.njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
-    dispatcher.__class__ = _Inlined
+    if isinstance(dispatcher, CPUDispatcher):  # with NUMBA_DISABLE_JIT it is the function
+        dispatcher.__class__ = _Inlined
     return dispatcher
 
 

@@ -36,6 +36,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     settings: RandomSettings,
 ) -> None:
     """Write random examples that are valid under a schema; equal settings give equal files."""
+    from hopstream.arrays import written_whole
     from hopstream.tfgnn.graph_tensor import encode_graphs
     from hopstream.tfgnn.random_graphs import random_graphs
     from hopstream.tfgnn.tfrecord import RecordWriter, output_name, shard_paths
@@ -47,16 +48,10 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     _make_room(paths, overwrite=overwrite)
     num_bytes = 0
     for shard, path in enumerate(paths):
-        partial = path.with_name(f".{path.name}.partial")
-        try:
-            with RecordWriter(partial, is_compressed=gzip) as writer:
-                for number in range(examples * shard // len(paths), examples * (shard + 1) // len(paths)):
-                    graph = random_graphs(spec, [number], rng_seed=rng_seed, settings=settings)
-                    writer.write(encode_graphs(graph, prefix=prefix)[0])
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with written_whole(path) as partial, RecordWriter(partial, is_compressed=gzip) as writer:
+            for number in range(examples * shard // len(paths), examples * (shard + 1) // len(paths)):
+                graph = random_graphs(spec, [number], rng_seed=rng_seed, settings=settings)
+                writer.write(encode_graphs(graph, prefix=prefix)[0])
         num_bytes += path.stat().st_size
     text = f"{plural_text(examples, 'example')} in {plural_text(len(paths), 'file')}, {bytes_text(num_bytes)}"
     facts: Facts = {"examples": examples, "files": len(paths), "bytes": num_bytes, "out": out}

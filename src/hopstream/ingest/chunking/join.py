@@ -7,7 +7,6 @@ answers are put into the order of its rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hopstream.arrays import Array, IntArray, offsets_of
+from hopstream.arrays import Array, IntArray, offsets_of, written_whole
 from hopstream.engine import task
 from hopstream.ingest.chunking.buckets import (
     GroupedColumn,
@@ -232,12 +231,8 @@ def _write_sorted(workplace: ChunkFolder, node_type: str, bucket: int, raw: pa.A
         text, offsets = text_of(raw)
         columns = {"values": text[offsets[0] : offsets[-1]], "lengths": np.diff(offsets).astype(np.uint32)}
     for what, values in columns.items():
-        path = workplace.sorted_path(node_type, bucket, what)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with partial.open("wb") as file:
+        with written_whole(workplace.sorted_path(node_type, bucket, what)) as partial, partial.open("wb") as file:
             append_values(file, values)
-        partial.replace(path)
 
 
 @task

@@ -10,7 +10,6 @@ Rows of a bucket that is too large are taken a few at a time, by reading its sha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of, open_array
+from hopstream.arrays import Array, IntArray, RaggedArray, extend_checksum, offsets_of, open_array, written_whole
 from hopstream.dataset.book import ends_of, neighbor_dtype
 from hopstream.dataset.chunks import overlaps, row_chunks
 from hopstream.dataset.paths import edge_folder, feature_paths, link_folder, node_folder
@@ -203,18 +202,11 @@ class _Spill:
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that comes into its place when all is written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb", buffering=0) as file:
+        with written_whole(path) as partial, partial.open("wb", buffering=0) as file:
             yield file
-        partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from error
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _write_values(file: IO[bytes], values: Array) -> None:

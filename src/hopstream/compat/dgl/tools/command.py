@@ -6,17 +6,16 @@ Exit status 0: done. 2: the user's fault. 1: ours, or something is wrong with wh
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
-from hopstream.arrays import Array
+from hopstream.arrays import written_whole
 from hopstream.compat.dgl.binary import write_tensor_file
 from hopstream.compat.dgl.convert import dgl_names
 from hopstream.compat.dgl.dataset_parts import DatasetParts
@@ -69,25 +68,16 @@ def write_orig_ids(out: Path, *, nids: bool, eids: bool) -> None:
         folder = out / f"part{number}"
         folder.mkdir(exist_ok=True)
         if nids:
-            _write(folder / ORIG_NIDS, {node_names[t]: keys for t, keys in part.node_keys.items()})
+            with written_whole(folder / ORIG_NIDS) as partial:
+                write_tensor_file(partial, {node_names[t]: keys for t, keys in part.node_keys.items()})
         if eids:
             edges = {
                 label_of(edge_names[edge_type]): np.sort(held.keys)
                 for (edge_type, direction), held in part.edges.items()
                 if direction == "in" and held.keys is not None
             }
-            _write(folder / ORIG_EIDS, edges)
-
-
-def _write(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a file under another name, then rename it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        write_tensor_file(partial, arrays)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+            with written_whole(folder / ORIG_EIDS) as partial:
+                write_tensor_file(partial, edges)
 
 
 DONE, OUR_FAULT, USERS_FAULT, INTERRUPTED = 0, 1, 2, 130
