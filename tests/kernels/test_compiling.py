@@ -95,7 +95,7 @@ def test_compiling_is_told_on_stderr_once_and_unused_code_of_other_source_is_rem
     os.utime(old, (0, 0))
     os.utime(other, (0, 0))
     errors = [finish(start(script, where, tmp_path / "parts"))[1] for _ in range(2)]
-    told = "compiling kernels: first start on this machine; takes some seconds, cached in "
+    told = "compiling kernels that are used on this machine for the first time; takes some seconds, cached in "
     assert errors == [f"{told}{where / 'kernels'}\n", ""]
     if script == ONE_KERNEL:
         assert not old.exists() and recent.exists() and other.exists()

@@ -67,7 +67,11 @@ def answer_as_a_web_server(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (hang_up, "what listens there closed the connection; write grpc[+]tls:// if it has TLS, or check the port"),
+        (
+            hang_up,
+            "the connection was closed before an answer: the server has ended, is another program, or has TLS; start "
+            "it again, check the port, or write grpc[+]tls://",
+        ),
         (answer_as_a_web_server, "what listens there is no hopstream server; check the port"),
     ],
 )

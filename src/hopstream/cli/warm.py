@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,34 +85,33 @@ def _make_graph() -> Graph:
 def _serve(folder: Path) -> None:
     """Let a server make ready, and a client ask for batches."""
     from hopstream.dataset.layout import open_dataset
+    from hopstream.load.links import LinkNeighborLoader
     from hopstream.load.loader import NeighborLoader
     from hopstream.store.local import LocalStore
     from hopstream.store.server import StoreServer
     from hopstream.store.settings import StoreSettings
 
-    for name in ("plain", "timed"):
+    far: dict[str, Any] = {"store_settings": StoreSettings(prefer_local=False)}
+    of_links: list[dict[str, Any]] = [{}, {"weight_attr": "weight"}, {"time_attr": "time", "temporal_strategy": "last"}]
+    for name, ways in (("plain", _WAYS[:2]), ("timed", _WAYS)):
         with closing(LocalStore(open_dataset(folder / name))) as store, StoreServer(store) as server:
-            settings = StoreSettings(prefer_local=False)
-            for is_disjoint in (False, True):
-                with NeighborLoader(
-                    server.location, [3, 2], disjoint=is_disjoint, store_settings=settings, **_LOADING
-                ) as loader:
+            for options in ways:
+                with NeighborLoader(server.location, [3, 2], **far, **_LOADING, **options) as loader:
                     list(loader)
+            for of_link in of_links if name == "timed" else ():
+                with LinkNeighborLoader(
+                    server.location, [3, 2], exclude_links=True, batch_size=16, collate="numpy", **far, **of_link
+                ) as links:
+                    list(links)
 
 
 def _load(folder: Path) -> None:
     """Iterate loaders, one for each way to draw."""
     from hopstream.load.loader import NeighborLoader
 
-    times: dict[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
     with NeighborLoader(folder / "plain", [3, 2], shuffle=True, **_LOADING) as loader:
         list(loader)
-    ways: list[dict[str, Any]] = [
-        {}, {"disjoint": True}, {"weight_attr": "weight"}, {"weight_attr": "weight", "sampling": "top_k"},
-        {"sampling": "labor"}, times, {**times, "temporal_strategy": "last"}, {**times, "weight_attr": "weight"},
-        {"subgraph_type": "induced"}, {"subgraph_type": "bidirectional"},
-    ]  # fmt: skip
-    for options in ways:
+    for options in _WAYS:
         with NeighborLoader(folder / "timed", [3, 2], **_LOADING, **options) as loader:
             list(loader)
 
@@ -226,6 +225,13 @@ def _export(folder: Path) -> None:
 
 
 _LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
+_TIMES: Mapping[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
+_WAYS: Sequence[Mapping[str, Any]] = (
+    {}, {"disjoint": True}, {"weight_attr": "weight"}, {"weight_attr": "weight", "sampling": "top_k"},
+    {"sampling": "labor"}, _TIMES, {**_TIMES, "temporal_strategy": "last"}, {**_TIMES, "weight_attr": "weight"},
+    {"subgraph_type": "induced"}, {"subgraph_type": "bidirectional"},
+)  # fmt: skip
+"""Options of loaders of nodes, one for each way to draw."""
 STEPS: Mapping[str, Callable[[Path], None]] = {
     "preparation": _write_datasets,
     "servers": _serve,

@@ -189,7 +189,8 @@ class _Listener(event.Listener):  # type: ignore[misc]
         if not self.has_warned and isinstance(compiled.data["dispatcher"]._cache, _SharedCache):
             self.has_warned = True
             LOG.warning(
-                "compiling kernels: first start on this machine; takes some seconds, cached in %s", cache_folder()
+                "compiling kernels that are used on this machine for the first time; takes some seconds, cached in %s",
+                cache_folder(),
             )
 
     def on_end(self, compiled: event.Event) -> None:

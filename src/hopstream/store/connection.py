@@ -49,7 +49,8 @@ REASONS = (
     (("http",), "what listens there is no hopstream server; check the port"),
     (
         ("connect to all addresses; last error: unavailable",),
-        "what listens there closed the connection; write grpc+tls:// if it has TLS, or check the port",
+        "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it "
+        "again, check the port, or write grpc+tls://",
     ),
     (("unreachable", "no route"), "no network leads there; check the address, the network and the firewall"),
     (

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -214,8 +214,7 @@ class RemoteSession(BatchSession):
         self._digest = recipe_digest(recipe.loader, *self._config)
         refusals = self._failures(self._servers, lambda server: self._init(server, is_patient=True))
         if len(refusals) == len(self._servers) and not any(isinstance(e, StoreTimeout) for e in refusals.values()):
-            told = "; ".join(f"{location}: {error}" for location, error in refusals.items())
-            raise StoreUnavailable(f"no server can take the loader: {told}")
+            raise StoreUnavailable(f"no server can take the loader:{_listed(refusals)}")
 
     def begin(self, num_ahead: int, epoch: int, step: int) -> None:
         """An iteration begins; servers hear of it when the first batch is asked for."""
@@ -448,8 +447,9 @@ class RemoteSession(BatchSession):
                 [one for one in self._servers if str(one.connection.location) not in failures], self._greet
             ),
         }
-        told = "; ".join(f"{location}: {error}" for location, error in found.items())
-        return StoreUnavailable(f"no server gave batch {step} of epoch {epoch} in {self._timeout_s:g} s: {told}")
+        return StoreUnavailable(
+            f"no server gave batch {step} of epoch {epoch} in {self._timeout_s:g} s:{_listed(found)}"
+        )
 
     def _greet(self, server: _Server) -> None:
         """Fails where a server does not answer now: it may be what one that was asked for a batch waited for."""
@@ -470,6 +470,12 @@ class RemoteSession(BatchSession):
         with ThreadPoolExecutor(min(len(servers), MAX_ASKING)) as pool:
             found = zip(servers, pool.map(failure, servers), strict=True)
             return {str(server.connection.location): error for server, error in found if error is not None}
+
+
+def _listed(errors: Mapping[str, StoreError]) -> str:
+    """What servers said, by location: a line each, which begins with the location."""
+    texts = {where: str(error) for where, error in errors.items()}
+    return "".join(f"\n  {text if text.startswith(where) else f'{where}: {text}'}" for where, text in texts.items())
 
 
 def _read(source: str | os.PathLike[str]) -> Cluster:

@@ -89,7 +89,11 @@ class GraphFacts:
             UnknownNameError: The graph has no such type.
         """
         if given is None and self.kind == "typed":
-            raise SettingsError(f"node_type is missing; the dataset has the types {', '.join(self.schema.nodes)}")
+            first, *_ = names = list(self.schema.nodes)
+            raise SettingsError(
+                f"seeds without a node type, and the dataset has {', '.join(names)}; give the type with them: "
+                f"({first!r}, ids)"
+            )
         if given is None or (self.kind == "labeled" and given == DEFAULT_NODE_TYPE):
             return next(iter(self.schema.nodes))
         if self.kind == "homogeneous":
