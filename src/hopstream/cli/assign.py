@@ -51,7 +51,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     num_nodes = sum(map(len, found.owners.values()))
     text = f"{plural_text(num_nodes, 'node')} to {plural_text(settings.num_parts, 'part')}"
     if found.cut is not None:
-        text += f", {percent_text(found.cut)} of joined pairs cut"
+        text += f", {percent_text(found.cut)} of adjacent pairs cut"
     facts: Facts = {
         "method": settings.method,
         "parts": settings.num_parts,

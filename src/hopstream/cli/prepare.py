@@ -96,7 +96,7 @@ class PhaseProgress:
         else:
             text = plural_text(news.num_parts, "part")
             if news.cut is not None:
-                text += f", {percent_text(news.cut)} of joined pairs cut"
+                text += f", {percent_text(news.cut)} of adjacent pairs cut"
             facts: Facts = {
                 "method": news.method, "parts": news.num_parts, "pairs_cut": news.cut,
                 "largest_over_share": dict(news.largest),
