@@ -23,6 +23,10 @@ class NoRoomError(SettingsError):
     """The disk or the memory has no room for the work; what was done before is kept for the next call."""
 
 
+class NoDiskRoomError(NoRoomError):
+    """The disk has no room for the work, which is known before it begins."""
+
+
 class FormatError(HopstreamError, ValueError):
     """A file or message is missing a piece, truncated, or of a format this version does not read."""
 

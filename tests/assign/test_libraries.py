@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from pathlib import Path
 
 import kaminpar
 import numpy as np
@@ -33,6 +35,12 @@ def test_kaminpar_reads_what_was_written(tmp_path, rng, flat):
     for node, position in enumerate(compact):
         ((_, _, row),) = ((a, b, c) for a, b, c in flat.blocks(1) if a == position)
         assert graph.neighbors(node) == [(compact[v], 1) for v in row.tolist()]
+
+
+def test_a_full_disk_is_called_so(flat):
+    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OSError, match="No space left") as caught:
+        write_parhip(full, flat, np.ones(len(flat.connected()), np.int64))
+    assert caught.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("method", ["kaminpar", "metis"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,12 +14,25 @@ import pytest
 import hopstream
 import hopstream.cli
 from hopstream.cli import main
-from hopstream.errors import AccessDenied, RemoteError, SchemaError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import (
+    AccessDenied,
+    NoDiskRoomError,
+    NoRoomError,
+    RemoteError,
+    SchemaError,
+    SettingsError,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from hopstream.graph.graph import Graph
 from hopstream.preparation.write import write_parts
 from tests.dataset.graphs import tree_of
 
 VERBS = ("ingest", "partition", "prepare", "inspect", "serve", "up", "top", "warm")
+
+
+def system_error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
 
 
 def run_python(code: str) -> str:
@@ -104,6 +118,12 @@ def test_a_folder_that_is_no_dataset_is_the_users_fault(run_command, tmp_path: P
         assert result.status == 2 and f"{path} is not a dataset" in result.err, result.err
 
 
+def test_a_missing_cluster_file_is_not_taken_for_a_dataset(run_command, tmp_path: Path):
+    result = run_command("inspect", tmp_path / "c.json")
+    assert result.status == 2
+    assert result.err == f"error: {tmp_path}/c.json is missing; start the servers, or give the path of a dataset\n"
+
+
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
@@ -112,12 +132,21 @@ def test_a_folder_that_is_no_dataset_is_the_users_fault(run_command, tmp_path: P
         (StoreUnavailable("no replica"), 1, "error: no replica\n"),
         (StoreTimeout("part 2 gave no answer"), 1, "error: part 2 gave no answer\n"),
         (RemoteError("part 2 failed", "Traceback: there"), 1, "error: part 2 failed\n--- server traceback ---\n"),
-        (OSError(28, "no space left", "f"), 1, "error: [Errno 28] no space left: 'f'\n"),
+        (OSError(errno.EIO, "broken", "f"), 1, "error: [Errno 5] broken: 'f'\n"),
+        (system_error(errno.EROFS, "f"), 2, "error: f cannot be written: its file system is read-only; give another f"),
+        (system_error(errno.EACCES, "f"), 2, "error: f cannot be read or written: permission denied; give another"),
+        (
+            OSError(errno.ENOSPC, "too full for {x}; make room", "f"),
+            1,
+            "error: [Errno 28] too full for {x}; make room: 'f'\n",
+        ),
+        (NoRoomError("--memory is 10MB"), 2, "error: --memory is 10MB\n"),
+        (NoDiskRoomError("d needs more"), 1, "error: d needs more\n"),
         (MemoryError("unable to allocate"), 1, "error: out of memory: unable to allocate\n"),
         (
-            OSError(28, "no space left", "/a/.d.12.partial/.f.12.partial"),
+            system_error(errno.ENOSPC, "/a/.d.12.partial/.f.12.partial"),
             1,
-            "error: [Errno 28] no space left: '/a/d/f'\n",
+            "error: no space left for /a/d/f; make room, or write elsewhere\n",
         ),
         (SettingsError("holds; give overwrite=True"), 2, "error: holds; give --overwrite\n"),
         (AccessDenied("allow it with insecure"), 1, "error: allow it with --insecure\n"),

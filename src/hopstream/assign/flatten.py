@@ -319,7 +319,7 @@ class AdjacencyBuilder:
             pairs = _distinct_pairs(self._cut_out(first, stop, int(starts[stop] - starts[first])))
             bounds = np.arange(first, stop + 1, dtype=np.uint64) << HALF
             indptr[first + 1 : stop + 1] = indptr[first] + np.searchsorted(pairs, bounds)[1:]
-            (pairs & LOW_BITS).astype(np.uint32).tofile(out)
+            out.write((pairs & LOW_BITS).astype(np.uint32).data)
         self._spill.close()
         out.flush()
         self._files.pop_all()  # what is left open belongs to the result
@@ -345,7 +345,7 @@ class AdjacencyBuilder:
         run = self._pairs[: self._end]
         run.sort()
         begin = self._runs[-1][1] if self._runs else 0
-        run.tofile(self._spill)
+        self._spill.write(run.data)
         self._runs.append((begin, begin + len(run)))
         self._spill.flush()
         self._end = 0

@@ -6,6 +6,7 @@ Exit status 0: done. 2: the user's fault (an option, a file, a graph that is not
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -51,7 +52,7 @@ from hopstream.cli.exit_status import INTERRUPTED, OUR_FAULT, TERMINATED, USERS_
 from hopstream.cli.options import flag_name
 from hopstream.cli.tfgnn import random_examples, show, stats, validate
 from hopstream.engine.machine import watched
-from hopstream.errors import EngineError, HopstreamError, StoreError
+from hopstream.errors import EngineError, HopstreamError, NoDiskRoomError, StoreError
 from hopstream.uris import local_path
 
 LONGEST = 200
@@ -132,7 +133,8 @@ _WORDS = (
     ("leave_out names", "--leave-out names"),
     (" to leave_out", " to --leave-out"),
     ("raise num_parts", "raise --parts"),
-    ("neither num_parts nor", "neither --parts nor"),
+    ("neither num_parts nor partitions_dir", "neither --parts nor --partitions-dir"),
+    (", as partitions_dir", ", as --partitions-dir"),
     ("; give partitions_dir", "; give --partitions-dir"),
     ("leave owners out or use method='file'", "leave --owners out or use --method file"),
 )
@@ -217,7 +219,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, UsageProblem):
         message, status = _usage_text(error), USERS_FAULT
     elif isinstance(error, HopstreamError | OSError):
-        is_ours = isinstance(error, StoreError | EngineError) or not isinstance(error, (HopstreamError, *BAD_PATHS))
+        is_users = isinstance(error, (HopstreamError, *BAD_PATHS)) or error.errno == errno.EROFS
+        is_ours = not is_users or isinstance(error, StoreError | EngineError | NoDiskRoomError)
         message, status = _error_text(error), OUR_FAULT if is_ours else USERS_FAULT
     elif isinstance(error, MemoryError):
         message, status = f"out of memory: {error}", OUR_FAULT
@@ -228,12 +231,23 @@ def _report(error: Exception) -> int:
     return status
 
 
+_SYSTEM_ERRORS = {
+    errno.ENOSPC: "no space left for {path}; make room, or write elsewhere",
+    errno.EDQUOT: "{path} cannot be written: your share of the disk is full; make room, or write elsewhere",
+    errno.EROFS: "{path} cannot be written: its file system is read-only; give another folder",
+    errno.EACCES: "{path} cannot be read or written: permission denied; give another path, or change its permissions",
+}
+"""What the system says in few words, with a remedy."""
+
+
 def _error_text(error: HopstreamError | OSError) -> str:
     """The message, in the words of the command line."""
     if isinstance(error, HopstreamError) or error.filename is None or error.errno is None:
         return command_words(str(error))
     from hopstream.engine.atomic_folder import shown_path
 
+    if error.errno in _SYSTEM_ERRORS and error.strerror == os.strerror(error.errno):
+        return _SYSTEM_ERRORS[error.errno].format(path=shown_path(error.filename))
     return str(OSError(error.errno, error.strerror, shown_path(error.filename)))
 
 

@@ -17,7 +17,7 @@ from hopstream.engine.atomic_folder import WorkFolder, errors_named
 from hopstream.engine.job import Job
 from hopstream.engine.machine import watched
 from hopstream.engine.settings import Allotment, Progress, bytes_text
-from hopstream.errors import FormatError, IdRangeError, NoRoomError, SchemaError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, IdRangeError, NoDiskRoomError, SchemaError, SettingsError, UnknownNameError
 
 SPEC = "spec.json"
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
@@ -126,13 +126,13 @@ class FolderJob:
             made: How much of it is for what the job makes, for the error.
 
         Raises:
-            NoRoomError: It cannot.
+            NoDiskRoomError: It cannot.
         """
         place = self.out.absolute()
         folder = next(folder for folder in (place, *place.parents) if folder.exists())
         room = shutil.disk_usage(folder).free + self.work.disk_bytes()
         if disk_bytes > room:
-            raise NoRoomError(
+            raise NoDiskRoomError(
                 f"{self.out} needs about {bytes_text(disk_bytes)} of disk while it is written, {made}; {folder} has "
                 f"{bytes_text(room)}: make room, or write elsewhere"
             )

@@ -518,7 +518,7 @@ def write_seeds(
 def write_numbers(path: Path, numbers: IntArray) -> None:
     """Write int64[n] so that ``read_seeds`` reads them; the file comes into its place whole."""
     with written_whole(path) as partial:
-        np.asarray(numbers, "<i8").tofile(partial)
+        partial.write_bytes(np.ascontiguousarray(numbers, "<i8").data)
 
 
 def read_seeds(path: Path, num_columns: int = 1) -> IntArray:
