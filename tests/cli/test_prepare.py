@@ -89,7 +89,10 @@ def test_memory_has_a_default_and_what_was_ended_goes_on(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--method", "file"], "--method is 'file'; dispatch takes a folder with the part of each node"),
+        (
+            ["--method", "file"],
+            "--method is 'file', and prepare assigns nodes itself; to use parts of your own, chunk the tables",
+        ),
         (["--on-dangling", "drop"], "--on-dangling is for tables, and "),
         (["--memory", "1MB"], "--memory is 1MB; method 'kaminpar' on "),
         (["--raw-ids"], "No such option: --raw-ids"),

@@ -11,11 +11,13 @@ import pytest
 import hopstream
 from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import WorkSettings
-from hopstream.errors import IdRangeError, SettingsError
+from hopstream.errors import IdRangeError, SchemaError, SettingsError, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.ingest.chunked import open_chunked, write_chunked
+from hopstream.ingest.chunking.run import chunk_tables
 from hopstream.ingest.tables import TableSettings
 from hopstream.preparation import prepare as module
+from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.plan import GROUPED_BYTES, PreparePlan, allot_phases, plan_phases
 from hopstream.preparation.prepare import AssignReport, News, prepare
 from hopstream.preparation.write import write_parts
@@ -120,10 +122,56 @@ def test_an_error_of_the_input_leaves_nothing(tmp_path, rng):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"weight_attr": "ww"}, UnknownNameError, "weight_attr is 'ww'; no edge type has such a feature"),
+        ({"weight_attr": "age"}, UnknownNameError, "weight_attr is 'age'; no edge type has such a feature"),
+        ({"weight_attr": "note"}, SchemaError, "user__follows__user.note is string; weights are"),
+        ({"time_attr": "tw"}, UnknownNameError, "time_attr is 'tw'; .*; did you mean 'w'"),
+        ({"time_attr": "w"}, SchemaError, r"user__follows__user.w is float32\[rows\]; times are integers"),
+        ({"links": ["user__likes__user"]}, UnknownNameError, "links name edge type 'user__likes__user'"),
+        ({"halo": HaloSettings(features=["user:size"])}, UnknownNameError, "no feature 'size'"),
+    ],
+)
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_names_are_checked_before_any_work(tmp_path, rng, monkeypatch, options, error, message, is_chunked):
+    source = write_tables(tmp_path / "tables", rng)
+    (source / "follows.csv").write_text("src,dst,w,note\nu1,u2,0.5,x\n")
+    description = json.loads((source / "metadata.json").read_text())
+    description["nodes"]["user"]["features"] = ["age"]
+    features = {"w": {"column": "w", "dtype": "float32"}, "note": {"column": "note", "dtype": "string"}}
+    description["edges"][0]["features"] = features
+    (source / "metadata.json").write_text(json.dumps(description))
+    if is_chunked:
+        chunk_tables(source, tmp_path / "chunked", memory="2GiB", num_workers=0)
+        source = tmp_path / "chunked"
+    before = sorted(tmp_path.iterdir())
+
+    def work(*_: object) -> None:
+        raise AssertionError("work has begun")
+
+    monkeypatch.setattr(module, "place_to_write", work)
+    with pytest.raises(error, match=message):
+        prepare(source, tmp_path / "got", num_parts=2, work=WORK, **options)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_dtypes_that_only_files_say_are_checked_before_nodes_are_assigned(tmp_path, rng, monkeypatch):
+    source = write_tables(tmp_path / "tables", rng)
+    description = json.loads((source / "metadata.json").read_text())
+    description["nodes"]["user"]["features"] = {"name": "id"}
+    (source / "metadata.json").write_text(json.dumps(description))
+    monkeypatch.setattr(module, "allot_phases", None)
+    with pytest.raises(SchemaError, match=r"user\.name is string; times are"):
+        prepare(source, tmp_path / "got", num_parts=2, work=WORK, time_attr="name")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tables"]
+
+
 def test_what_cannot_be_is_said(tmp_path, rng):
     graph = community_graph(rng, 50, 100)
     write_chunked(graph, tmp_path / "in", num_chunks=2)
-    with pytest.raises(SettingsError, match="dispatch takes a folder"):
+    with pytest.raises(SettingsError, match="give dispatch the folder with the part of each node, as partitions_dir"):
         prepare(tmp_path / "in", tmp_path / "got", method="file", work=WORK)
     with pytest.raises(SettingsError, match="neither tables nor a chunked graph"):
         prepare(tmp_path / "in/edges", tmp_path / "got", work=WORK)

@@ -31,6 +31,7 @@ from hopstream.engine.settings import Allotment, Choice, WorkSettings, allot, no
 from hopstream.errors import FormatError, NoRoomError, SettingsError
 from hopstream.ingest.chunked import is_chunked, open_chunked
 from hopstream.ingest.chunking.plan import ChunkEstimate, ChunkSpec
+from hopstream.ingest.chunking.read import declared_schema
 from hopstream.ingest.chunking.run import ChunkReport, chunk_tables, table_states
 from hopstream.ingest.source_paths import (
     are_partitions,
@@ -53,6 +54,8 @@ from hopstream.preparation.plan import (
     least_table_needs,
     plan_phases,
 )
+from hopstream.preparation.write import checked_schema
+from hopstream.schema import GraphSchema
 
 INTERVAL_S = 0.3
 
@@ -186,6 +189,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
             not to be replaced, or lies in the source, or the other way round.
         FormatError: A file is missing or cannot be read.
         SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
+        UnknownNameError: A setting names an edge type or a feature that is not there.
         IdRangeError: An edge names a node that is not there.
         StateError: Another process writes to the same place.
         NoRoomError: The disk or the memory has no room for a phase; what was done is kept for the next call.
@@ -194,13 +198,19 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
     tables, out = tables or TableSettings(), Path(out)
     if settings.method == "file":
-        raise SettingsError("method is 'file'; dispatch takes a folder with the part of each node")
+        raise SettingsError(
+            "method is 'file', and prepare assigns nodes itself; to use parts of your own, chunk the tables and give "
+            "dispatch the folder with the part of each node, as partitions_dir"
+        )
     check_apart(out, {"the source": source})
     metadata = _metadata_of(Path(source))
     digest = digest_of_input(source, settings, tables)
+    is_streamed = _is_streamed(metadata)
+    found = open_chunked(metadata).schema if is_streamed else _declared(metadata, tables)
+    checked_schema(found, settings, halo)  # before anything is written, or chunked and assigned in vain
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
-        metadata=metadata, is_streamed=_is_streamed(metadata), digest=digest, settings=settings, tables=tables,
+        metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables,
         work=work, machine=this_machine(), before=choice_before(out, lambda _: digest), halo=halo,
         progress=progress or no_progress, tell=on_news or _no_news,
     )  # fmt: skip
@@ -262,6 +272,7 @@ class _Steps:
             if not chunks.exists():
                 self._chunk(held, chunks.parent)
             graph = open_chunked(chunks)
+            checked_schema(graph.schema, self.settings, self.halo)  # some dtypes are known only when tables are read
             work = allot_phases(graph, self.settings, self.work, self.halo, self.machine, self.before)
             held.keep_choice(work)
             assign, *others = plan_phases(graph, self.settings, work, self.halo, has_owners=owners.exists())
@@ -345,6 +356,10 @@ def _metadata_of(source: Path) -> Path:
 
 def _is_streamed(metadata: Path) -> bool:
     return not is_unigraph(metadata) and is_chunked(metadata)
+
+
+def _declared(metadata: Path, tables: TableSettings) -> GraphSchema:
+    return declared_schema(read_metadata(metadata, tables.data_path), tables)
 
 
 def _dispatch_settings(settings: PartitionSettings, work: WorkSettings) -> DispatchSettings:

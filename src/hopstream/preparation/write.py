@@ -31,7 +31,9 @@ from hopstream.dataset.split import NodeSplit, split_edges, split_nodes
 from hopstream.dataset.stored_columns import (
     EdgeRun,
     StoredColumn,
+    check_time_schema,
     check_times,
+    check_weight_schema,
     check_weights,
     edge_columns,
     edge_times,
@@ -344,6 +346,23 @@ def schema_with_links(schema: GraphSchema, settings: PartitionSettings) -> Graph
         raise UnknownNameError(f"links name edge type {unknown[0]!r}; {known_names(unknown[0], by_label)}")
     linked = {t: schema.edge_splits.get(t, ()) for t in schema.edges if t in asked or t in schema.edge_splits}
     return replace(schema, edge_splits=linked)
+
+
+def checked_schema(schema: GraphSchema, settings: PartitionSettings, halo: HaloSettings | None) -> GraphSchema:
+    """The schema of what is written of a graph; what settings name is compared with it, and no value is read.
+
+    Raises:
+        UnknownNameError: A setting names an edge type or a feature that is not there.
+        SchemaError: A feature cannot be times or weights.
+    """
+    written = schema_with_links(schema, settings)
+    if settings.time_attr is not None:
+        check_time_schema(written, settings.time_attr)
+    if settings.weight_attr is not None:
+        check_weight_schema(written, settings.weight_attr)
+    if halo is not None:
+        halo.choose(written)
+    return written
 
 
 def _part_sizes(ranges: Any, num_parts: int) -> tuple[int, ...]:

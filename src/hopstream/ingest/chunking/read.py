@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -19,10 +19,10 @@ from hopstream.ingest.chunking.plan import ChunkSpec, part_of_json
 from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Table, returns_input_errors
 from hopstream.ingest.raw_tables.columns import ColumnReader, raw_id_column
 from hopstream.ingest.raw_tables.files import Batch, read_part
-from hopstream.ingest.raw_tables.metadata import NodeTableSpec, TablesMetadata
+from hopstream.ingest.raw_tables.metadata import FeatureSpec, NodeTableSpec, TablesMetadata
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, raw_as, strings_column
 from hopstream.ingest.tables import TableSettings, clashing_raw_ids_error, node_raw_ids, split_names
-from hopstream.schema import type_label
+from hopstream.schema import STRING, FeatureSchema, GraphSchema, type_label
 
 
 def raw_ids_feature(spec: NodeTableSpec, tables: TableSettings) -> str | None:
@@ -44,6 +44,25 @@ def optional_names(metadata: TablesMetadata, tables: TableSettings) -> list[str]
             yield from (f"{label}.{name}" for name in (*edges.features, edges.split_column) if name is not None)
 
     return list(dict.fromkeys(names()))
+
+
+def declared_schema(metadata: TablesMetadata, tables: TableSettings) -> GraphSchema:
+    """The types and features that tables will have, before they are read; dtypes that are not declared are int64."""
+    nodes: dict[str, dict[str, FeatureSchema]] = {}
+    for node_type, spec in metadata.nodes.items():
+        raw = raw_ids_feature(spec, tables)
+        ids = {} if raw is None else {raw: FeatureSchema(dtype=spec.id_dtype or "int64")}
+        nodes[node_type] = {**ids, **_declared(spec.features)}
+    return GraphSchema(nodes=nodes, edges={t: _declared(spec.features) for t, spec in metadata.edges.items()})
+
+
+def _declared(features: Mapping[str, FeatureSpec]) -> dict[str, FeatureSchema]:
+    found: dict[str, FeatureSchema] = {}
+    for name, spec in features.items():
+        dtype = spec.dtype or "int64"
+        shape = (len(spec.columns),) if spec.is_vector else spec.shape or ()
+        found[name] = spec.schema or FeatureSchema(dtype=dtype, shape=() if dtype == STRING else shape)
+    return found
 
 
 def check_declared(tables: list[Table], metadata: TablesMetadata, plan: ChunkSpec) -> None:

@@ -19,7 +19,7 @@ from hopstream.dataset.dataset_folder import place_to_write, remove_halos
 from hopstream.dataset.manifest import Manifest, graph_id_of
 from hopstream.dataset.paths import edge_folder, expected_edges, expected_links
 from hopstream.dataset.settings import PartitionSettings, Progress
-from hopstream.dataset.stored_columns import MAX_SUM, check_time_schema, check_weight_schema, check_weight_total
+from hopstream.dataset.stored_columns import MAX_SUM, check_weight_total
 from hopstream.engine import Task, kind_of, task
 from hopstream.engine.atomic_folder import choice_before, errors_named
 from hopstream.engine.job import digest_of, file_states
@@ -43,7 +43,7 @@ from hopstream.preparation.dispatch.dispatch_folder import (
 from hopstream.preparation.dispatch.settings import DispatchOptions, DispatchSettings
 from hopstream.preparation.dispatch.spill import finish_run, open_spill, spill_piece
 from hopstream.preparation.halo.settings import HaloSettings
-from hopstream.preparation.write import schema_with_links, with_halo
+from hopstream.preparation.write import checked_schema, with_halo
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
 FORMAT = 2
@@ -176,14 +176,7 @@ class DispatchJob(DatasetJob):
 
     def check(self) -> None:
         """Refuse what can be known to be wrong without reading the input."""
-        settings = self.spec.settings
-        self.schema = schema_with_links(self.graph.schema, settings)
-        if settings.time_attr is not None:
-            check_time_schema(self.schema, settings.time_attr)
-        if settings.weight_attr is not None:
-            check_weight_schema(self.schema, settings.weight_attr)
-        if self.halo is not None:
-            self.halo.choose(self.schema)
+        self.schema = checked_schema(self.graph.schema, self.spec.settings, self.halo)
 
     def open_folder(self, root: Path) -> None:
         """Look at the job's folder."""
