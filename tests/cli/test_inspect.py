@@ -136,7 +136,12 @@ def test_times_weights_and_links_are_shown(run_command, rng, tmp_path: Path):
     assert "% in and out yes kept " in starts["knows"]
     assert "% none 0 number" in starts["like"]
     page = (tmp_path / "page.html").read_text()
-    assert "with times &quot;time&quot;, weights" in page and "all 150" in page and "kept" in page
+    assert (
+        ">weights</th>" in page
+        and "with times &quot;time&quot;, weights" in page
+        and "all 150" in page
+        and "kept" in page
+    )
 
 
 def test_json_of_times_weights_and_links(run_command, rng, tmp_path: Path):

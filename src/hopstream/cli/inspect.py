@@ -48,7 +48,7 @@ def run(
     if source.startswith(("grpc://", "grpc+tls://")):
         raise SettingsError(f"{source} is an address; inspect takes a dataset's folder or a cluster file")
     path = local_path(source)
-    is_cluster = path.is_file() and path.name != "manifest.json"
+    is_cluster = path.name != "manifest.json" and (path.is_file() or (path.suffix == ".json" and not path.exists()))
     if is_cluster and verify:
         raise SettingsError(
             f"--verify reads the files of a dataset; {path} is a cluster file; give the dataset's folder"

@@ -432,11 +432,12 @@ def _types(census: Census) -> str:
         row = (
             edge_type_text(edge_type), f"{census.num_edges_of(edge_type):,}", cut, features_text(features) or "none",
             " and ".join(census.timed_directions(edge_type)) or "none",
+            "yes" if census.weight_attr in features else "none",
             (_splits_text(census, edge_type) or "kept") if has_links else "none",
         )  # fmt: skip
         edge_rows.append(row)
     if edge_rows:
-        headers = ("edge type", ">edges", ">cut", "features", "times", "links")
+        headers = ("edge type", ">edges", ">cut", "features", "times", "weights", "links")
         tables.append(table("Edge types", headers, edge_rows))
     return section("Types", "", *tables)
 
