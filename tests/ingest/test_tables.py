@@ -530,7 +530,11 @@ def test_paths_stay_in_the_folder(tmp_path, pattern):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda t: t.nodes["user"].update(file="x"), SchemaError, "nodes.user has unknown key 'file'; known here"),
+        (
+            lambda t: t.nodes["user"].update(file="x"),
+            SchemaError,
+            "nodes.user has unknown key 'file'; known: .*; did you mean 'files'",
+        ),
         (lambda t: t.nodes["user"].pop("files"), SchemaError, "nodes.user lacks 'files'"),
         (lambda t: t.nodes["user"].update(files=[]), SchemaError, "files is .*; wanted a string or a list"),
         (lambda t: t.nodes["user"].update(files="no.csv"), FormatError, "'no.csv'; there is no such file"),

@@ -181,12 +181,18 @@ def test_options_that_make_no_sense_are_refused_by_name(options, message):
             Written(), {"time_attr": "stars"}, SettingsError,
             "^time_attr is 'stars'; the dataset was written with time_attr='time'; write the parts again with time_att",
         ),
-        (Written(), {"time_attr": "year"}, UnknownNameError, "no node type and no edge type has such a feature; known"),
+        (
+            Written(), {"time_attr": "year"}, UnknownNameError,
+            "no node type and no edge type has such a feature; the dataset was written with time_attr='time'; known: ",
+        ),
         (
             Written(weight_attr=None), {"weight_attr": "stars"}, SettingsError,
             "the dataset was written without weight_attr; write the parts again with weight_attr='stars'",
         ),
-        (Written(), {"weight_attr": "year"}, UnknownNameError, r"no edge type has such a feature; known: \['stars'"),
+        (
+            Written(weight_attr=None), {"weight_attr": "star"}, UnknownNameError,
+            r"no edge type has such a feature; known: \['stars'.*; did you mean 'stars'",
+        ),
         (
             Written(has_neighbor_keys=False), {"sampling": "labor"}, SettingsError,
             "needs the keys of neighbours beside the edges.*; write the parts again with neighbor_keys=True",

@@ -192,11 +192,12 @@ def _check_feature(option: str, given: str | None, written: str | None, schema: 
     if given is None or given == written:
         return
     nodes = schema.nodes.values() if option == "time_attr" else ()
+    was = f"with {option}={written!r}" if written is not None else f"without {option}"
     names = sorted({name for features in (*nodes, *schema.edges.values()) for name in features})
     if given not in names:
         where = "node type and no edge type" if option == "time_attr" else "edge type"
-        raise UnknownNameError(f"{option} is {given!r}; no {where} has such a feature; {known_names(given, names)}")
-    was = f"with {option}={written!r}" if written is not None else f"without {option}"
+        known = known_names(given, names) if written is None else f"the dataset was written {was}; known: {names}"
+        raise UnknownNameError(f"{option} is {given!r}; no {where} has such a feature; {known}")
     raise SettingsError(
         f"{option} is {given!r}; the dataset was written {was}; write the parts again with {option}={given!r}"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.chunk_settings import DELIMITER, EDGE_FORMATS, FEATURE_FORMATS, FileFormat, check_delimiter
 from hopstream.ingest.json_files import read_json
@@ -193,7 +194,7 @@ def _format(where: str, value: object, formats: Sequence[FileFormat]) -> tuple[F
     known = {"name", "delimiter"} if name == "csv" else {"name"}
     unknown = sorted(value.keys() - known)
     if unknown:
-        raise SchemaError(f"{where} has unknown key {quoted(unknown[0])}; known here: {sorted(known)}")
+        raise SchemaError(f"{where} has unknown key {quoted(unknown[0])}; {known_names(unknown[0], sorted(known))}")
     delimiter = value.get("delimiter", DELIMITER)
     check_delimiter(f"{where}.delimiter", delimiter)
     return cast(FileFormat, name), delimiter

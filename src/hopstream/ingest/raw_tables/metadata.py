@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from hopstream.checks import known_names
 from hopstream.errors import FormatError, SchemaError, quoted
 from hopstream.ingest.json_files import read_json
 from hopstream.schema import NUMERIC_DTYPES, STRING, EdgeType, FeatureSchema, type_label
@@ -360,4 +361,5 @@ class _Fields:
     def finish(self) -> None:
         unknown = sorted(set(self._value) - self._taken)
         if unknown:
-            raise SchemaError(f"{self.where} has unknown key {quoted(unknown[0])}; known here: {sorted(self._taken)}")
+            known = known_names(unknown[0], sorted(self._taken))
+            raise SchemaError(f"{self.where} has unknown key {quoted(unknown[0])}; {known}")
