@@ -98,7 +98,7 @@ def test_the_least_memory_of_tables_is_said_to_be_that_before_they_are_read(worl
     words = ["prepare", world / "tables", "--out", tmp_path / "out", "--parts", "2", "--method", "ldg"]
     assert main([*map(str, words), "--memory", "1kB", "--workers", "0"]) == 2
     said = capsys.readouterr().err
-    assert "method 'ldg' needs at least 445.0 MB: give more memory; nodes and edges, which are counted" in said
+    assert "method 'ldg' needs at least 445.0 MB: give more memory; this is the least, and the nodes and edges" in said
 
 
 class PlannedError(Exception):

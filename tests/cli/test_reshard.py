@@ -39,7 +39,7 @@ def test_json_and_a_folder_of_owners(tmp_path, words, capsys):
 
 def test_what_is_refused(tmp_path, words, capsys):
     for more, message in [
-        ([], "neither --parts nor a folder of owners is given"),
+        ([], "neither --parts nor --partitions-dir is given; give one of them"),
         (["--parts", "2", "--memory", "10MB"], "needs at least 256.0 MB: give more memory, or use ldg or fennel"),
         (["--parts", "2", "--memory", "much"], "--memory is 'much'"),
         (["--parts", "2", "--method", "file"], "give --partitions-dir"),

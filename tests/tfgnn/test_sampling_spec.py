@@ -56,7 +56,8 @@ def op(name="a", edge_set="cites", inputs=("seed",), size=3, strategy="RANDOM_UN
         ),
         (
             SEED + op(edge_set="written", strategy="TOP_K"),
-            "op 'a': TOP_K needs weights; edge set 'written' has no feature #weight or weight",
+            "op 'a': TOP_K needs weights; edge set 'written' has no feature #weight or weight; write RANDOM_UNIFORM, "
+            "or call the feature of weights 'weight'",
         ),
         ('symmetric_link_seed_op < op_name: "seed" >', "needs edge set '_readout/source' in the schema"),
     ],

@@ -157,7 +157,7 @@ def test_names_of_shards(tmp_path):
     assert files_of(wanted[0]) == wanted[:1]
     with pytest.raises(
         FormatError,
-        match=r"@3 means 3 files; .*-00000-of-00003 is not there, and 0 of them are; .*00000-of-00002",
+        match=r"@3 means 3 files; .*-00000-of-00003 is not there, nor is any other of them; there is .*00000-of-00002",
     ):
         files_of(f"{tmp_path}/n.tfrecords@3")
     (tmp_path / "n.tfrecords.pbtxt").touch()

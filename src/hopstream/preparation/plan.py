@@ -72,8 +72,8 @@ def assign_step_needs(num_nodes: int, num_edges: int, settings: PartitionSetting
 def least_table_needs(settings: PartitionSettings) -> tuple[Needs, ...]:
     """What it takes to chunk tables and to assign their nodes, before their nodes are counted."""
     assign = replace(assign_step_needs(0, 0, settings), what=f"method {settings.method!r} needs")
-    remedy = "; nodes and edges, which are counted when tables are read, may need more"
-    return tuple(replace(step, remedy=remedy + step.remedy) for step in (*NEEDS, assign))
+    remedy = "; this is the least, and the nodes and edges of the tables add to it"
+    return tuple(replace(step, remedy=step.remedy + remedy) for step in (*NEEDS, assign))
 
 
 def prepare_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSettings | None) -> tuple[Needs, ...]:

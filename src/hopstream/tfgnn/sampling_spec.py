@@ -159,7 +159,8 @@ def _edge_problems(what: str, op: Any, edges: Any, schema: Any) -> Iterator[str]
     strategy = None if edges is None else strategy_of(op, edges)
     if strategy in WEIGHTED and weight_feature(edges.features) is None:
         lacks = f"edge set {quoted(op.edge_set_name)} has no feature {' or '.join(WEIGHT_NAMES)}"
-        yield f"{what}: {strategy_name(op.strategy)} needs weights; {lacks}; write RANDOM_UNIFORM"
+        remedy = "write RANDOM_UNIFORM, or call the feature of weights 'weight' (or '#weight') in the tables"
+        yield f"{what}: {strategy_name(op.strategy)} needs weights; {lacks}; {remedy}"
 
 
 def _input_problems(

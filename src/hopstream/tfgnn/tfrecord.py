@@ -331,8 +331,9 @@ def _check_all_there(name: str, paths: Sequence[Path]) -> None:
         path.name for path in paths[0].parent.glob("*-of-*") if path.name.startswith(begin) and path.name not in names
     )
     raise FormatError(
-        f"{name} means {len(paths)} files; {missing[0]} is not there, and {len(paths) - len(missing)} of them are"
-        + (f"; of another number of shards there is {others[0]}" if others else "")
+        f"{name} means {len(paths)} files; {missing[0]} is not there"
+        + (", nor is any other of them" if len(missing) == len(paths) > 1 else "")
+        + (f"; there is {others[0]}, of another number of shards" if others else "; check the name and the folder")
     )
 
 

@@ -160,7 +160,7 @@ def test_places_and_settings_that_cannot_be(tmp_path, old):
     refused(r"which lies in .*old, the dataset", "old/new")
     refused(r"which holds .*old, the dataset", ".", overwrite=True)
     refused("method is 'file' and no folder", method="file")
-    refused("neither num_parts nor a folder", num_parts=None)
+    refused("neither num_parts nor partitions_dir is given", num_parts=None)
     refused("leave one of them out", method="ldg", partitions_dir=tmp_path / "owners")
     refused("memory is 10MiB \\(10.5 MB\\); one process needs at least 240.0 MB", memory="10MiB")
     refused("memory is 'much'", memory="much")

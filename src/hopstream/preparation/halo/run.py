@@ -265,7 +265,10 @@ def add_halo(
         num_nodes = sum(map(book.num_ids, book.node_offsets)) if is_made else 0
         allotted = halo_allotment(memory, num_nodes)
         if book.deltas and not settings.is_nothing:
-            raise SettingsError(f"{root} has rows that were appended; halos are of datasets without: compact it first")
+            raise SettingsError(
+                f"{root} has rows that were appended, and halos cannot be made beside them; compact the dataset first "
+                "(hopstream compact)"
+            )
         _check_room(opened, settings, features, on_estimate, allotted, has_savings=with_savings)
 
         def make(generation: int) -> tuple[Halo, tuple[Saving, ...]]:

@@ -219,7 +219,7 @@ def _cut(
     elif method == "file" and not has_owners:
         raise SettingsError("method is 'file' and no folder of owners is given; give partitions_dir")
     elif num_parts is None:
-        raise SettingsError("neither num_parts nor a folder of owners is given; give one of them")
+        raise SettingsError("neither num_parts nor partitions_dir is given; give one of them")
     return settings.partition_settings(num_parts, rows.manifest)
 
 
