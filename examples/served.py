@@ -14,7 +14,7 @@ from pathlib import Path
 import hopstream
 
 UP = [sys.executable, "-m", "hopstream.cli", "up"]
-START_S, STOP_S = 240.0, 30.0  # the first start compiles all kernels
+START_S, STOP_S = 240.0, 30.0  # the first start on a machine compiles kernels
 FROM_SERVERS = hopstream.StoreSettings(prefer_local=False)
 """Ask the servers, though their parts' files are on this machine, where a loader would rather map these."""
 

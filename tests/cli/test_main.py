@@ -140,6 +140,11 @@ def test_a_missing_cluster_file_is_not_taken_for_a_dataset(run_command, tmp_path
             1,
             "error: [Errno 28] too full for {x}; make room: 'f'\n",
         ),
+        (
+            OSError(errno.ENOSPC, f"Error writing. Detail: [errno 28] {os.strerror(errno.ENOSPC)}"),
+            1,
+            "error: no space left for what is written; make room, or write elsewhere\n",
+        ),
         (NoRoomError("--memory is 10MB"), 2, "error: --memory is 10MB\n"),
         (NoDiskRoomError("d needs more"), 1, "error: d needs more\n"),
         (MemoryError("unable to allocate"), 1, "error: out of memory: unable to allocate\n"),

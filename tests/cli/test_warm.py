@@ -21,6 +21,7 @@ from hopstream.cli import warm
 
 warm._write_datasets(Path(sys.argv[1]))
 warm._load(Path(sys.argv[1]))
+warm._serve(Path(sys.argv[1]))
 """
 
 

@@ -1,4 +1,4 @@
-"""Makes the records that kernels that draw are given, as far as a test needs them, and calls parts of kernels."""
+"""Helpers for tests of drawing kernels: their input records, and calls of functions that only kernels can call."""
 
 from __future__ import annotations
 

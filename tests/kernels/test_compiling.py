@@ -153,5 +153,5 @@ def test_the_folder_is_the_users_own_without_numbas_variable(monkeypatch: pytest
 
 
 def test_a_part_of_kernels_cannot_be_called() -> None:
-    with pytest.raises(TypeError, match="add_weight is part of kernels, which alone call it"):
+    with pytest.raises(TypeError, match="add_weight can only be called by compiled kernels"):
         add_weight(1.0, 2.0)

@@ -242,12 +242,15 @@ _SYSTEM_ERRORS = {
 
 def _error_text(error: HopstreamError | OSError) -> str:
     """The message, in the words of the command line."""
-    if isinstance(error, HopstreamError) or error.filename is None or error.errno is None:
+    if isinstance(error, HopstreamError) or error.errno is None:
         return command_words(str(error))
     from hopstream.engine.atomic_folder import shown_path
 
-    if error.errno in _SYSTEM_ERRORS and error.strerror == os.strerror(error.errno):
-        return _SYSTEM_ERRORS[error.errno].format(path=shown_path(error.filename))
+    if error.errno in _SYSTEM_ERRORS and os.strerror(error.errno) in str(error.strerror):  # Arrow adds its own words
+        path = "what is written" if error.filename is None else shown_path(error.filename)
+        return _SYSTEM_ERRORS[error.errno].format(path=path)
+    if error.filename is None:
+        return command_words(str(error))
     return str(OSError(error.errno, error.strerror, shown_path(error.filename)))
 
 

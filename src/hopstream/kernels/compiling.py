@@ -50,7 +50,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 class _Inlined(CPUDispatcher):  # type: ignore[misc]
     def __call__(self, *_: Any) -> Any:
         """Refuse: numba would call code that is not there."""
-        raise TypeError(f"{self.py_func.__name__} is part of kernels, which alone call it; give it to numba.njit")
+        raise TypeError(f"{self.py_func.__name__} can only be called by compiled kernels")
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -72,7 +72,7 @@ def cache_folder() -> Path:
 
 @cache
 def source_digest(path: Path) -> str:
-    """Digest of a kernel file, of the kernel files that it imports from, and of what else changes compiled code."""
+    """Digest of a kernel file, of those that it imports from, this file included, and of what else changes the code."""
     source = path.read_bytes()
     names = re.findall(r"^from hopstream\.kernels\.(\w+) import", source.decode(), re.MULTILINE)
     others = [source_digest(path.with_name(f"{name}.py")) for name in names]

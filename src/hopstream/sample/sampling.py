@@ -196,8 +196,10 @@ def _check_feature(option: str, given: str | None, written: str | None, schema: 
     names = sorted({name for features in (*nodes, *schema.edges.values()) for name in features})
     if given not in names:
         where = "node type and no edge type" if option == "time_attr" else "edge type"
-        known = known_names(given, names) if written is None else f"the dataset was written {was}; known: {names}"
-        raise UnknownNameError(f"{option} is {given!r}; no {where} has such a feature; {known}")
+        was = "" if written is None else f"the dataset was written {was}; "
+        raise UnknownNameError(
+            f"{option} is {given!r}; no {where} has such a feature; {was}{known_names(given, names)}"
+        )
     raise SettingsError(
         f"{option} is {given!r}; the dataset was written {was}; write the parts again with {option}={given!r}"
     )

@@ -474,8 +474,10 @@ class RemoteSession(BatchSession):
 
 def _listed(errors: Mapping[str, StoreError]) -> str:
     """What servers said, by location: a line each, which begins with the location."""
-    texts = {where: str(error) for where, error in errors.items()}
-    return "".join(f"\n  {text if text.startswith(where) else f'{where}: {text}'}" for where, text in texts.items())
+    return "".join(
+        f"\n  {error}" if str(error).startswith((f"{where}:", f"{where} ")) else f"\n  {where}: {error}"
+        for where, error in errors.items()
+    )
 
 
 def _read(source: str | os.PathLike[str]) -> Cluster:

@@ -108,11 +108,11 @@ def test_facts_of_a_typed_dataset(typed: DistServer) -> None:
     }  # fmt: skip
     assert typed.get_edge_feature_info() is None
     assert typed.get_node_feature("item", torch.tensor([3])).tolist() == [[3, 1, 1]]
-    with pytest.raises(ValueError, match="seeds without a node type"):
+    with pytest.raises(ValueError, match="the node type is missing"):
         typed.get_node_feature(None, torch.tensor([0]))
     with pytest.raises(ValueError, match="has no labels"):
         typed.get_node_label("user", torch.tensor([0]))
-    with pytest.raises(ValueError, match="seeds without a node type"):
+    with pytest.raises(ValueError, match="the node type is missing"):
         typed.get_node_ids(FetchNodesRequest(split="train"))
 
 

@@ -195,7 +195,7 @@ def test_facts(connect: Connect, rings: dict[str, Path], typed: Path) -> None:
     ids = dataset.fetch_node_ids(node_type="paper")
     for server, nodes in ids.items():
         assert (book[nodes] == server).all()
-    with pytest.raises(ValueError, match="seeds without a node type"):
+    with pytest.raises(ValueError, match="the node type is missing"):
         dataset.fetch_node_ids()
     dataset = connect(rings["range"], 2)
     assert isinstance(dataset.fetch_node_partition_book(), RangePartitionBook)
@@ -231,7 +231,7 @@ def test_what_a_loader_refuses(connect: Connect, rings: dict[str, Path], typed: 
     refused("dataset is a str", dataset="parts/ring")
     dataset = connect(typed, 2)
     ids = dataset.fetch_node_ids(node_type="paper")
-    refused("seeds without a node type", input_nodes=ids)
+    refused("the node type is missing", input_nodes=ids)
     refused("must name exactly", input_nodes=("paper", ids), num_neighbors={CITES: [2]})
     refused("different numbers of hops", input_nodes=("paper", ids), num_neighbors={CITES: [2], WRITES: [1, 1]})
 

@@ -488,7 +488,7 @@ def test_what_loaders_refuse(rings, typed) -> None:
     refused("input_nodes is None", input_nodes=None)
     refused("wanted ids", input_nodes=torch.rand(3))
     refused("the dataset is homogeneous", input_nodes=("user", torch.arange(3)))
-    refused("seeds without a node type", data=graph)
+    refused("the node type is missing", data=graph)
     refused("shop", KeyError, data=graph, input_nodes=("shop", torch.arange(3)))
     refused("counts are integers from -1", num_neighbors=[-2])
     refused("edge_type is .*the dataset is homogeneous", num_neighbors={U2I: [1]})

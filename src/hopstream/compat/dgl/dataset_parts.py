@@ -184,7 +184,8 @@ class DatasetParts(PartSource):
             for other in np.flatnonzero(np.diff(bounds)).tolist():
                 if other != arrays.part:
                     with self._leaving_path(other).open("ab") as file:
-                        np.ascontiguousarray(records[:, places[bounds[other] : bounds[other + 1]]].T).tofile(file)
+                        rows = np.ascontiguousarray(records[:, places[bounds[other] : bounds[other + 1]]].T)
+                        file.write(rows.data)
 
     def _leaving_path(self, part: int) -> Path:
         return self._scratch / f"leaving-{part}.bin"

@@ -89,10 +89,9 @@ class GraphFacts:
             UnknownNameError: The graph has no such type.
         """
         if given is None and self.kind == "typed":
-            first, *_ = names = list(self.schema.nodes)
             raise SettingsError(
-                f"seeds without a node type, and the dataset has {', '.join(names)}; give the type with them: "
-                f"({first!r}, ids)"
+                f"the node type is missing, and the dataset has {', '.join(self.schema.nodes)}; give one of them: as "
+                f"node_type, or with the ids of seeds: ({next(iter(self.schema.nodes))!r}, ids)"
             )
         if given is None or (self.kind == "labeled" and given == DEFAULT_NODE_TYPE):
             return next(iter(self.schema.nodes))
