@@ -230,7 +230,7 @@ def test_a_halo_goes_and_none_comes_before_compacting(tmp_path):
     assert list(root.glob("part-*/halo"))
     assert append(root, **MOVIE).halo is None and read_manifest(root).halo is None
     assert not list(root.glob("part-*/halo")) and verify_dataset(root).is_ok
-    with pytest.raises(SettingsError, match="compact it first"):
+    with pytest.raises(SettingsError, match="compact the dataset first"):
         hopstream.add_halo(root, hops=1)
     assert hopstream.add_halo(root, hops=0, features="none").manifest.halo is None
     hopstream.compact(root)
