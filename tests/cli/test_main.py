@@ -87,6 +87,14 @@ def test_help_brings_in_no_heavy_library():
     assert run_python(code).splitlines()[-1] == "[]"
 
 
+def test_help_is_quick():
+    code = (
+        "import time, sys; t = time.process_time(); from hopstream.cli import main\n"
+        "main(['--help']); print(time.process_time() - t)"
+    )
+    assert min(float(run_python(code).splitlines()[-1]) for _ in range(3)) < 0.5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

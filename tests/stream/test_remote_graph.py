@@ -184,7 +184,8 @@ def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int,
         with node_loader(graph, batch_size=40) as one:
             assert len(list(one)) == len(one)
             threads, connections = set(threading.enumerate()), process.net_connections()
-            with pytest.raises(StoreUnavailable, match=r"can take the loader:\n  .*\(--max-channels\)") as error:
+            message = r"no server can take the loader:\n  .*\(--max-channels\)"
+            with pytest.raises(StoreUnavailable, match=message) as error:
                 node_loader(graph, batch_size=7)
             assert all(server.location in str(error.value) for server in served.servers)
             del error  # whose frames hold what was opened
