@@ -29,16 +29,16 @@ from hopstream.load.epochs import Maker
 from hopstream.load.loader import NeighborLoader
 from hopstream.schema import NODE
 from hopstream.store import open_store
-from hopstream.store.connection import Connection as ServerConnection
 from hopstream.store.local import LocalStore
-from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.messages import decode_batch, encode_batch
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.connection import Connection as ServerConnection
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
 
 NUM_SERVERS = 2
 OVERLAP = 2
@@ -63,7 +63,7 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
     for _ in range(OVERLAP):
         makers.put(loader.maker())
 
-    def make(frame: Frame) -> Iterator[Bytes]:
+    def make(frame: Frame) -> Iterator[Frame]:
         maker = makers.get(timeout=WAIT_S)
         try:
             message = encode_batch(maker.make(frame.header["epoch"], frame.header["step"]))
@@ -122,7 +122,7 @@ def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[
                 step = steps.get_nowait()
                 reader = _Reader(buffers)
                 epoch, in_epoch = divmod(step, num_steps)
-                request = encode_frame({"op": "make", "dataset": dataset, "epoch": epoch, "step": in_epoch})
+                request = Frame({"op": "make", "dataset": dataset, "epoch": epoch, "step": in_epoch})
                 connections[step % NUM_SERVERS].call(request, WAIT_S, "make", reader)
                 rows.append(reader.num_rows)
 

@@ -60,7 +60,7 @@ class ServerPool:
         locations = _call(processes[:1], calls[:1]) + _call(processes[1:], calls[1:])
         for of_process in locations:
             assert len(of_process) == len(folders)
-            assert all(location.startswith("grpc://127.0.0.1:") for location in of_process)
+            assert all(location.startswith("tcp://127.0.0.1:") for location in of_process)
         try:
             yield [list(of_dataset) for of_dataset in zip(*locations, strict=True)]
         finally:

@@ -21,8 +21,9 @@ from hopstream.cli.command import _make_app, run_command
 from hopstream.errors import SchemaError, SettingsError
 from hopstream.ingest.chunked import open_chunked, write_chunked
 from hopstream.ingest.tables import TableSettings, read_tables
-from hopstream.store.security import read_pem, read_token
 from hopstream.tfgnn.graph_schema import schema_message
+from hopstream.transport.security import read_pem
+from hopstream.transport.tokens import read_token
 from hopstream.uris import local_path
 
 URI = "gs://bucket/x.json"
@@ -147,7 +148,7 @@ def test_verbs_refuse_uris(words: list[str], capsys: pytest.CaptureFixture[str])
         ("file:///data/mag", "file:///data/mag is a URI, which is not read; write the path: /data/mag"),
         (Path("file:///data/mag"), "file:///data/mag is a URI, which is not read; write the path: /data/mag"),
         ("s3://me:hidden@bucket/mag", "s3://bucket/mag is not on this machine; "),
-        (Path("grpc://host:7001"), "grpc://host:7001 is the address of a server; give it as a str, not as a Path"),
+        (Path("tcp://host:7001"), "tcp://host:7001 is the address of a server; give it as a str, not as a Path"),
         ("memory:/x", "memory://x is not on this machine; "),
         (" gs://bucket/x", "gs://bucket/x is not on this machine; "),
     ],

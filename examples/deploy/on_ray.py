@@ -40,7 +40,7 @@ class Server:
 
     def location(self) -> str:
         """Where the server will listen."""
-        return f"grpc://{self._host}:{self._port}"
+        return f"tcp://{self._host}:{self._port}"
 
     def start(self, cluster: str, token: str) -> None:
         """Start the server and wait until it is ready; --insecure is for a network that nobody else reaches."""

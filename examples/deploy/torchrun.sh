@@ -8,7 +8,7 @@
 #
 # train.py makes hopstream.RemoteGraph(os.environ["HOPSTREAM_SERVERS"], …). A host that is not called as it is listed
 # says its place with NODE_RANK, from 0. --insecure is for a network that nobody else reaches; elsewhere give --tls-cert,
-# --tls-key and --peer-ca, and write grpc+tls:// for grpc://.
+# --tls-key and --peer-ca, and write tls:// for tcp://.
 #
 # A server stays until the trainers of all hosts have ended, because those of others need its part, too: also where its
 # own have failed, but for END_S at most. The exit status is that of the trainers, or else that of the server.
@@ -21,7 +21,7 @@ for i in "${!hosts[@]}"; do
     if [[ -z $rank && ${hosts[i]} == "$(hostname)" ]]; then rank=$i; fi
 done
 : "${rank:?HOSTS is \"$HOSTS\", and this is $(hostname); give NODE_RANK}"
-servers=$(printf ",grpc://%s:$port" "${hosts[@]}")
+servers=$(printf ",tcp://%s:$port" "${hosts[@]}")
 export HOPSTREAM_SERVERS=${servers:1}
 
 together() { # begins when all hosts are there, each with the same word and port
@@ -35,7 +35,7 @@ trap 'kill -TERM $(jobs -p) 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
-hopstream serve "$PARTS" --parts "$rank" --location "grpc://${LISTEN:-0.0.0.0}:$port" --cluster "$HOPSTREAM_SERVERS" \
+hopstream serve "$PARTS" --parts "$rank" --location "tcp://${LISTEN:-0.0.0.0}:$port" --cluster "$HOPSTREAM_SERVERS" \
     --token-file "$TOKEN_FILE" --insecure --log-json --announce "$scratch/ready" &
 server=$!
 until [[ -e $scratch/ready ]]; do # no trainer begins before all hosts are here, with their servers ready

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from hopstream.sample.ppr_settings import PPRSettings
     from hopstream.sample.walks import random_walks, walk_batches
     from hopstream.store import open_store
-    from hopstream.store.security import ClientSecurity
     from hopstream.store.settings import StoreSettings
     from hopstream.stream.client import RemoteGraph
     from hopstream.transfer.place import place
     from hopstream.transfer.pull import pull
+    from hopstream.transport.security import ClientSecurity
 
 __version__ = "0.1.0"
 
@@ -112,7 +112,7 @@ __all__ = [
 
 _MODULE_OF = {
     "ABLPLoader": "hopstream.load.ablp",
-    "ClientSecurity": "hopstream.store.security",
+    "ClientSecurity": "hopstream.transport.security",
     "ExampleDataset": "hopstream.load.examples",
     "ExampleLoader": "hopstream.load.examples",
     "Graph": "hopstream.graph.graph",

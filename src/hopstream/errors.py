@@ -79,8 +79,8 @@ class StoreUnavailable(StoreError, ConnectionError):
     """No replica of a part can be reached."""
 
 
-class StoreBusy(StoreUnavailable):
-    """A server has no thread left for another call; it may have one when others have ended."""
+class ServerBusy(StoreUnavailable):
+    """A server has no room for another connection, request or answer; it may have when others have ended."""
 
 
 class ChannelLost(StoreError, LookupError):

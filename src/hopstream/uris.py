@@ -13,7 +13,7 @@ _SECRET = re.compile(r"secret|password|token|key|sig|credential", re.IGNORECASE)
 _WITH_USER = ("abfs", "abfss", "hdfs", "viewfs")
 """Schemes in which what stands before the ``@``, but for a password, says which place it is."""
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
-_SERVERS = ("grpc", "grpc+tls")
+_SERVERS = ("grpc", "tls")
 _USERINFO = re.compile(r"(?<=://)[^\s/?#'\"]*@")
 
 

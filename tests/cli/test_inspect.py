@@ -103,7 +103,7 @@ def test_a_dead_server_is_not_the_users_fault(run_command, parts: Path, tmp_path
     dataset_id = read_manifest(parts).dataset_id
     (tmp_path / "cluster.json").write_text(
         f'{{"format": 1, "dataset_id": "{dataset_id}", '
-        f'"servers": [{{"location": "grpc://127.0.0.1:9", "parts": [0, 1], "path": "{parts}"}}]}}'
+        f'"servers": [{{"location": "tcp://127.0.0.1:9", "parts": [0, 1], "path": "{parts}"}}]}}'
     )
     result = run_command("inspect", tmp_path / "cluster.json")
     assert result.status == 1 and "127.0.0.1:9 cannot be reached" in result.err
@@ -116,8 +116,8 @@ def test_verify_needs_files(run_command, tmp_path: Path):
 
 
 def test_an_address_is_no_path(run_command):
-    result = run_command("inspect", "grpc://127.0.0.1:1")
-    assert result.status == 2 and result.err.startswith("error: grpc://127.0.0.1:1 is an address; inspect")
+    result = run_command("inspect", "tcp://127.0.0.1:1")
+    assert result.status == 2 and result.err.startswith("error: tcp://127.0.0.1:1 is an address; inspect")
 
 
 TIMED = {"time_attr": "time", "weight_attr": "rating", "neighbor_keys": True, "links": [KNOWS]}

@@ -49,8 +49,8 @@ def test_from_dispatch_to_batches_of_two_machines(tmp_path, chunks, run_command,
     assert sorted(tree_of(tmp_path / "out")) == ["cluster.json", "manifest.json", "roots.json"]
     cluster = json.loads((roots[1] / "cluster.json").read_text())
     assert [(entry["location"], entry["parts"]) for entry in cluster["servers"]] == [
-        (f"grpc://127.0.0.1:{ports[0]}", [0, 2]),
-        (f"grpc://127.0.0.1:{ports[1]}", [1]),
+        (f"tcp://127.0.0.1:{ports[0]}", [0, 2]),
+        (f"tcp://127.0.0.1:{ports[1]}", [1]),
     ]
     started = [processes.start("serve", root, "--server", k, "--json") for k, root in enumerate(roots)]
     ready = [processes.wait_for_fact(server, "stage", "ready") for server in started]
@@ -113,9 +113,9 @@ def test_machines_alone_make_a_cluster_file(tmp_path, chunks, run_command):
     assert done.status == 0, done.err
     servers = json.loads((tmp_path / "out/cluster.json").read_text())["servers"]
     assert [(entry["location"], entry["parts"], entry["path"]) for entry in servers] == [
-        ("grpc+tls://10.0.0.1:30050", [0, 2], str(tmp_path / "out")),
-        ("grpc+tls://10.0.0.2:7001", [1], str(tmp_path / "out")),
-        ("grpc+tls://10.0.0.2:7002", [1], str(tmp_path / "out")),
+        ("tls://10.0.0.1:30050", [0, 2], str(tmp_path / "out")),
+        ("tls://10.0.0.2:7001", [1], str(tmp_path / "out")),
+        ("tls://10.0.0.2:7002", [1], str(tmp_path / "out")),
     ]
     refused = run_command("up", tmp_path / "out")
     assert refused.status == 2

@@ -16,8 +16,8 @@ from hopstream.cli.server_flags import TOKEN_VARIABLE
 from hopstream.dataset.layout import read_manifest
 from hopstream.errors import AccessDenied, StoreUnavailable
 from hopstream.store.remote import RemoteStore
-from hopstream.store.security import ClientSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.security import ClientSecurity
 
 
 def test_parts_are_shown_as_ranges():
@@ -49,7 +49,7 @@ def test_a_server_serves_until_it_is_told_to_stop(processes, parts: Path, tmp_pa
 def test_ctrl_c_and_text(processes, parts: Path):
     server = processes.start("serve", parts)
     processes.wait_for(server, lambda: bool(server.lines))
-    assert server.lines[0].startswith("ready   grpc://127.0.0.1:") and "  parts 0-1 of 2 " in server.lines[0]
+    assert server.lines[0].startswith("ready   tcp://127.0.0.1:") and "  parts 0-1 of 2 " in server.lines[0]
     os.kill(server.process.pid, signal.SIGINT)
     result = processes.wait_for_end(server)
     assert result.status == 0 and result.out.splitlines()[-1].endswith("0 requests, 0 B")
@@ -102,16 +102,16 @@ def test_an_address_in_use_is_not_the_users_fault(run_command, parts: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        result = run_command("serve", parts, "--location", f"grpc://127.0.0.1:{taken.getsockname()[1]}")
+        result = run_command("serve", parts, "--location", f"tcp://127.0.0.1:{taken.getsockname()[1]}")
     assert result.status == 1 and "is in use" in result.err and result.out == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--location", "127.0.0.1:0"), "write grpc://127.0.0.1:0"),
-        (("--cluster", "127.0.0.1:9"), "write grpc://127.0.0.1:9"),
-        (("--location", "grpc://0.0.0.0:0"), "can be reached from other machines"),
+        (("--location", "127.0.0.1:0"), "write tcp://127.0.0.1:0"),
+        (("--cluster", "127.0.0.1:9"), "write tcp://127.0.0.1:9"),
+        (("--location", "tcp://0.0.0.0:0"), "can be reached from other machines"),
         (("--parts", "7"), "the dataset's parts are numbered 0..1"),
         (("--tls-cert", "nothing.pem", "--tls-key", "nothing.pem"), "nothing.pem cannot be read"),
         (("--token-file", "nothing.txt"), "nothing.txt cannot be read"),
@@ -144,10 +144,10 @@ def test_damage_of_equal_length_is_found_before_anything_is_served(run_command, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--location", "grpc+tls://127.0.0.1:0"), "needs a certificate; give --tls-cert and --tls-key"),
+        (("--location", "tls://127.0.0.1:0"), "needs a certificate; give --tls-cert and --tls-key"),
         (("--tls-cert", "x"), "--tls-cert and --tls-key go together; give --tls-key too"),
         (("--client-ca", "x"), "--client-ca is for TLS; give --tls-cert and --tls-key too"),
-        (("--location", "grpc://0.0.0.0:0"), "or allow it with --insecure"),
+        (("--location", "tcp://0.0.0.0:0"), "or allow it with --insecure"),
     ],
 )
 def test_what_is_missing_is_said_in_flags(run_command, parts: Path, words: tuple[str, ...], message: str):

@@ -19,9 +19,9 @@ from hopstream.cli.server_flags import TOKEN_VARIABLE
 from hopstream.errors import SettingsError, StoreError, StoreTimeout, StoreUnavailable
 from hopstream.preparation.write import write_parts
 from hopstream.store.cluster import Cluster, ServerEntry, read_cluster, write_cluster
-from hopstream.store.security import ClientSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
+from hopstream.transport.security import ClientSecurity
 from tests.cli.test_watching import page
 from tests.load.graphs import flat
 from tests.store.authority import Authority
@@ -116,7 +116,7 @@ def pems(tmp_path: Path) -> dict[str, Path]:
 def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path: Path, pems: dict[str, Path]):
     """Each trusts whom --peer-ca has signed; one that trusts others opens no graph, and says why."""
     path = tmp_path / "cluster.json"
-    words = ("--location", "grpc+tls://127.0.0.1:0", "--cluster", path, "--no-map-local", "--peer-timeout-s", 5)
+    words = ("--location", "tls://127.0.0.1:0", "--cluster", path, "--no-map-local", "--peer-timeout-s", 5)
     words += ("--tls-cert", pems["cert"], "--tls-key", pems["key"], "--token-file", pems["token"], "--metrics-port", 0)
     trusted = ("ca", "other-ca")
     servers = [
@@ -257,7 +257,7 @@ def test_a_server_that_does_not_sample_says_so(processes, parts: Path):
         (("--sample", "--credit", "0"), "--credit is 0"),
         (("--sample", "--lease-s", "0"), "--lease-s is 0"),
         (("--sample", "--peer-timeout-s", "0"), "--peer-timeout-s is 0"),
-        (("--cluster", "grpc://nowhere"), "is not a location"),
+        (("--cluster", "tcp://nowhere"), "is not a location"),
         (("--log-level", "loud"), "--log-level is 'loud'; it must be one of debug, info, warning, error"),
     ],
 )
@@ -267,7 +267,7 @@ def test_bad_options(run_command, parts: Path, words: tuple[str, ...], message: 
 
 
 def test_another_datasets_cluster(run_command, parts: Path, tmp_path: Path):
-    entry = ServerEntry(location="grpc://127.0.0.1:1", parts=(0, 1))
+    entry = ServerEntry(location="tcp://127.0.0.1:1", parts=(0, 1))
     write_cluster(tmp_path / "c.json", Cluster(dataset_id="0" * 32, servers=(entry,)))
     result = run_command("serve", parts, "--cluster", tmp_path / "c.json")
     assert result.status == 2 and f"is of dataset {'0' * 32}" in result.err
@@ -300,8 +300,8 @@ def test_own_parts_are_mapped_wherever_the_cluster_says_they_are(typed_graph, tm
     from hopstream.store.cluster import open_cluster
 
     write_parts(typed_graph, tmp_path / "p", num_parts=2, method="hash", direction="both")
-    own = ServerEntry(location="grpc://127.0.0.1:1", parts=(0, 1), path=tmp_path / "p")
-    nobody = ServerEntry(location="grpc://127.0.0.1:2", parts=(1,))
+    own = ServerEntry(location="tcp://127.0.0.1:1", parts=(0, 1), path=tmp_path / "p")
+    nobody = ServerEntry(location="tcp://127.0.0.1:2", parts=(1,))
     cluster = Cluster(dataset_id=None, servers=(own, nobody))
     with open_cluster(cluster, StoreSettings(prefer_local=False), own=own) as store:
         assert store.book.num_ids("paper") == 60

@@ -22,7 +22,7 @@ from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
 
 REMOTE = StoreSettings(prefer_local=False)
-ENTRY = ServerEntry(location="grpc://127.0.0.1:1", parts=(0,))
+ENTRY = ServerEntry(location="tcp://127.0.0.1:1", parts=(0,))
 
 
 @pytest.fixture
@@ -166,9 +166,9 @@ def test_on_a_terminal(processes, parts: Path, up, loader):
     ("words", "message"),
     [
         (("none.json",), "none.json is missing"),
-        (("grpc://nowhere",), "is not a location"),
-        (("grpc://127.0.0.1:1", "--interval-s", "0"), "--interval-s is 0"),
-        (("grpc://127.0.0.1:1", "--timeout-s", "-1"), "--timeout-s is -1"),
+        (("tcp://nowhere",), "is not a location"),
+        (("tcp://127.0.0.1:1", "--interval-s", "0"), "--interval-s is 0"),
+        (("tcp://127.0.0.1:1", "--timeout-s", "-1"), "--timeout-s is -1"),
     ],
 )
 def test_bad_options(run_command, words: tuple[str, ...], message: str):

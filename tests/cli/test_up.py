@@ -200,7 +200,7 @@ def test_text(processes, parts: Path):
     up = processes.start("up", parts, "--metrics-port", 0)
     processes.wait_for(up, lambda: any(line.startswith("ready ") for line in up.lines))
     assert up.lines[0].split() == ["server", "parts", "process", "metrics"]
-    assert up.lines[1].startswith("grpc://127.0.0.1:") and " part 0 of 2 " in up.lines[1]
+    assert up.lines[1].startswith("tcp://127.0.0.1:") and " part 0 of 2 " in up.lines[1]
     assert " http://127.0.0.1:" in up.lines[1]
     with hopstream.open_store(str(parts / "cluster.json")) as store:
         assert store.book.num_ids("paper") == 60
@@ -224,7 +224,7 @@ def test_a_cluster_file_has_one_owner(run_command, processes, parts: Path):
 @pytest.mark.slow
 def test_a_stale_cluster_file_goes_before_servers_are_ready(run_command, parts: Path):
     with socket.create_server(("127.0.0.1", 0)) as free:
-        location = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+        location = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     cluster = Cluster(dataset_id="0" * 32, servers=(ServerEntry(location=location, parts=(0, 1)),))
     write_cluster(parts / "cluster.json", cluster)
     (parts / "part-00001/node/paper/key.npy").unlink()  # so that no server becomes ready

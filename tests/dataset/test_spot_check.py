@@ -151,7 +151,7 @@ def test_stores_and_loaders_check_what_they_map(root):
     options = {"num_neighbors": [2], "seeds": "user", "collate": "numpy"}
     cluster = {
         "format": 1, "dataset_id": read_manifest(root).dataset_id,
-        "servers": [{"location": "grpc://127.0.0.1:1", "parts": [0, 1, 2], "path": str(root)}],
+        "servers": [{"location": "tcp://127.0.0.1:1", "parts": [0, 1, 2], "path": str(root)}],
     }  # fmt: skip
     (root / "cluster.json").write_text(json.dumps(cluster))
     hopstream.NeighborLoader(root, verify="sample", **options).close()

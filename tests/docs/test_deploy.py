@@ -248,7 +248,7 @@ def test_the_manifest_starts_servers_and_trainers(manifests, serve_options):
     assert options_of(command) <= serve_options
     assert {"--parts", "--cluster", "--location", "--token-file", "--peer-ca"} <= options_of(command)
     names = [f"graph-{number}.graph.default.svc.cluster.local" for number in range(servers["spec"]["replicas"])]
-    addresses = ",".join(f"grpc+tls://{name}:7001" for name in names)
+    addresses = ",".join(f"tls://{name}:7001" for name in names)
     for document in (servers, manifests["Job", "train"]):
         assert addresses in values_of(container_of(document)).values()
 

@@ -32,7 +32,7 @@ def test_servers(tmp_path: Path):
     dataset = open_dataset(world / "parts")
     with ExitStack() as stack:
         stores = [stack.enter_context(LocalStore(dataset, parts)) for parts in ([0, 2], [1])]
-        servers = [stack.enter_context(StoreServer(store, "grpc://127.0.0.1:0")) for store in stores]
+        servers = [stack.enter_context(StoreServer(store, "tcp://127.0.0.1:0")) for store in stores]
         check_same(world, ",".join(server.location for server in servers), num_workers=0, num_threads=2)
 
 

@@ -142,7 +142,7 @@ def test_the_same_bytes_from_folders_servers_the_verb_and_a_schema_that_names_th
     with ExitStack() as stack:
         dataset = open_dataset(shop.parent / "parts2")
         stores = [stack.enter_context(LocalStore(dataset, [part])) for part in range(2)]
-        servers = [stack.enter_context(StoreServer(store, "grpc://127.0.0.1:0")) for store in stores]
+        servers = [stack.enter_context(StoreServer(store, "tcp://127.0.0.1:0")) for store in stores]
         exported(",".join(server.location for server in servers), shop, "servers")
     words = [
         "tfgnn-sample", "--graph_schema", shop.parent / "parts2", "--sampling_spec", shop.parent / "spec.pbtxt",

@@ -236,7 +236,7 @@ def test_data_of_pyg_is_no_source():
         NeighborLoader(data, [2, 2], batch_size=2)
 
 
-@pytest.mark.parametrize("source", [["grpc://a:1", "grpc://b:1"], ("grpc://a:1",), []], ids=repr)
+@pytest.mark.parametrize("source", [["tcp://a:1", "tcp://b:1"], ("tcp://a:1",), []], ids=repr)
 def test_a_list_is_no_source(source):
     with pytest.raises(SettingsError, match=r"^source is a (list|tuple); .* several addresses are one str"):
         NeighborLoader(source, [2])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hopstream.store.connection import Connection
+from hopstream.transport.connection import Connection
 
 EXHAUSTED = "gRPC returned resource exhausted error, with message: Server Threadpool Exhausted."
 

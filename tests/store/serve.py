@@ -13,22 +13,23 @@ from pathlib import Path
 from hopstream.cli.sampling import bound_memory
 from hopstream.dataset.layout import open_dataset
 from hopstream.store.local import LocalStore
-from hopstream.store.security import ServerSecurity, read_pem, read_token
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import Bytes, Frame, encode_frame
+from hopstream.transport.messages import Frame
+from hopstream.transport.security import ServerSecurity, read_pem
+from hopstream.transport.tokens import read_token
 
 RELEASED = threading.Event()
 
 
-def fail(frame: Frame) -> Iterator[Bytes]:
+def fail(frame: Frame) -> Iterator[Frame]:
     """An operation with a bug."""
     raise ZeroDivisionError("a bug in the server")
 
 
-def hold(frame: Frame) -> Iterator[Bytes]:
+def hold(frame: Frame) -> Iterator[Frame]:
     """An operation that lets the process start no more threads, and lasts until SIGUSR1."""
     bound_memory(1 << 20)  # less than a thread's stack
-    yield encode_frame({})
+    yield Frame({})
     RELEASED.wait(60)
 
 
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("--parts", default=None)
-    parser.add_argument("--location", default="grpc://127.0.0.1:0")
+    parser.add_argument("--location", default="tcp://127.0.0.1:0")
     parser.add_argument("--token", type=Path, default=None)
     parser.add_argument("--certificate", type=Path, default=None)
     parser.add_argument("--key", type=Path, default=None)

@@ -22,7 +22,9 @@ from hopstream.store.answer import ROW_BYTES
 from hopstream.store.contract import KEY
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits
-from hopstream.store.wire import MAGIC, PREFIX, VERSION, encode_frame, raise_error
+from hopstream.store.wire import MAGIC, PREFIX, VERSION
+from hopstream.transport.failures import raise_error
+from hopstream.transport.messages import Frame
 from tests.store.cases import BUYS, Case
 from tests.store.processes import environment
 from tests.store.test_server import CITES, IDS, ask, request_of
@@ -192,7 +194,7 @@ def good_requests(case: Case) -> list[bytes]:
         request_of(case, {"op": "fetch", "requests": [fetch]}, IDS),
         request_of(case, {"op": "degrees", "owner": [*CITES, "out"]}, IDS),
         request_of(case, {"op": "split", "node_type": "paper", "name": "train"}),
-        encode_frame({"op": "hello"}).tobytes(),
+        Frame({"op": "hello"}).tobytes(),
     ]
 
 

@@ -27,13 +27,13 @@ from hopstream.store.cluster import Cluster, ServerEntry, parse_locations, read_
 from hopstream.store.contract import KEY, FetchRequest, Store
 from hopstream.store.local import LocalStore
 from hopstream.store.routed import RoutedStore
-from hopstream.store.security import ClientSecurity, ServerSecurity
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.store.cases import Case
 from tests.store.processes import ServerProcess
 
-DEAD = "grpc://127.0.0.1:1"
+DEAD = "tcp://127.0.0.1:1"
 FAR = StoreSettings(prefer_local=False, timeout_s=20)
 
 
@@ -215,7 +215,7 @@ def test_servers_that_say_nothing_share_one_deadline(typed_case: Case, num_silen
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_silent)]
         server = stack.enter_context(StoreServer(typed_case.shared()))
-        locations = [f"grpc://127.0.0.1:{each.getsockname()[1]}" for each in silent]
+        locations = [f"tcp://127.0.0.1:{each.getsockname()[1]}" for each in silent]
         started = time.monotonic()
         with pytest.raises(StoreTimeout, match=r"gave no answer in .* to hello"):
             open_store(",".join(locations), StoreSettings(prefer_local=False, timeout_s=1))
@@ -249,7 +249,7 @@ def test_a_token_opens_a_cluster(typed_case: Case) -> None:
         ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [-1]}]}, "one or more numbers"),
         ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": ["0"]}]}, "one or more numbers"),
         ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [1 << 40]}]}, "one or more numbers"),
-        ({"format": 1, "dataset_id": "d", "servers": [{"location": "x", "parts": [0]}]}, "write grpc://host:port"),
+        ({"format": 1, "dataset_id": "d", "servers": [{"location": "x", "parts": [0]}]}, "write tcp://host:port"),
         ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [0]}] * 2}, "names a server twice"),
         ({"format": 1, "dataset_id": "d", "servers": [{"location": DEAD, "parts": [1]}]}, "no server for part 0"),
     ],
@@ -271,10 +271,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_locations_in_a_list_are_checked() -> None:
-    assert [entry.location for entry in parse_locations("grpc://a:1, grpc+tls://b:2").servers] == [
-        "grpc://a:1", "grpc+tls://b:2",
+    assert [entry.location for entry in parse_locations("tcp://a:1, tls://b:2").servers] == [
+        "tcp://a:1", "tls://b:2",
     ]  # fmt: skip
-    for text in ("grpc://a:1,", "grpc://a", "http://a:1", "grpc://a:1,grpc://a:1"):
+    for text in ("tcp://a:1,", "tcp://a", "http://a:1", "tcp://a:1,tcp://a:1"):
         with pytest.raises(SettingsError):
             parse_locations(text)
 
@@ -299,25 +299,25 @@ def test_servers_of_different_datasets_are_named_by_their_addresses(find_case: C
 
 
 def test_addresses_without_a_scheme_are_told_with_one(tmp_path: Path) -> None:
-    for text, told in (("127.0.0.1:9", "grpc://127.0.0.1:9"), ("a:1,b:2", "grpc://a:1,grpc://b:2")):
+    for text, told in (("127.0.0.1:9", "tcp://127.0.0.1:9"), ("a:1,b:2", "tcp://a:1,tcp://b:2")):
         with pytest.raises(SettingsError, match=f"has no scheme; write {told}, or"):
             open_store(text)
         with pytest.raises(SettingsError, match=f"has no scheme; write {told}, or"):
             read_cluster(Path(text))
-    with pytest.raises(SettingsError, match="'b:2' has no scheme; write grpc://b:2"):
-        parse_locations("grpc://a:1,b:2")
+    with pytest.raises(SettingsError, match="'b:2' has no scheme; write tcp://b:2"):
+        parse_locations("tcp://a:1,b:2")
 
 
 def test_settings_of_another_kind_are_refused_at_once() -> None:
     told = r"settings is a dict; it must be a StoreSettings: hopstream\.StoreSettings\(timeout_s=…\)"
     with pytest.raises(SettingsError, match=told):
-        open_store("grpc://127.0.0.1:1", {"timeout_s": 3})  # type: ignore[arg-type]
+        open_store("tcp://127.0.0.1:1", {"timeout_s": 3})  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match=told):
-        hopstream.RemoteGraph("grpc://127.0.0.1:1", settings={"timeout_s": 3})  # type: ignore[arg-type]
+        hopstream.RemoteGraph("tcp://127.0.0.1:1", settings={"timeout_s": 3})  # type: ignore[arg-type]
 
 
 def test_a_remote_graph_is_no_store() -> None:
-    graph = hopstream.RemoteGraph("grpc://127.0.0.1:1")
+    graph = hopstream.RemoteGraph("tcp://127.0.0.1:1")
 
     def walk(source: Any) -> object:
         return hopstream.random_walks(source, [0], length=2)

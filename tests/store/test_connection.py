@@ -14,16 +14,18 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+from hopstream.store.connection import _reason
 from pyarrow import flight
 
-from hopstream.errors import FormatError, RemoteError, StoreBusy, StoreUnavailable
-from hopstream.store.connection import Connection, _reason
+from hopstream.errors import FormatError, RemoteError, ServerBusy, StoreUnavailable
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
-from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import BATCH_SCHEMA, Bytes, Frame, encode_frame, to_batch
+from hopstream.store.wire import BATCH_SCHEMA, to_batch
+from hopstream.transport.connection import Connection
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
 from tests.store.busy import make_busy
 from tests.store.cases import Case
 from tests.store.processes import ServerProcess, wait_until
@@ -47,7 +49,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         port = listener.getsockname()[1]
         try:
-            yield f"grpc://127.0.0.1:{port}"
+            yield f"tcp://127.0.0.1:{port}"
         finally:
             is_over.set()
             socket.create_connection(("127.0.0.1", port)).close()
@@ -83,24 +85,24 @@ def test_a_peer_of_another_kind_is_told(answer: Callable[[socket.socket], None],
 
 def test_nobody_there_is_told() -> None:
     with pytest.raises(StoreUnavailable) as caught:
-        RemoteStore("grpc://127.0.0.1:1", SOON)
+        RemoteStore("tcp://127.0.0.1:1", SOON)
     assert str(caught.value) == (
-        "grpc://127.0.0.1:1 cannot be reached for hello(): nothing listens there; start the server, or check host and "
+        "tcp://127.0.0.1:1 cannot be reached for hello(): nothing listens there; start the server, or check host and "
         "port"
     )
 
 
 def test_a_host_without_address_is_told() -> None:
     with pytest.raises(StoreUnavailable, match=r"the host's name is not known; check the address, or write the"):
-        RemoteStore("grpc://nowhere.invalid:7001", SOON)
+        RemoteStore("tcp://nowhere.invalid:7001", SOON)
 
 
 def test_a_server_without_tls_is_told(typed_case: Case) -> None:
     with (
         StoreServer(typed_case.shared()) as server,
-        pytest.raises(StoreUnavailable, match=r"it speaks no TLS; write grpc:// instead of grpc\+tls://"),
+        pytest.raises(StoreUnavailable, match=r"it speaks no TLS; write tcp:// instead of grpc\+tls://"),
     ):
-        RemoteStore(server.location.replace("grpc:", "grpc+tls:"), SOON)
+        RemoteStore(server.location.replace("grpc:", "tls:"), SOON)
 
 
 @pytest.mark.parametrize(
@@ -133,18 +135,18 @@ def test_a_server_that_came_back_is_found_at_once(typed_case: Case) -> None:
 
 
 def test_an_answer_of_one_frame_has_no_more_and_no_less(typed_case: Case) -> None:
-    def several(frame: Frame) -> Iterator[Bytes]:
-        return (encode_frame({"number": number}) for number in range(frame.header["count"]))
+    def several(frame: Frame) -> Iterator[Frame]:
+        return (Frame({"number": number}) for number in range(frame.header["count"]))
 
     with LocalStore(typed_case.dataset) as store, StoreServer(store, operations={"several": several}) as server:
         connection = Connection(Location.parse(server.location), SOON)
 
         def ask(count: int) -> dict[str, object]:
-            request = encode_frame({"op": "several", "count": count, "dataset": store.dataset_id})
+            request = Frame({"op": "several", "count": count, "dataset": store.dataset_id})
             return connection.ask(request, 10, "several").header
 
         assert ask(1) == {"number": 0}
-        with pytest.raises(FormatError, match=r"grpc://.* gave an empty answer to several"):
+        with pytest.raises(FormatError, match=r"tcp://.* gave an empty answer to several"):
             ask(0)
         with pytest.raises(FormatError, match="more than one frame"):
             ask(2)
@@ -158,7 +160,7 @@ class FlakyServer(flight.FlightServerBase):
     """Answers each call with as many frames as it is told, and then fails or ends."""
 
     def __init__(self) -> None:
-        super().__init__("grpc://127.0.0.1:0")
+        super().__init__("tcp://127.0.0.1:0")
         self.plan: list[tuple[int, bool]] = []
         self.num_calls = 0
         self.failure: Exception = CLOSED
@@ -170,7 +172,7 @@ class FlakyServer(flight.FlightServerBase):
 
     def frames(self, num_frames: int, fails: bool) -> Iterator[pa.RecordBatch]:
         for number in range(num_frames):
-            yield to_batch(encode_frame({"number": number}))
+            yield to_batch(Frame({"number": number}))
         if fails:
             raise self.failure
 
@@ -202,15 +204,15 @@ def test_a_lost_call_is_repeated_once_where_nothing_was_answered(
 ) -> None:
     with FlakyServer() as server:
         server.failure = failure
-        connection = Connection(Location.parse(f"grpc://127.0.0.1:{server.port}"), SOON)
+        connection = Connection(Location.parse(f"tcp://127.0.0.1:{server.port}"), SOON)
         server.plan = [(0, False), *plan]
-        connection.call(encode_frame({}), 10, "greet()", Numbers())
+        connection.call(Frame({}), 10, "greet()", Numbers())
         numbers = Numbers()
         if taken is None:
             with pytest.raises(StoreUnavailable, match=r"cannot be reached for ask\(\): the connection was lost"):
-                connection.call(encode_frame({}), 10, "ask()", numbers)
+                connection.call(Frame({}), 10, "ask()", numbers)
         else:
-            connection.call(encode_frame({}), 10, "ask()", numbers)
+            connection.call(Frame({}), 10, "ask()", numbers)
             assert numbers.taken == taken
         assert server.num_calls == 1 + len(plan)
         assert connection.close()
@@ -233,13 +235,13 @@ def test_a_server_that_can_start_no_thread_is_asked_again_until_it_can(typed_cas
     with ServerProcess(typed_case.root) as process, ThreadPoolExecutor() as pool:
         connection = Connection(Location.parse(process.location), SOON)
         dataset_id = typed_case.dataset.manifest.dataset_id
-        hold, ask = (encode_frame({"op": op, "dataset": dataset_id}) for op in ("hold", "stats"))
+        hold, ask = (Frame({"op": op, "dataset": dataset_id}) for op in ("hold", "stats"))
         for _ in range(8):
             held, began = pool.submit(connection.call, hold, 60, "hold", read := Began(), is_patient=False), read.future
             wait([held, began], 20, "FIRST_COMPLETED")
             if not began.done():
                 break
-        with pytest.raises(StoreBusy, match=r"grpc://.* is too busy for hold: it can start no thread for"):
+        with pytest.raises(ServerBusy, match=r"tcp://.* is too busy for hold: it can start no thread for"):
             held.result()
         attempts = make_busy(connection, 0)
         waiting = pool.submit(connection.call, ask, 20, "stats", Began())
@@ -251,13 +253,13 @@ def test_a_server_that_can_start_no_thread_is_asked_again_until_it_can(typed_cas
 
 
 def test_a_busy_server_is_told_at_the_deadline_or_when_the_store_is_closed() -> None:
-    connection = Connection(Location.parse("grpc://127.0.0.1:1"), SOON)
+    connection = Connection(Location.parse("tcp://127.0.0.1:1"), SOON)
     attempts = make_busy(connection, 1e9)
-    with pytest.raises(StoreBusy):
-        connection.call(encode_frame({}), 0.2, "ask()", Numbers())
+    with pytest.raises(ServerBusy):
+        connection.call(Frame({}), 0.2, "ask()", Numbers())
     assert 2 <= len(attempts) <= 3  # after 0, 50 and 150 ms
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(connection.call, encode_frame({}), 60, "ask()", Numbers())
+        waiting = pool.submit(connection.call, Frame({}), 60, "ask()", Numbers())
         wait_until(lambda: len(attempts) > 4, "asked")
         connection.close()
         with pytest.raises(StoreUnavailable, match="the store is closed"):
@@ -265,11 +267,11 @@ def test_a_busy_server_is_told_at_the_deadline_or_when_the_store_is_closed() -> 
 
 
 def test_a_message_that_is_too_large_is_not_sent_again() -> None:
-    connection = Connection(Location.parse("grpc://127.0.0.1:1"), SOON)
+    connection = Connection(Location.parse("tcp://127.0.0.1:1"), SOON)
     text = "gRPC returned resource exhausted error, with message: CLIENT: Received message larger than max (9 vs. 4)"
     connection._try = lambda *_: pa.ArrowInvalid(text)  # type: ignore[method-assign]
     with pytest.raises(RemoteError, match="larger than max"):
-        connection.call(encode_frame({}), 60, "ask()", Numbers())
+        connection.call(Frame({}), 60, "ask()", Numbers())
     assert connection.close()
 
 
@@ -313,7 +315,8 @@ def test_a_fork_is_told_so_at_once_and_ends_well(typed_case: Case) -> None:
 def test_the_transport_writes_nothing_of_its_own_unless_it_is_asked_to(given: str | None, is_quiet: bool) -> None:
     code = """
 import hopstream, socket, sys
-from hopstream.store.security import Location, ServerSecurity
+from hopstream.transport.location import Location
+from hopstream.transport.security import ServerSecurity
 from hopstream.store.server import _listen
 with socket.create_server(("127.0.0.1", 0)) as taken:
     try:

@@ -12,7 +12,8 @@ import pytest
 
 from hopstream.errors import FormatError
 from hopstream.store.facts import StoreFacts
-from hopstream.store.wire import Frame, decode_frame
+from hopstream.store.wire import decode_frame
+from hopstream.transport.messages import Frame
 from tests.store.cases import Case
 
 

@@ -36,7 +36,7 @@ def test_a_file_of_machines(tmp_path: Path):
         ("", "names no machine"),
         ("10.0.0.1 7001 1 1\n", r"hosts:1 has 4 words; a line is"),
         ("\nuser@host\n", r"hosts:2 has the address 'user@host'"),
-        ("grpc://10.0.0.1\n", r"hosts:1 has the address"),
+        ("tcp://10.0.0.1\n", r"hosts:1 has the address"),
         ("10.0.0.1:7001\n", r"hosts:1 has the address"),
         ("10.0.0.1 port\n", r"hosts:1 has the port 'port'"),
         ("10.0.0.1 0\n", r"hosts:1 has the port '0'; it must be a number from 1 to 65535"),
@@ -66,9 +66,9 @@ def test_one_root_per_machine():
     roots = [Root("/nfs/m0", (0, 3)), Root("s3://bucket/m1", (1, 2))]
     cluster = cluster_of_machines([MachineLine("a", 7001, 2), MachineLine("::1", 7001)], roots, manifest_of(4))
     assert [(e.location, e.parts, e.path) for e in cluster.servers] == [
-        ("grpc://a:7001", (0, 3), Path("/nfs/m0")),
-        ("grpc://a:7002", (0, 3), Path("/nfs/m0")),
-        ("grpc://[::1]:7001", (1, 2), None),
+        ("tcp://a:7001", (0, 3), Path("/nfs/m0")),
+        ("tcp://a:7002", (0, 3), Path("/nfs/m0")),
+        ("tcp://[::1]:7001", (1, 2), None),
     ]
 
 
@@ -86,7 +86,7 @@ def test_one_root_that_all_machines_see(num_parts: int, num_machines: int, parts
     root = Root("/nfs/mag", tuple(range(num_parts)))
     cluster = cluster_of_machines(machines, [root], manifest_of(num_parts), has_tls=True)
     assert [entry.parts for entry in cluster.servers] == parts
-    assert cluster.servers[0].location == "grpc+tls://host0:7001"
+    assert cluster.servers[0].location == "tls://host0:7001"
 
 
 def test_other_numbers_are_refused():

@@ -24,7 +24,7 @@ from hopstream.store.replies import SplitReader
 from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
-from hopstream.store.wire import encode_frame
+from hopstream.transport.messages import Frame
 from tests.store.cases import Case
 from tests.store.contract import StoreContract
 from tests.store.processes import ServerProcess, environment, wait_until
@@ -63,26 +63,26 @@ def one_sample(num_ids: int = 9, count: int = 2) -> list[SampleRequest]:
 
 def test_a_server_that_is_not_there_is_told_at_once() -> None:
     started = time.monotonic()
-    with pytest.raises(StoreUnavailable, match=r"grpc://127\.0\.0\.1:1 cannot be reached .*start the server"):
-        RemoteStore("grpc://127.0.0.1:1")
+    with pytest.raises(StoreUnavailable, match=r"tcp://127\.0\.0\.1:1 cannot be reached .*start the server"):
+        RemoteStore("tcp://127.0.0.1:1")
     assert time.monotonic() - started < 10
 
 
 def test_a_name_that_is_not_there_is_told() -> None:
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
-        RemoteStore("grpc://nowhere.invalid:7001", StoreSettings(timeout_s=10))
+        RemoteStore("tcp://nowhere.invalid:7001", StoreSettings(timeout_s=10))
 
 
-@pytest.mark.parametrize("location", ["", "http://host:7001", "grpc://host", "grpc://host:x", "grpc://a@b:1"])
+@pytest.mark.parametrize("location", ["", "http://host:7001", "tcp://host", "tcp://host:x", "tcp://a@b:1"])
 def test_a_location_that_cannot_be_read_is_refused(location: str) -> None:
-    with pytest.raises(SettingsError, match="write grpc://host:port"):
+    with pytest.raises(SettingsError, match="write tcp://host:port"):
         RemoteStore(location)
 
 
 def test_a_peer_that_is_no_hopstream_server_is_told() -> None:
-    with flight.FlightServerBase("grpc://127.0.0.1:0") as other:
+    with flight.FlightServerBase("tcp://127.0.0.1:0") as other:
         with pytest.raises(RemoteError, match="is it a hopstream server"):
-            RemoteStore(f"grpc://127.0.0.1:{other.port}", StoreSettings(timeout_s=10))
+            RemoteStore(f"tcp://127.0.0.1:{other.port}", StoreSettings(timeout_s=10))
         other.shutdown()
 
 
@@ -147,7 +147,7 @@ def test_a_server_of_another_dataset_at_the_same_address_is_refused(
 
 def test_a_bug_in_an_operation_of_a_server_process_is_told(typed_case: Case) -> None:
     with ServerProcess(typed_case.root) as process, RemoteStore(process.location) as store:
-        request = encode_frame({"op": "fail", "dataset": store.dataset_id})
+        request = Frame({"op": "fail", "dataset": store.dataset_id})
         with pytest.raises(RemoteError, match="ZeroDivisionError: a bug in the server") as caught:
             store._connection.call(request, 20, "fail()", SplitReader(1))
         assert 'raise ZeroDivisionError("a bug in the server")' in caught.value.remote_traceback

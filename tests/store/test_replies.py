@@ -9,7 +9,8 @@ from hopstream.errors import FormatError
 from hopstream.schema import EdgeType
 from hopstream.store.contract import FetchRequest, SampleRequest
 from hopstream.store.replies import FetchReader, RowsReader, SampleReader, SplitReader
-from hopstream.store.wire import Frame, Piece
+from hopstream.store.wire import Piece
+from hopstream.transport.messages import Frame
 from tests.store.cases import Case
 
 CITES: EdgeType = ("paper", "cites", "paper")

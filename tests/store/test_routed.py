@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import Column, IntArray
-from hopstream.errors import RemoteError, StoreBusy, StoreTimeout, StoreUnavailable, VersionMismatch
+from hopstream.errors import RemoteError, ServerBusy, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.remote import RemoteStore
@@ -428,4 +428,4 @@ def test_stores_that_stay_too_busy_are_told_at_the_deadline(typed_case: Case) ->
         make_busy(store._connection, ALWAYS)
         with RoutedStore([store], StoreSettings(timeout_s=0.5)) as routed, pytest.raises(StoreUnavailable) as caught:
             routed.split("paper", "train")
-    assert isinstance(caught.value, StoreBusy)
+    assert isinstance(caught.value, ServerBusy)

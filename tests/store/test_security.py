@@ -12,16 +12,18 @@ from pyarrow import flight
 
 from hopstream.errors import AccessDenied, SettingsError, StoreUnavailable
 from hopstream.store.remote import RemoteStore
-from hopstream.store.security import ClientSecurity, Location, ServerSecurity, read_pem, read_token
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import encode_frame
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
+from hopstream.transport.security import ClientSecurity, ServerSecurity, read_pem
+from hopstream.transport.tokens import read_token
 from tests.store.authority import Authority, Identity
 from tests.store.cases import Case
 from tests.store.processes import ServerProcess
 
 TOKEN = "correct-horse-battery-staple"
-TLS = "grpc+tls://127.0.0.1:0"
+TLS = "tls://127.0.0.1:0"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def connect(location: str, security: ClientSecurity) -> RemoteStore:
 
 def test_token_and_roots_open_a_guarded_server(guarded: StoreServer, authority: Authority) -> None:
     with connect(guarded.location, ClientSecurity(token=TOKEN, roots=authority.root)) as store:
-        assert store.location.startswith("grpc+tls://127.0.0.1:")
+        assert store.location.startswith("tls://127.0.0.1:")
         assert len(store.lookup("paper", np.arange(5))) == 5
 
 
@@ -64,7 +66,7 @@ def test_every_kind_of_call_needs_the_token(typed_case: Case) -> None:
         flight.FlightClient(server.location) as client,
     ):
         calls = [
-            lambda: client.do_get(flight.Ticket(encode_frame({"op": "hello"}).tobytes())).read_all(),
+            lambda: client.do_get(flight.Ticket(Frame({"op": "hello"}).tobytes())).read_all(),
             lambda: client.do_get(flight.Ticket(b"nonsense")).read_all(),
             lambda: list(client.list_flights()),
             lambda: list(client.list_actions()),
@@ -77,9 +79,9 @@ def test_every_kind_of_call_needs_the_token(typed_case: Case) -> None:
         headers = [(b"authorization", b"Bearer " + TOKEN.encode())]
         twice = flight.FlightCallOptions(headers=[*headers, *headers])
         with pytest.raises(flight.FlightUnauthenticatedError):
-            client.do_get(flight.Ticket(encode_frame({"op": "hello"}).tobytes()), twice).read_all()
+            client.do_get(flight.Ticket(Frame({"op": "hello"}).tobytes()), twice).read_all()
         once = flight.FlightCallOptions(headers=headers)
-        assert client.do_get(flight.Ticket(encode_frame({"op": "hello"}).tobytes()), once).read_all().num_rows == 1
+        assert client.do_get(flight.Ticket(Frame({"op": "hello"}).tobytes()), once).read_all().num_rows == 1
 
 
 def test_a_refused_call_does_not_reach_the_store(guarded: StoreServer, authority: Authority) -> None:
@@ -104,7 +106,7 @@ def test_a_certificate_must_carry_the_servers_name(
 
 
 def test_a_client_without_tls_gets_nowhere(guarded: StoreServer) -> None:
-    plain = guarded.location.replace("grpc+tls", "grpc")
+    plain = guarded.location.replace("tls", "grpc")
     with pytest.raises(StoreUnavailable):
         connect(plain, ClientSecurity(token=TOKEN))
 
@@ -135,7 +137,7 @@ def test_a_guarded_server_process_is_started_from_files(
     (tmp_path / "roots").write_bytes(authority.root)
     ours = authority.issue("trainer")
     arguments = [
-        "--location", "grpc+tls://0.0.0.0:0", "--token", tmp_path / "token", "--certificate", tmp_path / "cert",
+        "--location", "tls://0.0.0.0:0", "--token", tmp_path / "token", "--certificate", tmp_path / "cert",
         "--key", tmp_path / "key", "--client-roots", tmp_path / "roots",
     ]  # fmt: skip
     with ServerProcess(typed_case.root, *arguments) as process:
@@ -152,8 +154,8 @@ def test_a_guarded_server_process_is_started_from_files(
 
 
 def test_a_token_is_not_sent_in_the_clear() -> None:
-    with pytest.raises(AccessDenied, match=r"token would go to grpc://10\.0\.0\.7:7001 in the clear"):
-        connect("grpc://10.0.0.7:7001", ClientSecurity(token=TOKEN))
+    with pytest.raises(AccessDenied, match=r"token would go to tcp://10\.0\.0\.7:7001 in the clear"):
+        connect("tcp://10.0.0.7:7001", ClientSecurity(token=TOKEN))
 
 
 def test_tokens_and_keys_are_not_shown() -> None:
@@ -181,8 +183,8 @@ def test_halves_are_refused(server_identity: Identity, authority: Authority) -> 
 def test_scheme_and_certificate_must_agree(typed_case: Case, server_identity: Identity) -> None:
     with_tls = ServerSecurity(token=TOKEN, certificate=server_identity.certificate, private_key=server_identity.key)
     with pytest.raises(SettingsError, match=r"listen at grpc\+tls://"):
-        StoreServer(typed_case.shared(), "grpc://127.0.0.1:0", security=with_tls)
-    with pytest.raises(SettingsError, match="listen at grpc://"):
+        StoreServer(typed_case.shared(), "tcp://127.0.0.1:0", security=with_tls)
+    with pytest.raises(SettingsError, match="listen at tcp://"):
         StoreServer(typed_case.shared(), TLS)
 
 
@@ -195,10 +197,10 @@ def test_a_certificate_that_is_none_is_told(typed_case: Case) -> None:
 @pytest.mark.parametrize(
     ("location", "is_loopback"),
     [
-        ("grpc://localhost:1", True), ("grpc://127.0.0.1:1", True), ("grpc://127.8.9.1:1", True),
-        ("grpc://[::1]:1", True),
-        ("grpc://0.0.0.0:1", False), ("grpc://[::]:1", False), ("grpc://10.0.0.1:1", False),
-        ("grpc://localhost.example:1", False), ("grpc+tls://127.0.0.1.example:1", False),
+        ("tcp://localhost:1", True), ("tcp://127.0.0.1:1", True), ("tcp://127.8.9.1:1", True),
+        ("tcp://[::1]:1", True),
+        ("tcp://0.0.0.0:1", False), ("tcp://[::]:1", False), ("tcp://10.0.0.1:1", False),
+        ("tcp://localhost.example:1", False), ("tls://127.0.0.1.example:1", False),
     ],
 )  # fmt: skip
 def test_loopback_is_what_only_this_machine_can_reach(location: str, is_loopback: bool) -> None:

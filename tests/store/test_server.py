@@ -25,7 +25,8 @@ from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
-from hopstream.store.wire import Frame, decode_frame, encode_frame, from_batch
+from hopstream.store.wire import decode_frame, from_batch
+from hopstream.transport.messages import Frame
 from tests.store.cases import Case
 from tests.store.processes import ServerProcess, wait_until
 
@@ -61,7 +62,7 @@ def client(server: StoreServer) -> Iterator[flight.FlightClient]:
 
 
 def request_of(case: Case, header: dict[str, object], *arrays: np.ndarray) -> bytes:
-    return encode_frame({"dataset": case.dataset.manifest.dataset_id, **header}, arrays).tobytes()
+    return Frame({"dataset": case.dataset.manifest.dataset_id, **header}, arrays).tobytes()
 
 
 def test_calls_of_other_kinds_are_refused(client: flight.FlightClient) -> None:
@@ -113,7 +114,7 @@ def test_statistics_count_requests_and_bytes(
 
 def test_more_operations_are_answered_beside_the_stores(typed_case: Case) -> None:
     def double(frame: Frame) -> Iterator[np.ndarray]:
-        yield encode_frame({}, [2 * frame.array(0, ("uint32",))])
+        yield Frame({}, [2 * frame.array(0, ("uint32",))])
 
     with (
         StoreServer(typed_case.shared(), operations={"double": double}) as server,
@@ -130,12 +131,12 @@ def test_a_port_in_use_is_told(typed_case: Case, server: StoreServer) -> None:
 
 
 def test_an_address_of_another_machine_is_told(typed_case: Case) -> None:
-    with pytest.raises(StoreUnavailable, match=r"cannot listen at grpc://127\.255\.255\.255:1|cannot listen"):
-        StoreServer(typed_case.shared(), "grpc://[::1%nowhere]:1")
+    with pytest.raises(StoreUnavailable, match=r"cannot listen at tcp://127\.255\.255\.255:1|cannot listen"):
+        StoreServer(typed_case.shared(), "tcp://[::1%nowhere]:1")
 
 
 @pytest.mark.parametrize(
-    "location", ["grpc://0.0.0.0:0", "grpc://[::]:0", "grpc://10.1.2.3:0", "grpc://host.example:0"]
+    "location", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://10.1.2.3:0", "tcp://host.example:0"]
 )
 def test_an_open_address_needs_tls_and_a_token(typed_case: Case, location: str) -> None:
     with pytest.raises(AccessDenied, match="can be reached from other machines"):
@@ -143,14 +144,14 @@ def test_an_open_address_needs_tls_and_a_token(typed_case: Case, location: str) 
 
 
 def test_insecure_is_said_loudly(typed_case: Case, caplog: pytest.LogCaptureFixture) -> None:
-    from hopstream.store.security import ServerSecurity
+    from hopstream.transport.security import ServerSecurity
 
     with (
         caplog.at_level(logging.WARNING),
-        StoreServer(typed_case.shared(), "grpc://0.0.0.0:0", security=ServerSecurity(is_insecure=True)) as server,
+        StoreServer(typed_case.shared(), "tcp://0.0.0.0:0", security=ServerSecurity(is_insecure=True)) as server,
     ):
         assert not server.location.endswith(":0")
-    assert "INSECURE: grpc://0.0.0.0:0 can be reached from other machines without a token" in caplog.text
+    assert "INSECURE: tcp://0.0.0.0:0 can be reached from other machines without a token" in caplog.text
 
 
 def test_closing_refuses_new_calls_and_twice_is_once(typed_case: Case) -> None:
@@ -229,7 +230,7 @@ def big_request(root: Path, num_rows: int) -> bytes:
         "dataset": open_dataset(root).manifest.dataset_id,
         "requests": [{"owner": "node", "names": ["x"], "ids": 0}],
     }
-    return encode_frame(header, [np.arange(num_rows, dtype=np.uint32)]).tobytes()
+    return Frame(header, [np.arange(num_rows, dtype=np.uint32)]).tobytes()
 
 
 def is_refusing(location: str) -> bool:

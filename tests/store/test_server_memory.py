@@ -19,7 +19,8 @@ from hopstream.store.contract import SampleRequest
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import Frame, encode_frame, raise_error
+from hopstream.transport.failures import raise_error
+from hopstream.transport.messages import Frame
 from tests.store.processes import ServerProcess
 from tests.store.test_server import frames_of
 
@@ -179,7 +180,7 @@ MANY_IDS = (1 + np.arange(1 << 20) % (LONG_ROWS - 1)).astype(np.int64)
 def test_a_servers_memory_does_not_grow_with_its_answers(
     heavy: Path, server: ServerProcess, what: tuple[dict[str, object], list[IntArray]], ends_with: str | None
 ) -> None:
-    request = encode_frame({"dataset": open_dataset(heavy).manifest.dataset_id, **what[0]}, what[1])
+    request = Frame({"dataset": open_dataset(heavy).manifest.dataset_id, **what[0]}, what[1])
     with flight.FlightClient(server.location) as client:
         with PeakMemory(server.pid) as peak:
             stream = client.do_get(flight.Ticket(request.tobytes()), flight.FlightCallOptions(timeout=120))

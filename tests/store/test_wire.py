@@ -25,18 +25,16 @@ from hopstream.store.wire import (
     BATCH_SCHEMA,
     MAGIC,
     PREFIX,
-    SHARED_ERRORS,
     VERSION,
     decode_frame,
-    encode_error,
-    encode_frame,
     entity_from_json,
     entity_to_json,
     from_batch,
-    raise_error,
     reserve_frame,
     to_batch,
 )
+from hopstream.transport.failures import SHARED_ERRORS, encode_error, raise_error
+from hopstream.transport.messages import Frame
 
 ARRAYS = st.lists(
     st.sampled_from(NUMERIC_DTYPES).flatmap(
@@ -53,7 +51,7 @@ HEADERS = st.dictionaries(
 def test_a_frame_comes_back_whole_from_any_address(
     header: dict[str, object], arrays: list[np.ndarray], shift: int
 ) -> None:
-    frame = encode_frame(header, arrays)
+    frame = Frame(header, arrays)
     moved = np.concatenate([np.zeros(shift, np.uint8), frame])[shift:]
     for data in (frame, frame.tobytes(), moved, from_batch(to_batch(frame))):
         decoded = decode_frame(data)
@@ -63,7 +61,7 @@ def test_a_frame_comes_back_whole_from_any_address(
 
 
 def test_the_bytes_of_a_frame_are_pinned() -> None:
-    frame = encode_frame({"op": "x"}, [np.array([1, 2], np.uint32), np.array([3], np.int64), np.array([5], np.uint8)])
+    frame = Frame({"op": "x"}, [np.array([1, 2], np.uint32), np.array([3], np.int64), np.array([5], np.uint8)])
     text = b'{"op":"x","arrays":[["uint32",[2]],["int64",[1]],["uint8",[1]]]}'
     wanted = (
         b"HOPS" + (1).to_bytes(2, "little") + bytes(2) + len(text).to_bytes(8, "little") + text
@@ -127,7 +125,7 @@ def test_what_is_not_a_frame_is_refused(data: bytes, error: type[HopstreamError]
 
 @given(st.data())
 def test_mutated_frames_are_read_or_refused(data: st.DataObject) -> None:
-    frame = bytearray(encode_frame({"op": "sample", "requests": [{"ids": 0}]}, [np.arange(5), np.ones((2, 3), "f4")]))
+    frame = bytearray(Frame({"op": "sample", "requests": [{"ids": 0}]}, [np.arange(5), np.ones((2, 3), "f4")]))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(frame)))
@@ -140,7 +138,7 @@ def test_mutated_frames_are_read_or_refused(data: st.DataObject) -> None:
 
 
 def test_batches_that_carry_no_frame_are_refused() -> None:
-    frame = encode_frame({"a": 1})
+    frame = Frame({"a": 1})
     two = pa.RecordBatch.from_arrays([pa.array([b"a", b"b"], pa.large_binary())], schema=BATCH_SCHEMA)
     other = pa.RecordBatch.from_arrays([pa.array([1])], names=["frame"])
     null = pa.RecordBatch.from_arrays([pa.array([None], pa.large_binary())], names=["frame"])
@@ -167,7 +165,7 @@ def told(error: Exception) -> None:
         raise error
     except Exception as raised:
         frame = decode_frame(encode_error(raised))
-    raise_error(frame, "part 2 at grpc://there:1", "sample(a)")
+    raise_error(frame, "part 2 at tcp://there:1", "sample(a)")
 
 
 def test_an_askers_mistake_comes_back_as_the_same_error() -> None:
@@ -175,7 +173,7 @@ def test_an_askers_mistake_comes_back_as_the_same_error() -> None:
         told(IdRangeError("ids[3] is 9"))
     assert str(caught.value) == "ids[3] is 9"
     where, lines = caught.value.__notes__
-    assert where == "answered by part 2 at grpc://there:1 to sample(a)"
+    assert where == "answered by part 2 at tcp://there:1 to sample(a)"
     assert lines.startswith("--- server traceback ---\nTraceback (most recent call last):\n")
     assert "raise error" in lines
     with pytest.raises(UnknownNameError, match="no ghost"):
@@ -185,7 +183,7 @@ def test_an_askers_mistake_comes_back_as_the_same_error() -> None:
 def test_a_servers_mistake_comes_back_with_its_traceback() -> None:
     with pytest.raises(RemoteError) as caught:
         told(ZeroDivisionError("by zero"))
-    assert str(caught.value).startswith("part 2 at grpc://there:1 failed in sample(a): ZeroDivisionError: by zero\n")
+    assert str(caught.value).startswith("part 2 at tcp://there:1 failed in sample(a): ZeroDivisionError: by zero\n")
     assert caught.value.remote_traceback.startswith("Traceback (most recent call last):\n")
     assert "raise error" in caught.value.remote_traceback
     assert not hasattr(caught.value, "__notes__")
@@ -194,7 +192,7 @@ def test_a_servers_mistake_comes_back_with_its_traceback() -> None:
 @pytest.mark.parametrize("kind", [*SHARED_ERRORS, "StoreUnavailable"])
 def test_every_servers_traceback_comes_unchanged(kind: str) -> None:
     sent = "Traceback (most recent call last):\n  one\n    two\n" + kind
-    frame = decode_frame(encode_frame({"error": {"kind": kind, "message": "m", "traceback": sent}}))
+    frame = decode_frame(Frame({"error": {"kind": kind, "message": "m", "traceback": sent}}))
     with pytest.raises(HopstreamError) as caught:
         raise_error(frame, "there", "work")
     assert type(caught.value).__name__ == kind
@@ -202,11 +200,11 @@ def test_every_servers_traceback_comes_unchanged(kind: str) -> None:
 
 
 def test_a_server_that_goes_away_is_unavailable() -> None:
-    with pytest.raises(StoreUnavailable, match="part 2 at grpc://there:1 cannot answer"):
+    with pytest.raises(StoreUnavailable, match="part 2 at tcp://there:1 cannot answer"):
         told(StoreUnavailable("shutting down"))
 
 
 @pytest.mark.parametrize("error", ["no", 3, {"kind": "SystemExit"}, {"kind": "__builtins__", "message": 3}, []])
 def test_errors_of_unknown_form_are_still_errors(error: object) -> None:
     with pytest.raises((FormatError, RemoteError)):
-        raise_error(decode_frame(encode_frame({"error": error})), "part 2", "sample()")
+        raise_error(decode_frame(Frame({"error": error})), "part 2", "sample()")

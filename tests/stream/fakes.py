@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.store.wire import Bytes, decode_frame, encode_frame, raise_error
+from hopstream.store.wire import decode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.scheduler import Scheduler
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.failures import raise_error
+from hopstream.transport.messages import Frame
 
 DEADLINE_S = 30.0
 """How long a test waits for what must happen at once, before it fails."""
@@ -24,15 +26,15 @@ FETCH_S = 10 * DEADLINE_S
 Work = Callable[[int, int], None]
 
 
-def message_of(epoch: int, step: int, num_bytes: int = 64) -> Bytes:
+def message_of(epoch: int, step: int, num_bytes: int = 64) -> Frame:
     """A message that says which batch it is, beside ``num_bytes`` of what would be the batch."""
-    return encode_frame({"batch": [epoch, step]}, [np.zeros(num_bytes, np.uint8)])
+    return Frame({"batch": [epoch, step]}, [np.zeros(num_bytes, np.uint8)])
 
 
 MESSAGE_BYTES = len(message_of(0, 0))
 
 
-def batch_of(message: Bytes | None) -> tuple[int, int] | None:
+def batch_of(message: Frame | None) -> tuple[int, int] | None:
     """Which batch a message holds; raises the error that it tells of."""
     if message is None:
         return None
@@ -50,7 +52,7 @@ class FakeJob:
     def __init__(self, work: Work) -> None:
         self._work = work
 
-    def __call__(self, epoch: int, step: int) -> Bytes:
+    def __call__(self, epoch: int, step: int) -> Frame:
         self._work(epoch, step)
         return message_of(epoch, step)
 
@@ -140,7 +142,7 @@ def next_step(scheduler: Scheduler, channel_id: int) -> int:
 
 def take(
     scheduler: Scheduler, channel_id: int, step: int, timeout_s: float, turn: int | None = None, lowest: int = 0
-) -> Bytes | None:
+) -> Frame | None:
     """The message of a batch, or None at the end of the epoch."""
     with scheduler.fetched(channel_id, step, timeout_s, turn=turn, lowest=lowest) as made:
         return None if made is None else made.message

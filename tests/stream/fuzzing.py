@@ -15,8 +15,9 @@ import numpy as np
 
 from hopstream.store.contract import KEY
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import ALIGNMENT, MAGIC, PREFIX, VERSION, Frame, decode_frame, encode_frame
+from hopstream.store.wire import ALIGNMENT, MAGIC, PREFIX, VERSION, decode_frame
 from hopstream.stream.messages import encode_options, recipe_digest
+from hopstream.transport.messages import Frame
 
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "bool")
 DEEP: list[Any] = []
@@ -153,7 +154,7 @@ def sensible_requests(
     requests: list[np.ndarray] = []
 
     def add(op: str, arrays: Sequence[np.ndarray] = (), **header: Any) -> None:
-        requests.append(encode_frame({"op": op, "dataset": dataset, **header}, arrays))
+        requests.append(Frame({"op": op, "dataset": dataset, **header}, arrays))
 
     keys = np.arange(20)
     rates, owner = ["user", "rates", "paper"], ["user", "rates", "paper", "in"]

@@ -33,7 +33,7 @@ class Proxy:
         self._is_closed = threading.Event()
         self.num_cuts = 0
         self.num_passed = 0
-        self.location = f"grpc://127.0.0.1:{port}"
+        self.location = f"tcp://127.0.0.1:{port}"
         self._listen()
         self._thread = threading.Thread(target=self._run, name="proxy")
         self._thread.start()

@@ -20,16 +20,17 @@ from hopstream.load.batch import MiniBatch
 from hopstream.load.loader import NeighborLoader
 from hopstream.preparation.write import write_parts
 from hopstream.store.cluster import open_cluster, parse_locations
-from hopstream.store.connection import Connection
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
-from hopstream.store.security import ClientSecurity, Location, ServerSecurity
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
-from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.connection import Connection
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
+from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.load.graphs import flat, make_timed_graph
 from tests.ports import free_ports
 from tests.store.processes import END_S, ROOT, START_S, environment, wait_until
@@ -134,7 +135,7 @@ class Caller:
     def __call__(self, op: str, arrays: Sequence[np.ndarray] = (), **header: object) -> list[Frame]:
         """The frames that a request is answered with."""
         answer = Answer()
-        request = encode_frame({"op": op, "dataset": self._dataset_id, **header}, arrays)
+        request = Frame({"op": op, "dataset": self._dataset_id, **header}, arrays)
         self._connection.call(request, 20.0, op, answer)
         return answer.frames
 
@@ -238,7 +239,7 @@ def serve_processes(folder: Path, *arguments: object, num_replicas: int = 1) -> 
     """
     num_parts = open_dataset(folder).manifest.book.num_parts
     numbers = range(num_replicas * num_parts)
-    locations = ",".join(f"grpc://127.0.0.1:{port}" for port in free_ports(len(numbers)))
+    locations = ",".join(f"tcp://127.0.0.1:{port}" for port in free_ports(len(numbers)))
     processes = [SamplingProcess(folder, number % num_parts, locations, number, arguments) for number in numbers]
     try:
         for process in processes:
@@ -259,7 +260,7 @@ def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
     """What a server says of its channels."""
     connection, answer = Connection(Location.parse(location), SETTINGS), Answer()
     try:
-        connection.call(encode_frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
+        connection.call(Frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
     finally:
         connection.close()
     found: list[dict[str, Any]] = answer.frames[0].header["channels"]

@@ -15,9 +15,10 @@ import pytest
 
 from hopstream.errors import HopstreamError
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import decode_frame, encode_frame, from_batch
+from hopstream.store.wire import decode_frame, from_batch
 from hopstream.stream.messages import encode_options, recipe_digest
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.messages import Frame
 from tests.stream.fuzzing import Reached, mutated, sensible_requests
 from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
 
@@ -188,7 +189,7 @@ def test_requests_of_a_quarter_of_a_gibibyte_are_taken_unless_said_otherwise(tim
         (server,) = served.servers
         dataset = server._answers._store.dataset_id
         process, ticket = psutil.Process(), bytearray((256 << 20) + 8)
-        frame = encode_frame({"op": "split", "dataset": dataset}, [])
+        frame = Frame({"op": "split", "dataset": dataset}, [])
         ticket[: len(frame)] = frame.tobytes()
         before = process.memory_info().rss
         (batch,) = server.answer(bytes(ticket))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopstream.store.security import Location
+from hopstream.transport.location import Location
 from tests.load.graphs import flat
 from tests.ports import free_ports
 from tests.stream.proxy import Proxy

@@ -18,8 +18,9 @@ from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.load.batch import BufferPool, MiniBatch
 from hopstream.schema import NUMERIC_DTYPES
-from hopstream.store.wire import Frame, decode_frame, encode_frame
+from hopstream.store.wire import decode_frame
 from hopstream.stream.messages import decode_batch, encode_batch
+from hopstream.transport.messages import Frame
 
 NAMES = st.text(min_size=1, max_size=4)
 EDGE_TYPES = st.tuples(NAMES, NAMES, NAMES)
@@ -214,7 +215,7 @@ def test_a_small_message_makes_no_large_batch() -> None:
     lists = ("edge_index", "edge_keys", "node_features", "edge_features", "attributes")
     message["batch"] |= {"input_ids": 1, "trees": None, **{name: [] for name in lists}}
     message["batch"]["node_keys"] = [[str(number), 0] for number in range(10_000)]
-    frame = decode_frame(encode_frame(message, [array, array]))
+    frame = decode_frame(Frame(message, [array, array]))
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match="names it twice"):

@@ -20,13 +20,13 @@ from hopstream.errors import ChannelLost, FormatError, RemoteError, SettingsErro
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import encode_frame
 from hopstream.stream import endpoint, metrics
 from hopstream.stream.channel import ChannelStats
 from hopstream.stream.endpoint import Endpoint, Page
 from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.messages import Frame
 from tests.store.processes import ROOT, wait_until
 from tests.stream.serving import Served, asked, node_loader, remote_graph, serve_here
 
@@ -96,7 +96,7 @@ class Failing:
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = store
-        self.error: Exception | None = StoreUnavailable("part 1 at grpc://10.0.0.9:7001 cannot be reached\nmore")
+        self.error: Exception | None = StoreUnavailable("part 1 at tcp://10.0.0.9:7001 cannot be reached\nmore")
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.num_calls = 0
@@ -173,7 +173,7 @@ def test_a_failure_and_an_asker_who_leaves_are_told_apart(store_server: StoreSer
             noted.append(noting)
 
     store_server.observer = Notes()
-    answer = store_server.answer(encode_frame({"op": "hello"}).tobytes())
+    answer = store_server.answer(Frame({"op": "hello"}).tobytes())
     next(answer)
     answer.close()
     ((operation, outcome, seconds, num_bytes),) = noted
@@ -325,7 +325,7 @@ def test_a_server_whose_graph_cannot_be_opened_is_not_ready(store_server: StoreS
             status, reason, headers = request(watched.location, "/readyz")
             assert status == 503 and headers["Content-Type"].startswith("text/plain")
             assert reason == (
-                "the graph cannot be opened: StoreUnavailable: part 1 at grpc://10.0.0.9:7001 cannot be reached\n"
+                "the graph cannot be opened: StoreUnavailable: part 1 at tcp://10.0.0.9:7001 cannot be reached\n"
             )
             opened.error, opened.store = None, LocalStore(open_dataset(served_folder))
             assert request(watched.location, "/readyz")[0] == 200

@@ -190,7 +190,7 @@ def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int,
             assert all(server.location in str(error.value) for server in served.servers)
             del error  # whose frames hold what was opened
             gc.collect()
-            assert {one for one in threading.enumerate() if "grpc://" in one.name} <= threads
+            assert {one for one in threading.enumerate() if "tcp://" in one.name} <= threads
             wait_until(lambda: len(process.net_connections()) <= len(connections), "the connections are closed")
             assert (served.num_channels, served.num_backends) == (2, 2)
         with node_loader(graph, batch_size=40) as two:  # who goes makes room
@@ -351,7 +351,7 @@ def test_a_server_that_answers_and_does_not_get_on_is_passed_over(
 
 def test_a_new_loader_waits_for_servers_as_long_as_it_is_told() -> None:
     (port,) = free_ports(1)
-    graph = RemoteGraph(f"grpc://127.0.0.1:{port}", settings=StoreSettings(prefer_local=False), wait_s=0.5)
+    graph = RemoteGraph(f"tcp://127.0.0.1:{port}", settings=StoreSettings(prefer_local=False), wait_s=0.5)
     started = time.monotonic()
     with pytest.raises(StoreUnavailable, match="nothing listens there"):
         node_loader(graph)
@@ -368,8 +368,8 @@ def test_an_error_in_an_option_is_raised_where_the_loader_is_made(graph: RemoteG
 @pytest.mark.parametrize(
     ("source", "kind", "message"),
     [
-        ("grpc://h:1,grpc://h:1", SettingsError, "names a server twice"),
-        ("grpc://h", SettingsError, "grpc://h"),
+        ("tcp://h:1,tcp://h:1", SettingsError, "names a server twice"),
+        ("tcp://h", SettingsError, "tcp://h"),
         ("no/such/cluster.json", FormatError, "is missing"),
         (".", SettingsError, "is a folder; a RemoteGraph has servers"),
     ],
@@ -382,7 +382,7 @@ def test_a_source_without_servers_is_refused(source: str, kind: type[Exception],
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "5", True])
 def test_a_time_that_is_none_is_refused(timeout_s: Any) -> None:
     with pytest.raises(SettingsError, match="timeout_s"):
-        RemoteGraph("grpc://127.0.0.1:1", timeout_s=timeout_s)
+        RemoteGraph("tcp://127.0.0.1:1", timeout_s=timeout_s)
 
 
 def test_a_cluster_file_names_the_servers(
@@ -401,7 +401,7 @@ def test_a_cluster_file_names_the_servers(
 def test_servers_that_are_not_there_are_told_in_time() -> None:
     (port,) = free_ports(1)
     with pytest.raises(StoreUnavailable, match="nothing listens there"):
-        node_loader(remote_graph(f"grpc://127.0.0.1:{port}"))
+        node_loader(remote_graph(f"tcp://127.0.0.1:{port}"))
 
 
 def test_the_graph_can_be_asked_through_a_loader(timed_parts: dict[int, Path], graph: RemoteGraph) -> None:

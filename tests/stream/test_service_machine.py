@@ -23,10 +23,12 @@ from hopstream.errors import ChannelLost, StateError, StoreUnavailable
 from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.local import LocalStore
-from hopstream.store.wire import Frame, decode_frame, encode_frame, raise_error
+from hopstream.store.wire import decode_frame
 from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.failures import raise_error
+from hopstream.transport.messages import Frame
 from tests.load.graphs import flat
 from tests.stream.fakes import settle
 from tests.stream.serving import write_timed_parts
@@ -123,7 +125,7 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     def ask(self, op: str, arrays: Any = (), **header: Any) -> list[Frame]:
         """What the service answers; raises what it tells of."""
-        request = decode_frame(encode_frame(header, arrays))
+        request = decode_frame(Frame(header, arrays))
         frames = [decode_frame(answer) for answer in self.service.operations[op](request)]
         for frame in frames:
             raise_error(frame, "the service", op)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from hopstream.errors import ChannelLost, RemoteError, StateError, StoreTimeout
-from hopstream.store.wire import Bytes
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.scheduler import Scheduler
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.messages import Frame
 from tests.stream.fakes import FETCH_S, MESSAGE_BYTES, Call, Gate, batch_of, message_of, settle, take
 
 MAX_STEPS = 12
@@ -90,7 +90,7 @@ class Job:
     def __init__(self, channel_id: int, gate: Gate, crashes: Crashes) -> None:
         self._channel_id, self._gate, self._crashes = channel_id, gate, crashes
 
-    def __call__(self, epoch: int, step: int) -> Bytes:
+    def __call__(self, epoch: int, step: int) -> Frame:
         self._gate(epoch, step)
         self._crashes.strike(self._channel_id, epoch, step)
         return message_of(self._channel_id * EPOCHS + epoch, step)

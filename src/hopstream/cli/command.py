@@ -110,7 +110,7 @@ _WORDS = (
     ('on_dangling="drop"', "--on-dangling drop"),
     ("ignore=[names] or ignore='all'", "--ignore NAME,NAME or --ignore all"),
     ("ignore names", "--ignore names"),
-    ("use grpc+tls://, or allow it with insecure", "serve and name it as grpc+tls://"),
+    ("use tls://, or allow it with insecure", "serve and name it as tls://"),
     ("allow it with insecure", "allow it with --insecure"),
     ("keep_raw_ids=False", "--no-keep-raw-ids"),
     ("write the parts with direction 'out' or 'both'", "write the parts with --direction out or --direction both"),

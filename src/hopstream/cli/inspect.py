@@ -45,7 +45,7 @@ def run(
     """Show what is in a dataset: types, sizes, degrees, and how well it is cut."""
     output = Output(is_json=json)
     check_page_path(html)
-    if source.startswith(("grpc://", "grpc+tls://")):
+    if source.startswith(("tcp://", "tls://")):
         raise SettingsError(f"{source} is an address; inspect takes a dataset's folder or a cluster file")
     path = local_path(source)
     is_cluster = path.name != "manifest.json" and (path.is_file() or (path.suffix == ".json" and not path.exists()))

@@ -44,7 +44,7 @@ class RootSettings:
         default=None,
         metadata={"help": "a file with a line 'ip [port] [num_servers]' per machine; cluster.json is made of it"},
     )
-    tls: bool = field(default=False, metadata={"help": "servers of --ip-config are reached by grpc+tls"})
+    tls: bool = field(default=False, metadata={"help": "servers of --ip-config are reached by tls"})
 
     def __post_init__(self) -> None:
         """Check what belongs together."""

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from hopstream.store.cluster import Cluster
     from hopstream.store.contract import Store
     from hopstream.store.local import LocalStore
-    from hopstream.store.security import ClientSecurity
     from hopstream.store.settings import ServerLimits
-    from hopstream.store.wire import Bytes, Frame
     from hopstream.stream.service import SamplingService
+    from hopstream.transport.messages import Frame
+    from hopstream.transport.security import ClientSecurity
 
 
 STATUS = Path("/proc/self/status")
@@ -216,7 +216,7 @@ def sampler_of(
         service.close(MIN_JOIN_S)
 
 
-def _refuse_to_sample(_: Frame) -> Iterator[Bytes]:
+def _refuse_to_sample(_: Frame) -> Iterator[Frame]:
     """What a server that does not sample answers where its ``RemoteGraph`` begins."""
     raise SettingsError(
         "the server does not sample; start it with --cluster, or with --sample if it serves all parts, or give the "
@@ -257,7 +257,7 @@ class _Opener:
         self._dataset = dataset.resolve()
         self._source = source
         self._access = access
-        self.location = "grpc://127.0.0.1:1"  # until the server listens nobody can ask it
+        self.location = "tcp://127.0.0.1:1"  # until the server listens nobody can ask it
 
     def __call__(self) -> Store:
         """Open the graph; called again after a failure."""
@@ -307,7 +307,7 @@ class _Opener:
 
     def _security(self) -> ClientSecurity:
         """Who asks other servers: whoever has this server's token and certificate."""
-        from hopstream.store.security import ClientSecurity, read_pem
+        from hopstream.transport.security import ClientSecurity, read_pem
 
         own = self._access.read()
         return ClientSecurity(

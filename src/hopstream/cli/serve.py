@@ -49,8 +49,8 @@ class ServeSettings:
         metadata={"help": "the parts to serve: all, here (those in the folder), or numbers and ranges: 0,2 or 4-7"},
     )
     location: str = field(
-        default="grpc://127.0.0.1:0",
-        metadata={"help": "address to listen at: grpc://host:port or grpc+tls://host:port; port 0 takes a free one"},
+        default="tcp://127.0.0.1:0",
+        metadata={"help": "address to listen at: tcp://host:port or tls://host:port; port 0 takes a free one"},
     )
     server: int | None = field(
         default=None,
@@ -243,11 +243,11 @@ def _listen(
     from hopstream.store.server import StoreServer
 
     security = access.read()
-    has_tls = settings.location.startswith("grpc+tls://")
+    has_tls = settings.location.startswith("tls://")
     if has_tls and security.certificate is None:
         raise SettingsError(f"--location {settings.location} needs a certificate; give --tls-cert and --tls-key")
     if security.certificate is not None and not has_tls:
-        raise SettingsError(f"--tls-cert is for grpc+tls://, and --location is {settings.location}; change one of them")
+        raise SettingsError(f"--tls-cert is for tls://, and --location is {settings.location}; change one of them")
     try:
         return StoreServer(
             store, settings.location, security=security, limits=sampler.server_limits, path=dataset,

@@ -22,10 +22,10 @@ from hopstream.cli.units import printable_text
 from hopstream.errors import SettingsError
 
 if TYPE_CHECKING:
-    from hopstream.store.security import ClientSecurity, ServerSecurity
     from hopstream.store.server import StoreServer
     from hopstream.stream.endpoint import Endpoint
     from hopstream.stream.service import SamplingService
+    from hopstream.transport.security import ClientSecurity, ServerSecurity
 
 
 TOKEN_VARIABLE = "HOPSTREAM_TOKEN"
@@ -52,7 +52,7 @@ class ServerAccess:
         Raises:
             SettingsError: A file cannot be read or is not PEM, a token has spaces, or one file of a pair is missing.
         """
-        from hopstream.store.security import ServerSecurity, read_pem
+        from hopstream.transport.security import ServerSecurity, read_pem
 
         _check_pair(self.tls_cert, self.tls_key)
         if self.client_ca is not None and self.tls_cert is None:
@@ -83,7 +83,7 @@ class ClientAccess:
         Raises:
             SettingsError: A file cannot be read or is not PEM, a token has spaces, or one file of a pair is missing.
         """
-        from hopstream.store.security import ClientSecurity, read_pem
+        from hopstream.transport.security import ClientSecurity, read_pem
 
         _check_pair(self.tls_cert, self.tls_key)
         return ClientSecurity(
@@ -103,7 +103,7 @@ def _check_pair(certificate: Path | None, key: Path | None) -> None:
 def _read_token(path: Path | None) -> str | None:
     """The token of a file, or else of the environment; None where there is neither."""
     if path is not None:
-        from hopstream.store.security import read_token
+        from hopstream.transport.tokens import read_token
 
         return read_token(path)
     token = os.environ.get(TOKEN_VARIABLE, "").strip()

@@ -10,11 +10,11 @@ from typing import Any
 
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.store.cluster import Cluster, ServerEntry
-from hopstream.store.connection import Connection
 from hopstream.store.facts import StoreFacts
-from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Frame, encode_frame
+from hopstream.transport.connection import Connection
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
 
 MAX_ASKING = 64
 """Servers that are asked at once."""
@@ -120,7 +120,7 @@ class _Watched:
     def __init__(self, entry: ServerEntry, settings: StoreSettings) -> None:
         self._entry = entry
         self._timeout_s = settings.timeout_s
-        self.connection = Connection(Location.parse(entry.location), settings)
+        self.connection = Connection(Location.parse(entry.location), settings.security)
         self._facts: StoreFacts | None = None
         self._samples = True
         self._last: Answer | None = None
@@ -139,7 +139,7 @@ class _Watched:
 
     def _answer(self, ends: float) -> Answer:
         if self._facts is None:
-            self._facts = StoreFacts.from_frame(self._call("hello", "", ends))
+            self._facts = StoreFacts.from_frame(self._call("describe", "", ends))
         dataset_id, parts, num_parts = self._facts.dataset_id, self._facts.parts, self._facts.book.num_parts
         stats = self._call("stats", dataset_id, ends).header
         totals: Numbers | None = None
@@ -156,7 +156,7 @@ class _Watched:
         )  # fmt: skip
 
     def _call(self, op: str, dataset_id: str, ends: float) -> Frame:
-        request = encode_frame({"op": op, "dataset": dataset_id})
+        request = Frame({"op": op, "dataset": dataset_id})
         return self.connection.ask(request, max(1e-3, ends - time.monotonic()), op)
 
 

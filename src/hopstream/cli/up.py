@@ -557,7 +557,7 @@ def _free_cluster_file(path: Path) -> None:
 
 def _is_listening(location: str) -> bool:
     """Whether anything accepts connections at an address."""
-    from hopstream.store.security import Location
+    from hopstream.transport.location import Location
 
     place = Location.parse(location)
     with suppress(OSError), socket.create_connection((place.host, place.port), PROBE_S):

@@ -30,7 +30,7 @@ class GraphSource(Settings):
     """The graph that a loader reads.
 
     Attributes:
-        source: A dataset folder, a ``cluster.json``, an address such as ``grpc://host:7001``, or an open store. What
+        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store. What
             the loader opens, it closes.
     """
 

@@ -367,7 +367,7 @@ class WalkArguments(WalkSettings):
     """Arguments of ``random_walks`` and ``walk_batches``.
 
     Attributes:
-        source: A dataset folder, a ``cluster.json``, an address such as ``grpc://host:7001``, or an open store.
+        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store.
         start: integer[num_starts] keys, a bool[num_nodes] mask, a split, or None for all nodes, as loaders take seeds;
             with or without the node type in front, which is that from which the first step goes.
         store_settings: Deadline, token and certificates, where servers are asked.

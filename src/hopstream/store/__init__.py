@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from hopstream.store.contract import Store
-from hopstream.store.sources import Source, check_scheme, check_source
+from hopstream.store.sources import Source, check_source
+from hopstream.transport.location import check_scheme
 from hopstream.uris import local_path
 
 if TYPE_CHECKING:
     from hopstream.store.settings import StoreSettings
-
-# The transport writes lines of its own to stderr, which belong to no log: a port in use, a handshake that failed. What
-# they say is in the errors that are raised. The variable is read when the transport is loaded, which comes later.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = ["Source", "Store", "open_store"]
 
@@ -24,7 +20,7 @@ def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
 
     Args:
         source: The folder of a dataset, a ``cluster.json``, a list of servers such as
-            ``grpc://host:7001,grpc+tls://host:7002``, or a store, which is returned as it is.
+            ``tcp://host:7001,tls://host:7002``, or a store, which is returned as it is.
         settings: How much of files on this machine is checked; deadline and security, where servers are asked.
 
     Returns:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Entity, ends_of
-from hopstream.errors import FormatError, SettingsError, VersionMismatch
+from hopstream.errors import AccessDenied, FormatError, SettingsError, VersionMismatch
 from hopstream.schema import Direction, EdgeType, FeatureSchema
 from hopstream.store.contract import MAX_COUNT, FetchRequest, SampleReply, SampleRequest
 from hopstream.store.facts import StoreFacts
@@ -36,19 +36,10 @@ from hopstream.store.requests import (
 )
 from hopstream.store.sample_frames import ID_DTYPES, as_int64, cut_request, edge_entity, num_others, read_sample
 from hopstream.store.settings import ServerLimits
-from hopstream.store.wire import (
-    MAX_FRAME_BYTES,
-    ArraySpec,
-    Bytes,
-    Frame,
-    Piece,
-    RowCost,
-    cut_pieces,
-    edge_type_from_json,
-    encode_frame,
-    entity_from_json,
-    reserve_frame,
-)
+from hopstream.store.wire import Piece, RowCost, cut_pieces, edge_type_from_json, entity_from_json, with_last
+from hopstream.transport.listener import identity_of
+from hopstream.transport.messages import MAX_MESSAGE_BYTES, Frame
+from hopstream.transport.tokens import Identity
 
 MAX_REQUESTS = 1 << 14
 ROW_BYTES = 4
@@ -61,8 +52,10 @@ SEARCHED_EDGES = 16
 """Edges that are read in the time that a byte of an answer takes, at the least."""
 
 
-Operation = Callable[[Frame], Iterator[Bytes]]
-"""Answers a request's frame with frames."""
+Operation = Callable[[Frame], Iterator[Frame]]
+"""Answers a request, which is a ``Call`` where a client brought it, with frames."""
+ADMIN_OPERATIONS = frozenset({"stats", "describe_channels"})
+"""What only those may ask for who have all rights: it is about other clients."""
 
 
 class StoreAnswers:
@@ -74,7 +67,6 @@ class StoreAnswers:
         self._limits = limits
         self._facts = facts
         self._operations: Mapping[str, Operation] = {
-            "hello": self._hello,
             "sample": self._sample,
             "fetch": self._fetch,
             "lookup": self._lookup,
@@ -88,9 +80,9 @@ class StoreAnswers:
     @property
     def names(self) -> frozenset[str]:
         """The store's own operations."""
-        return frozenset(self._operations)
+        return frozenset({"describe", *self._operations})
 
-    def answer(self, frame: Frame, more: Mapping[str, Operation]) -> Iterator[Bytes]:
+    def answer(self, frame: Frame, more: Mapping[str, Operation]) -> Iterator[Frame]:
         """The frames of an answer.
 
         Args:
@@ -99,38 +91,41 @@ class StoreAnswers:
 
         Raises:
             FormatError: The request makes no sense.
+            AccessDenied: Whoever asks has not the rights that the operation needs.
             VersionMismatch: The request is for another dataset.
             SettingsError: The request is over a limit.
             HopstreamError: Whatever the store raises.
         """
         name = frame.text("op")
-        operation = self._operations.get(name) or more.get(name)
-        if operation is None:
-            raise FormatError(f"unknown operation {name[:50]!r}; known: {[*self._operations, *more]}")
-        is_for_any = name == "hello" or (name in more and frame.header.get("dataset") is None)
+        identity = identity_of(frame)
+        if name == "describe":
+            return iter([self._facts.to_frame(has_path=identity.is_admin)])
+        operation = self._operations.get(name)
+        if operation is None and name not in more:
+            raise FormatError(f"unknown operation {name[:50]!r}; known: {['describe', *self._operations, *more]}")
+        _check_rights(name, identity)
+        is_for_any = operation is None and frame.header.get("dataset") is None
         if not is_for_any and frame.text("dataset") != self._store.dataset_id:
             raise VersionMismatch(
                 f"the server serves dataset {self._store.dataset_id}; the request is for "
                 f"{frame.text('dataset')[:100]}; restart the server with that dataset, or open the store again"
             )
-        return self._bounded(operation(frame))
+        return self._bounded((operation or more[name])(frame))
 
-    def _bounded(self, frames: Iterator[Bytes]) -> Iterator[Bytes]:
+    def _bounded(self, frames: Iterator[Frame]) -> Iterator[Frame]:
         """Stop an answer whose size could not be told beforehand."""
         num_bytes = 0
         for frame in frames:
-            if len(frame) > MAX_FRAME_BYTES:
+            frame_bytes = frame.num_bytes
+            if frame_bytes > MAX_MESSAGE_BYTES:
                 raise SettingsError(
-                    f"one row of the answer has {len(frame)} bytes; a frame has {MAX_FRAME_BYTES} at most"
+                    f"one row of the answer has {frame_bytes} bytes; a frame has {MAX_MESSAGE_BYTES} at most"
                 )
-            num_bytes += len(frame)
+            num_bytes += frame_bytes
             self._check_reply_bytes(num_bytes)
             yield frame
 
-    def _hello(self, _: Frame) -> Iterator[Bytes]:
-        yield self._facts.to_frame()
-
-    def _sample(self, frame: Frame) -> Iterator[Bytes]:
+    def _sample(self, frame: Frame) -> Iterator[Frame]:
         requests = self._sample_requests(frame)
         for request in requests:
             check_sample_request(self._store, request)
@@ -139,12 +134,12 @@ class StoreAnswers:
         costs = [self._sample_cost(request) for request in requests]
         self._check_costs(costs)
         work = [_with_search(cost, weights) for cost, weights in zip(costs, searched, strict=True)]
-        for pieces in cut_pieces(work, self._limits.frame_bytes):
+        for pieces, is_last in with_last(cut_pieces(work, self._limits.frame_bytes)):
             cut = [as_int64(cut_request(requests[piece.request], piece)) for piece in pieces]
             run = pieces[0].run
             replies = self._store.sample(cut) if run is None else [self._store.sample_run(cut[0], run.first, run.num)]
             arrays = [array for reply in replies for array in _sample_arrays(reply, is_run=run is not None)]
-            yield encode_frame(_pieces_header(pieces), arrays)
+            yield Frame(_pieces_header(pieces), arrays, is_last)
 
     def _sample_requests(self, frame: Frame) -> list[SampleRequest]:
         requests = [read_sample(frame, record) for record in self._records(frame)]
@@ -198,7 +193,7 @@ class StoreAnswers:
                 f"{self._limits.max_reply_bytes * SEARCHED_EDGES} for one; ask for fewer nodes at a time"
             )
 
-    def _fetch(self, frame: Frame) -> Iterator[Bytes]:
+    def _fetch(self, frame: Frame) -> Iterator[Frame]:
         requests = [self._fetch_request(frame, record) for record in self._records(frame)]
         for request in requests:
             check_fetch_request(self._store, request)
@@ -206,16 +201,16 @@ class StoreAnswers:
         costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
         self._check_costs(costs)
         is_fixed = [all(feature.is_fixed_width for feature in fs) for fs in features]
-        for pieces in cut_pieces(costs, self._limits.frame_bytes):
+        for pieces, is_last in with_last(cut_pieces(costs, self._limits.frame_bytes)):
             whole = [requests[piece.request] for piece in pieces]
             cut = [replace(r, ids=r.ids[p.rows].astype(np.int64)) for r, p in zip(whole, pieces, strict=True)]
             if all(is_fixed[p.request] for p in pieces):
-                yield self._gather_in_place(pieces, cut, features)
+                yield self._gather_in_place(pieces, cut, features, is_last)
                 continue
             arrays: list[Array] = []
             for piece, columns in zip(pieces, self._store.fetch(cut), strict=True):
                 arrays += _column_arrays(columns, requests[piece.request].names)
-            yield encode_frame(_pieces_header(pieces), arrays)
+            yield Frame(_pieces_header(pieces), arrays, is_last)
 
     def _fetch_cost(self, request: FetchRequest, features: Sequence[FeatureSchema]) -> RowCost:
         """What each row weighs, with the lengths of ragged rows, which are told by their offsets alone."""
@@ -230,66 +225,67 @@ class StoreAnswers:
         return RowCost(len(request.ids), 0, offsets_of(weights))
 
     def _gather_in_place(
-        self, pieces: list[Piece], cut: Sequence[FetchRequest], features: list[list[FeatureSchema]]
-    ) -> Bytes:
-        """Let the store write rows of fixed width straight into the frame that will be sent."""
-        specs: list[ArraySpec] = [
-            (f.numpy_dtype, (piece.num_rows, *f.shape)) for piece in pieces for f in features[piece.request]
+        self, pieces: list[Piece], cut: Sequence[FetchRequest], features: list[list[FeatureSchema]], is_last: bool
+    ) -> Frame:
+        """Let the store write rows of fixed width straight into the arrays that will be sent."""
+        targets = [
+            np.empty((piece.num_rows, *f.shape), f.numpy_dtype) for piece in pieces for f in features[piece.request]
         ]
-        frame, targets = reserve_frame(_pieces_header(pieces), specs)
         rest = iter(targets)
         self._store.fetch([replace(request, out={name: next(rest) for name in request.names}) for request in cut])
-        return frame
+        return Frame(_pieces_header(pieces), targets, is_last)
 
-    def _lookup(self, frame: Frame) -> Iterator[Bytes]:
+    def _lookup(self, frame: Frame) -> Iterator[Frame]:
         node_type, keys = frame.text("node_type"), self._ids(frame, 0)
         check_keys(self._store, node_type, keys)
         return self._answer_rows(keys, lambda some: self._store.lookup(node_type, some))
 
-    def _degrees(self, frame: Frame) -> Iterator[Bytes]:
+    def _degrees(self, frame: Frame) -> Iterator[Frame]:
         edge_type, direction = edge_entity(frame.header)
         ids = self._ids(frame, 0)
         check_entity(self._store, (edge_type, direction))
         self._store.book.check_ids(ends_of(edge_type, direction)[0], ids)
         return self._answer_rows(ids, lambda some: self._store.degrees(edge_type, direction, some))
 
-    def _find_edges(self, frame: Frame) -> Iterator[Bytes]:
+    def _find_edges(self, frame: Frame) -> Iterator[Frame]:
         edge_type, direction = edge_entity(frame.header)
         ids, neighbor_ids = self._ids(frame, 0), self._ids(frame, 1)
         check_find_edges(self._store, edge_type, direction, ids, neighbor_ids)
         searched = self._searched_bytes(edge_type, direction, ids)
         self._check_searched([searched])
-        for pieces in cut_pieces([RowCost(len(ids), 0, offsets_of(8 + searched))], self._limits.frame_bytes):
+        cost = RowCost(len(ids), 0, offsets_of(8 + searched))
+        for pieces, is_last in with_last(cut_pieces([cost], self._limits.frame_bytes)):
             some, neighbors = (of[pieces[0].rows].astype(np.int64) for of in (ids, neighbor_ids))
-            yield encode_frame(_pieces_header(pieces), [self._store.find_edges(edge_type, direction, some, neighbors)])
+            found = self._store.find_edges(edge_type, direction, some, neighbors)
+            yield Frame(_pieces_header(pieces), [found], is_last)
 
-    def _links(self, frame: Frame) -> Iterator[Bytes]:
+    def _links(self, frame: Frame) -> Iterator[Frame]:
         edge_type, edge_keys = edge_type_from_json(frame.header.get("edge_type")), self._ids(frame, 0)
         check_links(self._store, edge_type, edge_keys)
-        for pieces in cut_pieces([RowCost(len(edge_keys), 24)], self._limits.frame_bytes):
+        for pieces, is_last in with_last(cut_pieces([RowCost(len(edge_keys), 24)], self._limits.frame_bytes)):
             some = edge_keys[pieces[0].rows].astype(np.int64)
-            yield encode_frame(_pieces_header(pieces), self._store.links(edge_type, some).columns())
+            yield Frame(_pieces_header(pieces), self._store.links(edge_type, some).columns(), is_last)
 
-    def _answer_rows(self, ids: IntArray, work: Callable[[IntArray], IntArray]) -> Iterator[Bytes]:
-        for pieces in cut_pieces([RowCost(len(ids), 8)], self._limits.frame_bytes):
-            yield encode_frame(_pieces_header(pieces), [work(ids[pieces[0].rows].astype(np.int64))])
+    def _answer_rows(self, ids: IntArray, work: Callable[[IntArray], IntArray]) -> Iterator[Frame]:
+        for pieces, is_last in with_last(cut_pieces([RowCost(len(ids), 8)], self._limits.frame_bytes)):
+            yield Frame(_pieces_header(pieces), [work(ids[pieces[0].rows].astype(np.int64))], is_last)
 
-    def _split(self, frame: Frame) -> Iterator[Bytes]:
+    def _split(self, frame: Frame) -> Iterator[Frame]:
         node_type, name = frame.text("node_type"), frame.text("name")
         check_split(self._store, node_type, name)
         return self._answer_runs(self._store.split_runs(node_type, name))
 
-    def _edge_split(self, frame: Frame) -> Iterator[Bytes]:
+    def _edge_split(self, frame: Frame) -> Iterator[Frame]:
         edge_type, name = edge_type_from_json(frame.header.get("edge_type")), frame.text("name")
         check_edge_split(self._store, edge_type, name)
         return self._answer_runs(self._store.edge_split_runs(edge_type, name))
 
-    def _answer_runs(self, runs: Sequence[IntArray]) -> Iterator[Bytes]:
-        yield encode_frame({"num_keys": sum(len(run) for run in runs)})
+    def _answer_runs(self, runs: Sequence[IntArray]) -> Iterator[Frame]:
+        yield Frame({"num_keys": sum(len(run) for run in runs)})
         done = 0
         for run in runs:
             for (piece,) in cut_pieces([RowCost(len(run), 8)], self._limits.frame_bytes):
-                yield encode_frame(_pieces_header([replace(piece, start=done + piece.start)]), [run[piece.rows]])
+                yield Frame(_pieces_header([replace(piece, start=done + piece.start)]), [run[piece.rows]])
             done += len(run)
 
     def _records(self, frame: Frame) -> list[dict[str, Any]]:
@@ -335,6 +331,14 @@ class StoreAnswers:
             raise FormatError(f"'names' holds a name twice: {str(names)[:100]}")
         ids = frame.array(record.get("ids"), ID_DTYPES)
         return FetchRequest(entity=entity_from_json(record.get("owner")), names=tuple(names), ids=ids)
+
+
+def _check_rights(name: str, identity: Identity) -> None:
+    if name in ADMIN_OPERATIONS and not identity.is_admin:
+        raise AccessDenied(
+            f"{identity.name or 'the token'} has the right to {identity.rights}, and {name} needs admin; use a token "
+            "that has it"
+        )
 
 
 def warm_up(store: LocalStore) -> None:

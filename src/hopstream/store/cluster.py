@@ -25,9 +25,8 @@ from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, parts_label
 from hopstream.store.routed import Explain, RoutedStore, check_same_dataset
-from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
-from hopstream.store.sources import check_scheme
+from hopstream.transport.location import Location, check_scheme
 
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20
@@ -41,7 +40,7 @@ class ServerEntry:
     """One server of a cluster.
 
     Attributes:
-        location: ``grpc://host:port`` or ``grpc+tls://host:port``.
+        location: ``tcp://host:port`` or ``tls://host:port``.
         parts: The parts it serves; empty where only the server knows.
         path: The dataset's folder on the server's machine, if it is known.
     """
@@ -134,7 +133,7 @@ def cluster_text(cluster: Cluster) -> str:
 
 
 def parse_locations(text: str) -> Cluster:
-    """A cluster from a list such as ``grpc://host:7001,grpc://host:7002``.
+    """A cluster from a list such as ``tcp://host:7001,tcp://host:7002``.
 
     Raises:
         SettingsError: An entry is not a location.

@@ -8,9 +8,9 @@ request; a routed store carries positions to keep that true, so the order of arr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,6 +195,18 @@ class Pending(Protocol[T_co]):
             RemoteError: A server failed while answering.
         """
         ...
+
+
+class Deferred(Generic[T_co]):
+    """Work that is done by whoever asks for its result."""
+
+    def __init__(self, work: Callable[[], T_co]) -> None:
+        """Remember what is to be done."""
+        self._work = work
+
+    def result(self) -> T_co:
+        """Do it."""
+        return self._work()
 
 
 class Store(OfOneProcess, ABC):

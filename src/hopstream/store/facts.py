@@ -15,14 +15,15 @@ from hopstream.dataset.manifest import deltas_from_json, deltas_to_json
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.schema import Direction, FeatureSchema, GraphSchema
 from hopstream.store.contract import DATASET_FACTS, Store
-from hopstream.store.wire import Bytes, Frame, direction_from_json, encode_frame, entity_from_json, entity_to_json
+from hopstream.store.wire import direction_from_json, entity_from_json, entity_to_json
+from hopstream.transport.messages import Frame
 
 MAX_PARTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """What a client must know of a store before it can ask; the answer to ``hello``.
+    """What a client must know of a store before it can ask; the answer to ``describe``.
 
     Attributes:
         schema: Schema of the dataset.
@@ -58,8 +59,12 @@ class StoreFacts:
         known = {name: getattr(store, name) for name in DATASET_FACTS}
         return cls(**known, parts=store.parts if parts is None else parts, max_ids=max_ids, path=path)
 
-    def to_frame(self) -> Bytes:
-        """The answer to ``hello``: names in the header, id ranges as arrays in the order of ``owners``."""
+    def to_frame(self, *, has_path: bool = True) -> Frame:
+        """The answer to ``describe``: names in the header, id ranges as arrays in the order of ``owners``.
+
+        Args:
+            has_path: Tell the folder, too.
+        """
         entities: list[Entity] = [*self.book.node_offsets, *self.book.edge_offsets]
         header = {
             "schema": self.schema.to_json(),
@@ -70,14 +75,14 @@ class StoreFacts:
             "num_parts": self.book.num_parts,
             "owners": [entity_to_json(entity) for entity in entities],
             "max_ids": self.max_ids,
-            "path": None if self.path is None else str(self.path),
+            "path": str(self.path) if has_path and self.path is not None else None,
             "time_attr": self.time_attr,
             "weight_attr": self.weight_attr,
             "has_neighbor_keys": self.has_neighbor_keys,
             "deltas": deltas_to_json(self.book),
         }
         ranges = [*self.book.node_offsets.values(), *self.book.edge_offsets.values()]
-        return encode_frame(header, [np.asarray(offsets, np.int64) for offsets in ranges])
+        return Frame(header, [np.asarray(offsets, np.int64) for offsets in ranges], is_last=True)
 
     @classmethod
     def from_frame(cls, frame: Frame) -> StoreFacts:
@@ -90,8 +95,8 @@ class StoreFacts:
             return cls._from_header(frame.header, frame)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, HopstreamError) and not isinstance(error, KeyError):
-                raise FormatError(f"the answer to hello makes no sense: {error}") from error
-            raise FormatError(f"the answer to hello makes no sense: {error!r}") from error
+                raise FormatError(f"the answer to describe makes no sense: {error}") from error
+            raise FormatError(f"the answer to describe makes no sense: {error!r}") from error
 
     @classmethod
     def _from_header(cls, header: dict[str, Any], frame: Frame) -> StoreFacts:

@@ -17,7 +17,7 @@ from hopstream.dataset.manifest import Manifest
 from hopstream.dataset.paths import Root
 from hopstream.errors import FormatError, SettingsError
 from hopstream.store.cluster import Cluster, ServerEntry
-from hopstream.store.security import Location
+from hopstream.transport.location import Location
 
 DEFAULT_PORT = 30050
 LINE = "ip [port] [num_servers]"
@@ -75,7 +75,7 @@ def cluster_of_machines(
         machines: The machines.
         roots: Either one per machine, in their order, or one that has all parts and that all machines see.
         manifest: The dataset's.
-        has_tls: Servers are reached by ``grpc+tls``.
+        has_tls: Servers are reached by ``tls``.
 
     Raises:
         SettingsError: There are other numbers of roots, or a machine would serve no part.

@@ -7,10 +7,10 @@ processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,7 +26,17 @@ from hopstream.kernels.gather import gather_rows
 from hopstream.kernels.lookups import find_edges, first_unowned
 from hopstream.kernels.memory import address_table
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
-from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import (
+    KEY,
+    KEY_SCHEMA,
+    Deferred,
+    FetchRequest,
+    Links,
+    Pending,
+    SampleReply,
+    SampleRequest,
+    Store,
+)
 from hopstream.store.drawing import (
     DrawBuffers,
     SamplingTables,
@@ -48,16 +58,6 @@ from hopstream.store.requests import (
 
 T = TypeVar("T")
 NO_POSITIONS: IntArray = np.empty(0, np.int64)
-
-
-class _Deferred(Generic[T]):
-    """Work that is done by whoever asks for its result."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-
-    def result(self) -> T:
-        return self._work()
 
 
 class LocalStore(Store):
@@ -113,11 +113,11 @@ class LocalStore(Store):
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         """Draw neighbours when the result is asked for; see ``Store.sample``."""
-        return _Deferred(lambda: [self._sample(request) for request in requests])
+        return Deferred(lambda: [self._sample(request) for request in requests])
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Read columns when the result is asked for; see ``Store.fetch``."""
-        return _Deferred(lambda: [self._fetch(request) for request in requests])
+        return Deferred(lambda: [self._fetch(request) for request in requests])
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
         """Ids of nodes given by key; see ``Store.lookup``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from hopstream.kernels.stitch import scatter_rows
 from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.requests import column_feature, neighbor_dtype
-from hopstream.store.wire import Frame, Piece, Run
+from hopstream.store.wire import Piece, Run
+from hopstream.transport.messages import ArraySpec, Frame, empty_arrays, padded
 
 
 class PieceReader(ABC):
@@ -35,6 +37,20 @@ class PieceReader(ABC):
         self._open: Run | None = None
         self._asked: Sequence[Piece] = ()
         self._arrays: list[Array] = []
+        self._placed: list[Piece] | None = None
+
+    def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        """Check the pieces of a frame, and give arrays for what it brings.
+
+        Raises:
+            FormatError: The pieces are not the next ones.
+        """
+        self._placed = self._read_pieces(header)
+        return self.arrays_for(self._placed, specs)
+
+    def arrays_for(self, pieces: Sequence[Piece], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        """Arrays of these dtypes and shapes for some pieces: new ones, unless they are known to be needed elsewhere."""
+        return empty_arrays(specs)
 
     @abstractmethod
     def take(self, frame: Frame) -> None:
@@ -50,10 +66,14 @@ class PieceReader(ABC):
         Raises:
             FormatError: The pieces are not the next ones.
         """
-        value = frame.header.get("pieces")
+        pieces, self._placed = self._placed, None
+        self._arrays = list(frame.arrays[::-1])
+        return self._read_pieces(frame.header) if pieces is None else pieces
+
+    def _read_pieces(self, header: dict[str, Any]) -> list[Piece]:
+        value = header.get("pieces")
         if not isinstance(value, list):
             raise FormatError("a frame of the answer names no pieces")
-        self._arrays = frame.arrays[::-1]
         return [self._piece(entry) for entry in value]
 
     def array(self, dtypes: Sequence[str], shape: tuple[int | None, ...]) -> Array:
@@ -192,10 +212,33 @@ class FetchReader(PieceReader):
             {name: _target(feature, name, request) for name, feature in features.items() if feature.is_fixed_width}
             for request, features in zip(requests, self._features, strict=True)
         ]
+        self._memory = np.empty(0, np.uint8)
         self._runs: list[dict[str, list[tuple[IntArray, Array]]]] = [
             {name: [] for name, feature in features.items() if not feature.is_fixed_width}
             for features in self._features
         ]
+
+    def arrays_for(self, pieces: Sequence[Piece], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        """Rows of their own where a piece is a run of rows of the answer; else memory that is used for every frame."""
+        wanted = [(piece, name, f) for piece in pieces for name, f in self._features[piece.request].items()]
+        if len(wanted) != len(specs) or not all(f.is_fixed_width for _, _, f in wanted):
+            return empty_arrays(specs)
+        arrays: list[Array] = []
+        position = 0
+        for (piece, name, feature), (dtype, shape) in zip(wanted, specs, strict=True):
+            rows = self._columns[piece.request][name]
+            if dtype != feature.numpy_dtype or shape != (piece.num_rows, *feature.shape):
+                return empty_arrays(specs)  # which will be refused
+            if self._requests[piece.request].positions is None:
+                arrays.append(rows[piece.rows])
+                continue
+            size = piece.num_rows * feature.row_bytes
+            if position + size > len(self._memory):
+                self._memory = np.empty(max(2 * len(self._memory), padded(size)), np.uint8)
+                position = 0
+            arrays.append(self._memory[position : position + size].view(dtype).reshape(shape))
+            position += padded(size)
+        return arrays
 
     def take(self, frame: Frame) -> None:
         """Check what a frame holds and put it in place."""
@@ -219,7 +262,8 @@ class FetchReader(PieceReader):
         out = self._columns[piece.request][name]
         positions = self._requests[piece.request].positions
         if positions is None:
-            out[piece.rows] = rows
+            if _address(rows) != _address(out[piece.rows]):
+                out[piece.rows] = rows
         elif feature.row_bytes:
             scatter_rows(_as_bytes(rows, feature), positions[piece.rows], _as_bytes(out, feature))
 
@@ -275,6 +319,10 @@ class SplitReader:
         self._stop = stop
         self._rows: RowsReader | None = None
 
+    def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        """New arrays for what a frame brings."""
+        return empty_arrays(specs) if self._rows is None else self._rows.place(header, specs)
+
     def take(self, frame: Frame) -> None:
         """Check what a frame holds and keep it."""
         if self._rows is not None:
@@ -299,6 +347,11 @@ class SplitReader:
 def _target(feature: FeatureSchema, name: str, request: FetchRequest) -> Array:
     given: Mapping[str, Array] = request.out or {}
     return given[name] if name in given else np.empty((len(request.ids), *feature.shape), feature.numpy_dtype)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _as_bytes(rows: Array, feature: FeatureSchema) -> Array:

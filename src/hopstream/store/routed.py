@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -25,7 +24,6 @@ from hopstream.errors import (
     VersionMismatch,
 )
 from hopstream.schema import Direction, EdgeType, type_label
-from hopstream.store.connection import ask_again_if_busy
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.halo import HaloStore
 from hopstream.store.local import LocalStore
@@ -43,6 +41,7 @@ from hopstream.store.settings import StoreSettings
 from hopstream.store.stitching import (
     FetchStitch,
     Kind,
+    Question,
     RowsStitch,
     SampleStitch,
     SplitStitch,
@@ -50,6 +49,7 @@ from hopstream.store.stitching import (
     Traffic,
     TrafficCounts,
 )
+from hopstream.transport.connection import ask_again_if_busy
 
 T = TypeVar("T")
 Explain = Callable[[HopstreamError, Sequence[int]], HopstreamError]
@@ -107,22 +107,21 @@ class RoutedStore(Store):
                 np.maximum(ids, store.find_own(node_type, keys), out=ids)
         (others,) = np.nonzero(ids < 0)
         asked = keys[others]
-        stitch = RowsStitch(
-            asked, self.book.key_offsets(node_type), lambda s, rows: [s.lookup(node_type, asked[rows])], self._traffic
-        )
+        offsets = self.book.key_offsets(node_type)
+        stitch = RowsStitch(asked, offsets, lambda at: ("lookup", node_type, asked[at]), self._traffic)
         ids[others] = self._answer(stitch, lambda: f"lookup({node_type}, {len(asked)} keys)")[0]
         return ids
 
     def split(self, node_type: str, name: str) -> IntArray:
         """Keys of a split; see ``Store.split``."""
         check_split(self, node_type, name)
-        stitch = SplitStitch(self.book.key_offsets(node_type), lambda store: store.split(node_type, name))
+        stitch = SplitStitch(self.book.key_offsets(node_type), "split", node_type, name)
         return self._answer(stitch, lambda: f"split({node_type}, {name})")
 
     def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
         """Edge keys of a split; see ``Store.edge_split``."""
         check_edge_split(self, edge_type, name)
-        stitch = SplitStitch(self.book.link_offsets(edge_type), lambda store: store.edge_split(edge_type, name))
+        stitch = SplitStitch(self.book.link_offsets(edge_type), "edge_split", edge_type, name)
         return self._answer(stitch, lambda: f"edge_split({type_label(edge_type)}, {name})")
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
@@ -132,7 +131,7 @@ class RoutedStore(Store):
         check_entity(self, entity)
         self.book.check_ids(ends_of(*entity)[0], ids)
         return self._by_node(
-            entity, ids, lambda halo, rows, _: halo.degrees(entity, rows), lambda s, at: s.degrees(*entity, ids[at]),
+            entity, ids, lambda halo, rows, _: halo.degrees(entity, rows), lambda at: ("degrees", *entity, ids[at]),
             lambda: f"degrees({entity_label(entity)}, {len(ids)} ids)",
         )  # fmt: skip
 
@@ -143,7 +142,7 @@ class RoutedStore(Store):
         check_find_edges(self, *entity, ids, others)
         return self._by_node(
             entity, ids, lambda halo, rows, at: halo.find_edges(entity, rows, others[at]),
-            lambda s, at: s.find_edges(*entity, ids[at], others[at]),
+            lambda at: ("find_edges", *entity, ids[at], others[at]),
             lambda: f"find_edges({entity_label(entity)}, {len(ids)} pairs)",
         )  # fmt: skip
 
@@ -152,7 +151,7 @@ class RoutedStore(Store):
         entity: tuple[EdgeType, Direction],
         ids: IntArray,
         of_halo: Callable[[HaloStore, IntArray, IntArray], IntArray],
-        of_store: Callable[[Store, IntArray], IntArray],
+        of_store: Callable[[IntArray], Question],
         describe: Callable[[], str],
     ) -> IntArray:
         """int64[n], a number for each of some nodes, from a halo here or from their owners.
@@ -161,16 +160,16 @@ class RoutedStore(Store):
             entity: The edges that the numbers are about.
             ids: int64[n], checked.
             of_halo: Gives the numbers of rows of a halo, and is told their positions.
-            of_store: Asks a store for the numbers of the ids at some positions.
+            of_store: Gives the question for the numbers of the ids at some positions.
             describe: Gives the operation as messages name it.
         """
         rows = None if self._halo is None else self._halo.find_nodes(entity, ids)
         offsets = self.book.offsets(ends_of(*entity)[0])
         if self._halo is None or rows is None:
-            return self._answer(RowsStitch(ids, offsets, lambda s, at: [of_store(s, at)], self._traffic), describe)[0]
+            return self._answer(RowsStitch(ids, offsets, of_store, self._traffic), describe)[0]
         (near,), (far,) = np.nonzero(rows >= 0), np.nonzero(rows < 0)
         numbers = np.empty(len(ids), np.int64)
-        stitch = RowsStitch(ids[far], offsets, lambda s, at: [of_store(s, far[at])], self._traffic)
+        stitch = RowsStitch(ids[far], offsets, lambda at: of_store(far[at]), self._traffic)
         numbers[far] = self._answer(stitch, describe)[0]
         numbers[near] = of_halo(self._halo, rows[near], near)
         self._traffic.add("other", TrafficCounts(halo_ids=len(near), halo_bytes=8 * len(near)))
@@ -182,8 +181,7 @@ class RoutedStore(Store):
         check_links(self, edge_type, keys)
         width = 3 if has_own_times(self, edge_type) else 2
         stitch = RowsStitch(
-            keys, self.book.link_offsets(edge_type), lambda s, rows: s.links(edge_type, keys[rows]).columns(),
-            self._traffic, width,
+            keys, self.book.link_offsets(edge_type), lambda at: ("links", edge_type, keys[at]), self._traffic, width,
         )  # fmt: skip
         return Links.of(self._answer(stitch, lambda: f"links({type_label(edge_type)}, {len(keys)} edges)"))
 
@@ -274,10 +272,9 @@ class _Asking(Generic[T]):
             if isinstance(store, RemoteStore):
                 is_last = not all(self._untried[part] for part in group)
                 remote = store.with_timeout(self._share_s(group), is_patient=is_last)
-                pending = remote.start(partial(self._stitch.ask, parts=group), self._describe)
-                self._under_way.append((index, group, pending.result))
+                self._under_way.append((index, group, self._stitch.start(remote, group)))
             else:
-                here.append((index, group, partial(self._stitch.ask, store, group)))
+                here.append((index, group, self._stitch.start(store, group)))
         self._under_way += here
 
     def _share_s(self, parts: Sequence[int]) -> float:

@@ -18,7 +18,8 @@ from hopstream.errors import FormatError, SettingsError
 from hopstream.schema import Direction, EdgeType
 from hopstream.store.contract import MAX_COUNT, STRATEGIES, LaborSeeds, SampleRequest, Strategy
 from hopstream.store.requests import SEED_STOP, id_dtype
-from hopstream.store.wire import Frame, Piece, RowCost, cut_pieces, entity_from_json, entity_to_json
+from hopstream.store.wire import Piece, RowCost, cut_pieces, entity_from_json, entity_to_json
+from hopstream.transport.messages import Frame
 
 ID_DTYPES = ("uint32", "int64")
 ARRAYS = ("ids", "trees", "times", "excluded", "candidates")

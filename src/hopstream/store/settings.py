@@ -8,7 +8,8 @@ from typing import get_args
 from hopstream.checks import Settings, check_choice, check_int, check_seconds
 from hopstream.dataset.spot_check import Verify
 from hopstream.errors import SettingsError
-from hopstream.store.security import ClientSecurity
+from hopstream.transport.limits import TransportLimits
+from hopstream.transport.security import ClientSecurity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +46,8 @@ class StoreSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits(Settings):
-    """How much one request may ask of a server. Every field is checked when the record is made.
+class ServerLimits(TransportLimits):
+    """How much clients may ask of a server. Every field is checked when the record is made.
 
     Raises:
         SettingsError: A field is outside what it accepts.
@@ -55,20 +56,19 @@ class ServerLimits(Settings):
     max_ids: int = field(
         default=1 << 20, metadata={"help": "most ids in one request; clients cut larger requests by themselves"}
     )
-    max_request_bytes: int = field(default=256 << 20, metadata={"help": "most bytes in one request"})
     max_reply_bytes: int = field(default=16 << 30, metadata={"help": "most bytes in the answer to one request"})
     max_row_bytes: int = field(
         default=32 << 20,
         metadata={"help": "most bytes in one row of an answer, which is held whole; all edges of a node are not one"},
     )
     frame_bytes: int = field(
-        default=3 << 19, metadata={"help": "about how many bytes are gathered, then sent, at a time"}
+        default=1 << 19, metadata={"help": "about how many bytes are gathered, then sent, at a time"}
     )
 
     def __post_init__(self) -> None:
         """Check every field."""
+        TransportLimits.__post_init__(self)
         check_int("max_ids", self.max_ids, 1, 1 << 32)
-        check_int("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
         check_int("max_reply_bytes", self.max_reply_bytes, 1, 1 << 62)
         check_int("max_row_bytes", self.max_row_bytes, 1, 1 << 30)
         check_int("frame_bytes", self.frame_bytes, 1, 1 << 28)

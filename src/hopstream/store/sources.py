@@ -1,27 +1,14 @@
-"""Sources: what names a store, and checks of it that need no network."""
+"""Sources: what names a store, and a check of it that needs no network."""
 
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 
 from hopstream.errors import SettingsError
 from hopstream.store.contract import Store
 
 Source = str | os.PathLike[str] | Store
 """What ``open_store`` takes."""
-
-
-ADDRESS = re.compile(r"[^\s/@,]+:\d{1,5}")
-
-
-def check_scheme(text: str) -> None:
-    """Raise ``SettingsError`` where a text is one address or several, and the scheme is missing."""
-    addresses = [one.strip() for one in text.split(",")]
-    if all(map(ADDRESS.fullmatch, addresses)) and not Path(text).exists():
-        wanted = ",".join(f"grpc://{one}" for one in addresses)
-        raise SettingsError(f"{text!r} has no scheme; write {wanted}, or grpc+tls:// where servers have TLS")
 
 
 def check_source(source: object) -> None:
@@ -33,7 +20,7 @@ def check_source(source: object) -> None:
             "source is a RemoteGraph, which is for loaders; give the cluster.json, or the addresses, that you gave to "
             "RemoteGraph"
         )
-    wanted = "the folder of a dataset, a cluster.json, an address such as grpc://host:7001, or an open store"
+    wanted = "the folder of a dataset, a cluster.json, an address such as tcp://host:7001, or an open store"
     if isinstance(source, list | tuple):
         raise SettingsError(
             f"source is a {type(source).__name__}; it must be {wanted}; several addresses are one str, joined by commas"

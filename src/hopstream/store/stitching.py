@@ -10,7 +10,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Generic, Literal, TypeVar
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import PartitionBook, ends_of
 from hopstream.kernels.halo import split_replicated
 from hopstream.kernels.stitch import scatter_runs, split_by_part
-from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
+from hopstream.store.contract import Deferred, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.halo import HaloStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.requests import (
@@ -31,6 +32,7 @@ from hopstream.store.sample_frames import take_rows
 
 Kind = Literal["sample", "fetch", "other"]
 T = TypeVar("T")
+Finish = Callable[[], None]
 KINDS: tuple[Kind, ...] = ("sample", "fetch", "other")
 
 
@@ -168,8 +170,11 @@ class Stitch(ABC, Generic[T]):
         """The parts that have something to do."""
 
     @abstractmethod
-    def ask(self, store: Store, parts: Sequence[int]) -> None:
-        """Ask a store for the rows of some of its parts and keep the answer; keep nothing where that fails."""
+    def start(self, store: Store, parts: Sequence[int]) -> Finish:
+        """Ask a store for the rows of some of its parts; what is returned waits for the answer and keeps it.
+
+        A store that is here does its work when the answer is waited for. Where that fails nothing is kept.
+        """
 
     def ask_halo(self) -> None:
         """Take the answers that a halo here has; some requests ask none."""
@@ -204,15 +209,20 @@ class SampleStitch(Stitch[list[SampleReply]]):
         rows = None if self._halo is None else self._halo.find_nodes(entity, ids)
         return _Cut.of(ids, self._book.offsets(ends_of(*entity)[0]), rows=rows)
 
-    def ask(self, store: Store, parts: Sequence[int]) -> None:
+    def start(self, store: Store, parts: Sequence[int]) -> Finish:
         """Draw the neighbours of ids of some parts."""
         rows = [cut.rows(parts) for cut in self._cuts]
         busy = [i for i, (positions, _) in enumerate(rows) if len(positions)]
-        replies = store.sample([self._request(i, rows[i][0], parts) for i in busy])
-        for i, reply in zip(busy, replies, strict=True):
-            self._replies[i].append((rows[i][0], reply))
-        num_ids, num_bytes = sum(len(rows[i][0]) for i in busy), sum(map(reply_bytes, replies))
-        self._traffic.add_answer("sample", store, num_ids, num_bytes)
+        pending = store.submit_sample([self._request(i, rows[i][0], parts) for i in busy])
+
+        def finish() -> None:
+            replies = pending.result()
+            for i, reply in zip(busy, replies, strict=True):
+                self._replies[i].append((rows[i][0], reply))
+            num_ids, num_bytes = sum(len(rows[i][0]) for i in busy), sum(map(reply_bytes, replies))
+            self._traffic.add_answer("sample", store, num_ids, num_bytes)
+
+        return finish
 
     def ask_halo(self) -> None:
         """Draw the neighbours of ids that the halo has."""
@@ -306,7 +316,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         """The parts that own ids of any request for a column, but those that the halo has."""
         return _busy_parts([cut for cut, request in zip(self._cuts, self._requests, strict=True) if request.names])
 
-    def ask(self, store: Store, parts: Sequence[int]) -> None:
+    def start(self, store: Store, parts: Sequence[int]) -> Finish:
         """Read the rows of some parts: those of fixed width into place, the others to be put back later."""
         asked: list[FetchRequest] = []
         sources: list[tuple[int, IntArray]] = []
@@ -315,13 +325,18 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
             for request in self._asked(i, positions, ids):
                 asked.append(request)
                 sources.append((i, positions))
-        answers = store.fetch(asked)
-        self._keep(sources, asked, answers)
-        if isinstance(store, RemoteStore):
-            num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
-            for i, positions in sources:
-                num_ids[self._request_of[i]] = max(num_ids.get(self._request_of[i], 0), len(positions))
-            self._traffic.add_answer("fetch", store, sum(num_ids.values()), _num_bytes(asked, answers))
+        pending = store.submit_fetch(asked)
+
+        def finish() -> None:
+            answers = pending.result()
+            self._keep(sources, asked, answers)
+            if isinstance(store, RemoteStore):
+                num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
+                for i, positions in sources:
+                    num_ids[self._request_of[i]] = max(num_ids.get(self._request_of[i], 0), len(positions))
+                self._traffic.add_answer("fetch", store, sum(num_ids.values()), _num_bytes(asked, answers))
+
+        return finish
 
     def ask_halo(self) -> None:
         """Read the rows that the halo has, likewise."""
@@ -409,6 +424,17 @@ def _shares(request: FetchRequest, halo: HaloStore | None) -> list[FetchRequest]
     ]
 
 
+Question = tuple[Any, ...]
+"""An operation of stores by its name, and its arguments."""
+
+
+def _submit(store: Store, operation: str, *arguments: Any) -> Pending[Any]:
+    """Start an operation of a store; one that is here does it when the result is asked for."""
+    if isinstance(store, RemoteStore):
+        return store.submit(operation, *arguments)
+    return Deferred(partial(getattr(store, operation), *arguments))
+
+
 class RowsStitch(Stitch[list[IntArray]]):
     """One int64 per row, in one column or in several."""
 
@@ -416,7 +442,7 @@ class RowsStitch(Stitch[list[IntArray]]):
         self,
         ids: IntArray,
         offsets: IntArray,
-        work: Callable[[Store, IntArray], Sequence[IntArray]],
+        work: Callable[[IntArray], Question],
         traffic: Traffic,
         width: int = 1,
     ) -> None:
@@ -426,7 +452,7 @@ class RowsStitch(Stitch[list[IntArray]]):
             ids: int64[n], ids or keys, of which ranges belong to parts.
             offsets: int64[num_parts + 1], those ranges.
             traffic: Counts what others are asked for.
-            work: Asks a store for some of the rows, given by their positions; gives ``width`` columns.
+            work: Gives the question for some of the rows, given by their positions; its answer has ``width`` columns.
             width: Columns of the answer.
         """
         self._cut = _Cut.of(ids, offsets)
@@ -437,13 +463,19 @@ class RowsStitch(Stitch[list[IntArray]]):
         """The parts whose ranges hold any id."""
         return _busy_parts([self._cut])
 
-    def ask(self, store: Store, parts: Sequence[int]) -> None:
+    def start(self, store: Store, parts: Sequence[int]) -> Finish:
         """Ask for the ids of some parts."""
         positions, _ = self._cut.rows(parts)
-        answer = self._work(store, positions)
-        for column, values in zip(self._columns, answer, strict=True):
-            column[positions] = values
-        self._traffic.add_answer("other", store, len(positions), sum(values.nbytes for values in answer))
+        pending = _submit(store, *self._work(positions))
+
+        def finish() -> None:
+            answer = pending.result()
+            columns = answer.columns() if isinstance(answer, Links) else [answer]
+            for column, values in zip(self._columns, columns, strict=True):
+                column[positions] = values
+            self._traffic.add_answer("other", store, len(positions), sum(values.nbytes for values in columns))
+
+        return finish
 
     def result(self) -> list[IntArray]:
         """int64[n] per column."""
@@ -453,27 +485,32 @@ class RowsStitch(Stitch[list[IntArray]]):
 class SplitStitch(Stitch[IntArray]):
     """The keys of a split, of which every part keeps a slice."""
 
-    def __init__(self, offsets: IntArray, work: Callable[[Store], IntArray]) -> None:
+    def __init__(self, offsets: IntArray, *question: Any) -> None:
         """Prepare to ask every part.
 
         Args:
             offsets: int64[num_parts + 1], the ranges of keys that parts keep.
-            work: Asks a store for all keys that it keeps.
+            question: Asks a store for all keys that it keeps.
         """
         self._offsets = offsets
-        self._work = work
+        self._question = question
         self._slices: dict[int, IntArray] = {}
 
     def parts(self) -> list[int]:
         """All parts whose slice has keys."""
         return [int(part) for part in np.flatnonzero(np.diff(self._offsets))]
 
-    def ask(self, store: Store, parts: Sequence[int]) -> None:
+    def start(self, store: Store, parts: Sequence[int]) -> Finish:
         """Ask for the keys a store keeps; those of its other parts come as well and are left to other stores."""
-        keys = self._work(store)
-        bounds = np.searchsorted(keys, self._offsets)
-        for part in parts:
-            self._slices[part] = keys[bounds[part] : bounds[part + 1]]
+        pending = _submit(store, *self._question)
+
+        def finish() -> None:
+            keys = pending.result()
+            bounds = np.searchsorted(keys, self._offsets)
+            for part in parts:
+                self._slices[part] = keys[bounds[part] : bounds[part + 1]]
+
+        return finish
 
     def result(self) -> IntArray:
         """int64[n], ascending."""

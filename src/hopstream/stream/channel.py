@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hopstream.store.wire import Bytes
+from hopstream.transport.messages import Frame
 
 COST_WEIGHT = 0.3
 """How much the last batch says about what the next one will take."""
@@ -26,7 +26,7 @@ class MessageMaker(Protocol):
         """What it is doing."""
         ...
 
-    def __call__(self, epoch: int, step: int) -> Bytes:
+    def __call__(self, epoch: int, step: int) -> Frame:
         """Make one batch; a failure is a message too."""
         ...
 
@@ -35,7 +35,7 @@ class MessageMaker(Protocol):
 class Made:
     """What came of the making of a batch: its message, or that of its failure."""
 
-    message: Bytes
+    message: Frame
     has_failed: bool = False
 
 
@@ -95,7 +95,7 @@ class SampledChannel:
         loader: Name of the loader's class that makes its batches.
         share: Batches that are made ahead.
         credit: Most batches that are being made or wait.
-        max_bytes: Bytes of waiting messages above which no batch is made ahead.
+        max_bytes: Frame of waiting messages above which no batch is made ahead.
         new_job: Makes what makes batches; called once per thread that works for the channel.
         arrived: Tells whoever waits for a batch.
         turn: Number of the iteration, ascending; -1 before the first.
@@ -233,8 +233,8 @@ class SampledChannel:
 
     @property
     def num_buffered_bytes(self) -> int:
-        """Bytes of messages that wait."""
-        return sum(len(made.message) for made in self.done.values())
+        """Frame of messages that wait."""
+        return sum(made.message.num_bytes for made in self.done.values())
 
     def _next_ahead(self) -> int | None:
         """The next batch of the share that nobody has asked for already; None after the last."""

@@ -34,13 +34,13 @@ from hopstream.errors import (
 from hopstream.load.batch import Buffers, MiniBatch
 from hopstream.load.service import BatchService, BatchSession, Recipe
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
-from hopstream.store.connection import Connection
-from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.sources import check_source
-from hopstream.store.wire import Frame, encode_frame
 from hopstream.stream.messages import INPUT_OPTIONS, decode_batch, encode_options, recipe_digest
 from hopstream.stream.questions import GraphQuestions
+from hopstream.transport.connection import Connection, OneFrame
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
 from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class RemoteSession(BatchSession):
         self._timeout_s = timeout_s
         self.store = open_cluster(cluster, settings)
         self._servers = [
-            _Server(number, Connection(Location.parse(entry.location), settings))
+            _Server(number, Connection(Location.parse(entry.location), settings.security))
             for number, entry in enumerate(cluster.servers)
         ]
         # Tells whoever watches the servers whose channel it is, and is nobody else's.
@@ -331,7 +331,9 @@ class RemoteSession(BatchSession):
                 "wait_s": wait_s,
             }  # fmt: skip
             try:
-                frame = self._call(server, "fetch_one_sampled_message", header, timeout_s=wait_s + SLACK_S)
+                frame = self._call(
+                    server, "fetch_one_sampled_message", header, timeout_s=wait_s + SLACK_S, buffers=buffers
+                )
             except ChannelLost as error:
                 self._check_wanted(turn, step, error)  # a later iteration of this loader is no loss
                 self._lost(server, channel_id)
@@ -339,7 +341,7 @@ class RemoteSession(BatchSession):
                     raise
                 continue
             if frame.header.get("pending") is not True:
-                batch = decode_batch(frame, buffers)
+                batch = decode_batch(frame)
                 if batch.epoch != epoch:
                     raise FormatError(
                         f"{server.connection.name} gave a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} "
@@ -434,11 +436,13 @@ class RemoteSession(BatchSession):
         timeout_s: float | None = None,
         *,
         is_patient: bool = False,
+        buffers: Buffers | None = None,
     ) -> Frame:
         """Make one call and return its only frame; a busy server is asked again if ``is_patient``, or the only one."""
-        request = encode_frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
+        request = Frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
         is_patient = is_patient or len(self._servers) == 1
-        return server.connection.ask(request, timeout_s or self._settings.timeout_s, op, is_patient=is_patient)
+        sink = OneFrame(None if buffers is None else buffers.take)
+        return server.connection.ask(request, timeout_s or self._settings.timeout_s, op, sink, is_patient=is_patient)
 
     def _given_up(self, step: int, epoch: int, failures: dict[str, StoreError]) -> StoreError:
         found = {
@@ -453,7 +457,7 @@ class RemoteSession(BatchSession):
 
     def _greet(self, server: _Server) -> None:
         """Fails where a server does not answer now: it may be what one that was asked for a batch waited for."""
-        self._call(server, "hello", {}, timeout_s=LATE_S)
+        server.connection.ping(LATE_S)
 
     def _failures(self, servers: Sequence[_Server], ask: Callable[[_Server], object]) -> dict[str, StoreError]:
         """Why some servers cannot answer a question that is put to all of them at once, by their location."""

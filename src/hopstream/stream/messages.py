@@ -20,12 +20,12 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
 from hopstream.errors import FormatError, HopstreamError, SettingsError
-from hopstream.load.batch import Buffers, MiniBatch
+from hopstream.load.batch import MiniBatch
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES, EdgeType
 from hopstream.store.contract import Links
-from hopstream.store.wire import Bytes, Frame, encode_frame
+from hopstream.transport.messages import Frame
 
 RECORDS: dict[str, Callable[..., Any]] = {
     one.__name__: one for one in (Links, NegativeSampling, PPRSettings, RaggedArray)
@@ -157,7 +157,7 @@ FEATURE_FIELDS = ("node_features", "edge_features")
 COUNT_FIELDS = ("num_sampled_nodes", "num_sampled_edges")
 
 
-def encode_batch(batch: MiniBatch) -> Bytes:
+def encode_batch(batch: MiniBatch) -> Frame:
     """The frame of a batch: ``{"batch": …}`` and its arrays, each named by its number."""
     writer = _Writer()
     fields: dict[str, Any] = {"epoch": batch.epoch, "index": batch.index, "seed_type": batch.seed_type}
@@ -171,18 +171,18 @@ def encode_batch(batch: MiniBatch) -> Bytes:
         fields[name] = None if counts is None else [[entity, list(map(int, of))] for entity, of in counts.items()]
     fields["trees"] = None if batch.trees is None else [[entity, writer.add(a)] for entity, a in batch.trees.items()]
     fields["attributes"] = [[entity, writer.columns(columns)] for entity, columns in batch.attributes.items()]
-    return encode_frame({"batch": fields}, writer.arrays)
+    return Frame({"batch": fields}, writer.arrays)
 
 
-def decode_batch(frame: Frame, buffers: Buffers) -> MiniBatch:
-    """Read what ``encode_batch`` wrote, into arrays of ``buffers``.
+def decode_batch(frame: Frame) -> MiniBatch:
+    """Read what ``encode_batch`` wrote; the batch has the frame's arrays.
 
     Raises:
         FormatError: The frame holds no batch.
     """
     fields = frame.header.get("batch")
     try:
-        return _Reader(frame, buffers).batch(cast(dict[str, Any], fields))
+        return _Reader(frame).batch(cast(dict[str, Any], fields))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, FormatError):
             raise
@@ -207,9 +207,8 @@ class _Writer:
 
 
 class _Reader:
-    def __init__(self, frame: Frame, buffers: Buffers) -> None:
+    def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._buffers = buffers
         self._taken: set[int] = set()
 
     def batch(self, fields: dict[str, Any]) -> MiniBatch:
@@ -253,10 +252,7 @@ class _Reader:
         if type(number) is not int or number < 0 or number in self._taken:  # so it is no larger than its message
             raise FormatError(f"a batch names array {reprlib.repr(number)}, or names it twice")
         self._taken.add(number)
-        sent = self._frame.arrays[number]
-        array = self._buffers.take(sent.shape, sent.dtype)
-        array[...] = sent
-        return array
+        return self._frame.arrays[number]
 
 
 def _ragged(values: Array, offsets: IntArray, is_string: bool) -> RaggedArray:

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
-from hopstream.store.wire import Bytes, encode_error
 from hopstream.stream.channel import Made, MessageMaker, SampledChannel, Share
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.failures import encode_error
+from hopstream.transport.messages import Frame
 
 LOG = logging.getLogger(__name__)
 JOIN_S = 10.0
@@ -139,7 +140,7 @@ class Scheduler:
     @contextmanager
     def fetched(
         self, channel_id: int, step: int, timeout_s: float, *, turn: int | None = None, epoch: int | None = None,
-        lowest: int = 0,
+        lowest: int = 0, is_over: Callable[[], bool] | None = None,
     ) -> Iterator[Made | None]:  # fmt: skip
         """Wait for one batch and take it; it is made again where it was taken before.
 
@@ -152,6 +153,7 @@ class Scheduler:
             turn: The iteration that is asked about; None for the current one.
             epoch: The epoch that is asked about; None for the current one.
             lowest: The consumer has all batches before this one; what waits of them is thrown away.
+            is_over: Whether the consumer has gone; whoever waits for the batch is to be told by ``wake``.
 
         Returns:
             What was made; None after the last batch of the epoch.
@@ -175,21 +177,28 @@ class Scheduler:
                 )
             if lowest:
                 self._skip_to(channel, min(step, lowest))
-            made = self._wait_for(channel, step, ends, timeout_s) if step < channel.share.num_steps else None
+            made = self._wait_for(channel, step, ends, timeout_s, is_over) if step < channel.share.num_steps else None
             if made is not None:
                 channel.stats.num_fetched += 1
                 channel.num_epoch_fetched += 1
-                channel.stats.num_bytes += len(made.message)
+                channel.stats.num_bytes += made.message.num_bytes
                 channel.num_sending += 1
-                self._sending_bytes += len(made.message)
+                self._sending_bytes += made.message.num_bytes
         try:
             yield made
         finally:
             if made is not None:
                 with self._lock:
                     channel.num_sending -= 1
-                    self._sending_bytes -= len(made.message)
+                    self._sending_bytes -= made.message.num_bytes
                     self._let_go_on()
+
+    def wake(self, channel_id: int) -> None:
+        """Have those that wait for batches of a channel look whether their consumers are still there."""
+        with self._lock:
+            channel = self._channels.get(channel_id)
+            if channel is not None:
+                channel.arrived.notify_all()
 
     def remove(self, channel_id: int) -> SampledChannel | None:
         """Give a channel up; who waits for it is told, and what is being made for it is thrown away.
@@ -324,7 +333,9 @@ class Scheduler:
         channel.arrived.notify_all()
         self._let_go_on()
 
-    def _wait_for(self, channel: SampledChannel, step: int, ends: float, timeout_s: float) -> Made:
+    def _wait_for(
+        self, channel: SampledChannel, step: int, ends: float, timeout_s: float, is_over: Callable[[], bool] | None
+    ) -> Made:
         """Take the batch when it is there; called with the lock."""
         iteration = channel.iteration
         if channel.num_waiters + channel.num_sending >= MAX_CALLS:
@@ -345,10 +356,12 @@ class Scheduler:
             if made is not None:
                 self._num_late += was_late
                 self._num_ready += not was_late
-                self._buffered_bytes -= len(made.message)
+                self._buffered_bytes -= made.message.num_bytes
                 self._update(channel)
                 self._let_go_on()
                 return made
+            if is_over is not None and is_over():
+                raise StoreTimeout(f"nobody waits for batch {step} of epoch {channel.epoch} any more")
             channel.ask(step)
             channel.late.add(step)
             self._update(channel)
@@ -446,7 +459,7 @@ class Scheduler:
             if claim.iteration == channel.iteration:
                 channel.in_flight.discard(claim.step)
                 channel.done[claim.step] = made
-                self._buffered_bytes += len(made.message)
+                self._buffered_bytes += made.message.num_bytes
                 self._drop_forgotten(channel)
                 channel.arrived.notify_all()
             self._update(channel)
@@ -459,7 +472,7 @@ class Scheduler:
         """
         while not self._may_hoard and (step := channel.forgotten()) is not None:
             made = channel.take(step)
-            self._buffered_bytes -= 0 if made is None else len(made.message)
+            self._buffered_bytes -= 0 if made is None else made.message.num_bytes
         self._let_go_on()
 
     def _watch(self) -> None:
@@ -524,7 +537,7 @@ def _make(claim: _Claim) -> Made:
         return Made(_failure(error), has_failed=True)
 
 
-def _failure(error: BaseException) -> Bytes:
+def _failure(error: BaseException) -> Frame:
     """The message that tells of an error, also where the error cannot be put into words: the thread must go on."""
     try:
         return encode_error(error)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from hopstream.errors import (
@@ -35,11 +36,12 @@ from hopstream.load.setup import SubgraphLoader
 from hopstream.store.answer import Operation
 from hopstream.store.contract import Store
 from hopstream.store.routed import RoutedStore
-from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import INPUT_OPTIONS, decode_options, encode_batch, recipe_digest
 from hopstream.stream.scheduler import JOIN_S, Scheduler
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.listener import Call
+from hopstream.transport.messages import Frame
 
 LOG = logging.getLogger(__name__)
 LOADERS: Mapping[str, type[SubgraphLoader]] = {
@@ -210,7 +212,7 @@ class SamplingService:
         turn, epoch = self._scheduler.begin(integer_of(frame, "channel_id"), turn, epoch, first_step)
         return {"turn": turn, "epoch": epoch}, []
 
-    def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Bytes]:
+    def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Frame]:
         """Wait for a batch: ``{channel_id, turn, epoch, step, lowest, wait_s}`` to its message.
 
         After the last batch of the epoch the answer is ``{"end_of_epoch": true}``, and ``{"pending": true}`` where the
@@ -224,9 +226,9 @@ class SamplingService:
         """
         step = integer_of(frame, "step", 0)
         for message, _ in self._messages(frame, range(step, step + 1)):
-            yield message
+            yield Frame(message.header, message.arrays, is_last=True)
 
-    def fetch_sampled_messages(self, frame: Frame) -> Iterator[Bytes]:
+    def fetch_sampled_messages(self, frame: Frame) -> Iterator[Frame]:
         """A stream of batches of a channel's share: ``{channel_id, turn, epoch, step, max_messages, lowest, wait_s}``.
 
         From batch ``step`` on, in order. Ends after ``max_messages``, after a batch that failed, with
@@ -239,7 +241,7 @@ class SamplingService:
         )
         stride = self._scheduler.share_of(integer_of(frame, "channel_id")).stride
         for message, is_last in self._messages(frame, range(step, step + num_messages * stride, stride)):
-            yield message
+            yield Frame(message.header, message.arrays, is_last)
             if is_last:
                 return
 
@@ -334,7 +336,7 @@ class SamplingService:
             if graph is not None:
                 graph.close()
 
-    def _messages(self, frame: Frame, steps: Iterable[int]) -> Iterator[tuple[Bytes, bool]]:
+    def _messages(self, frame: Frame, steps: Iterable[int]) -> Iterator[tuple[Frame, bool]]:
         """The messages of some batches, and of each whether it is the last one."""
         channel_id, lowest, wait_s = (
             integer_of(frame, "channel_id"),
@@ -342,15 +344,20 @@ class SamplingService:
             _wait_s(frame),
         )
         asked = {name: integer_of(frame, name, 0) for name in ("turn", "epoch") if frame.header.get(name) is not None}
+        is_over = None
+        if isinstance(frame, Call):
+            frame.on_over(partial(self._scheduler.wake, channel_id))
+            is_over = partial(getattr, frame, "is_over")
         for step in steps:
             try:
-                with self._scheduler.fetched(channel_id, step, wait_s, lowest=lowest, **asked) as made:
+                fetched = self._scheduler.fetched(channel_id, step, wait_s, lowest=lowest, is_over=is_over, **asked)
+                with fetched as made:
                     if made is None:
-                        yield encode_frame({"end_of_epoch": True}), True
+                        yield Frame({"end_of_epoch": True}), True
                     else:
                         yield made.message, made.has_failed
             except StoreTimeout:
-                yield encode_frame({"pending": True}), True
+                yield Frame({"pending": True}), True
 
     def _known_or(self, made: Backend) -> Backend:
         """The backend of the same key where there is one, or the new one, which is there from now on."""
@@ -454,14 +461,14 @@ class _BatchJob:
     def stage(self) -> str:
         return self._maker.stage
 
-    def __call__(self, epoch: int, step: int) -> Bytes:
+    def __call__(self, epoch: int, step: int) -> Frame:
         return encode_batch(self._maker.make(epoch, step))
 
 
 def _answering(method: Callable[[Frame], Answer]) -> Operation:
-    def operation(frame: Frame) -> Iterator[Bytes]:
+    def operation(frame: Frame) -> Iterator[Frame]:
         header, arrays = method(frame)
-        yield encode_frame(header, arrays)
+        yield Frame(header, arrays, is_last=True)
 
     return operation
 

@@ -45,7 +45,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
         ip_config: A file with a line ``ip [port] [num_servers]`` per machine; a ``cluster.json`` of their servers is
             written beside every manifest. Machine ``k`` serves the parts of root ``k``; where one root has all
             parts, machine ``k`` serves part ``k``, ``k + M``, … of ``M`` machines.
-        has_tls: The servers of ``ip_config`` are reached by ``grpc+tls``.
+        has_tls: The servers of ``ip_config`` are reached by ``tls``.
         overwrite: Replace other datasets that are in the roots.
         settings: Who copies; the defaults if it is not given.
         progress: Called as ``progress("place", done, total)`` in bytes.

@@ -54,8 +54,9 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.store.wire import Frame, decode_frame, encode_frame
+from hopstream.store.wire import decode_frame
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.messages import Frame
 from tests.compat.gigl.channels import CONFIG, OPTIONS, init, register, registration
 from tests.compat.gigl.conftest import WAIT_S, cluster, serving
 from tests.compat.gigl.ring import write_ring
@@ -110,7 +111,7 @@ def own_server(folder: Path, **more: Any) -> Iterator[tuple[DistServer, Meeting]
 class OddOnce:
     """A connection to server 0 whose first answers make no sense."""
 
-    location = "grpc://127.0.0.1:1"
+    location = "tcp://127.0.0.1:1"
 
     def __init__(self) -> None:
         self.errors: list[HopstreamError] = [RemoteError("odd"), FormatError("odd"), AccessDenied("odd")]
@@ -183,19 +184,19 @@ def test_who_finds_no_server_0_is_told_where_it_should_be(folder: Path, role: st
 def told(kept: roster.Roster, step: str, role: str, rank: int, **more: Any) -> dict[str, Any]:
     """The answer of a roster to a member that is called as its rank, or as ``name``."""
     header = {"op": "roster", "role": role, "rank": rank, "name": f"{rank}", "step": step, **more}
-    return decode_frame(next(kept._answer(decode_frame(encode_frame(header))))).header
+    return decode_frame(next(kept._answer(decode_frame(Frame(header))))).header
 
 
 def test_servers_that_disagree_are_refused() -> None:
     kept = roster.Roster(1)
     join = partial(told, kept, "join", "server")
-    assert join(0, location="grpc://a:1", num_servers=1)["locations"] == ["grpc://a:1"]
-    with pytest.raises(SettingsError, match=r"two servers say that they are server 0: grpc://a:1 and grpc://b:1"):
-        join(0, name="other", location="grpc://b:1", num_servers=1)
+    assert join(0, location="tcp://a:1", num_servers=1)["locations"] == ["tcp://a:1"]
+    with pytest.raises(SettingsError, match=r"two servers say that they are server 0: tcp://a:1 and tcp://b:1"):
+        join(0, name="other", location="tcp://b:1", num_servers=1)
     for rank, num_servers in ((0, 3), (1, 1)):
         with pytest.raises(SettingsError, match="joined a session of 1 servers"):
-            join(rank, name="other", location="grpc://b:1", num_servers=num_servers)
-    assert join(0, location="grpc://a:1", num_servers=1)["locations"] == ["grpc://a:1"]
+            join(rank, name="other", location="tcp://b:1", num_servers=num_servers)
+    assert join(0, location="tcp://a:1", num_servers=1)["locations"] == ["tcp://a:1"]
 
 
 def test_a_client_that_ends_while_it_leaves_does_not_tell_servers() -> None:

@@ -30,9 +30,10 @@ from hopstream.compat.glt.distributed import dist_server
 from hopstream.compat.glt.distributed.dist_dataset import DistDataset
 from hopstream.compat.glt.distributed.roster import Meeting
 from hopstream.errors import AccessDenied, SettingsError, StoreUnavailable
-from hopstream.store.security import ClientSecurity, Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.location import Location
+from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.compat.gigl.ring import NUM_NODES, check_ring_batch, write_ring
 from tests.compat.gigl.test_processes import check_training
 from tests.compat.gigl.world import running

@@ -41,8 +41,8 @@ from hopstream.compat.gigl.src.common.types.graph_data import NodeType
 from hopstream.compat.glt.distributed import dist_server, roster
 from hopstream.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from hopstream.compat.glt.sampler import NodeSamplerInput, SamplingConfig, SamplingType
-from hopstream.store.security import ClientSecurity, ServerSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.compat.gigl.ring import check_batch
 from tests.ports import free_ports
 from tests.store.authority import Authority

@@ -14,13 +14,14 @@ from hopstream.compat.glt.distributed import calls
 from hopstream.compat.glt.distributed.calls import OPERATION, AnswerReader, answering, call
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, SettingsError
-from hopstream.store.connection import Connection
 from hopstream.store.local import LocalStore
-from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Frame, decode_frame
+from hopstream.store.wire import decode_frame
 from hopstream.stream.messages import encode_options
+from hopstream.transport.connection import Connection
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
 from tests.compat.gigl.ring import write_ring
 
 ANSWER = {

@@ -34,8 +34,8 @@ from hopstream.errors import (
 )
 from hopstream.graph.graph import Graph
 from hopstream.schema import EDGE, NODE
-from hopstream.store.security import ClientSecurity, ServerSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.compat.pyg.ranks import all_well, context, on_ranks, owners_of, partition
 from tests.compat.pyg.test_dist_loaders import plain_graph
 from tests.ports import free_port
@@ -110,10 +110,10 @@ def test_an_unknown_master_is_an_error(graph: Graph) -> None:
 
 def test_a_rank_that_others_cannot_reach_is_named() -> None:
     """As on Debian, whose machines know their own name as a loopback address."""
-    with pytest.raises(StoreUnavailable, match=r"rank 0 serves at grpc://127.0.1.1:5, a loopback .*give all .*IP addr"):
-        check_reach(["grpc://127.0.1.1:5", "grpc://10.0.0.2:6"])
-    check_reach(["grpc://127.0.0.1:5", "grpc://127.0.0.1:6"])
-    check_reach(["grpc://10.0.0.1:5", "grpc://10.0.0.2:5"])
+    with pytest.raises(StoreUnavailable, match=r"rank 0 serves at tcp://127.0.1.1:5, a loopback .*give all .*IP addr"):
+        check_reach(["tcp://127.0.1.1:5", "tcp://10.0.0.2:6"])
+    check_reach(["tcp://127.0.0.1:5", "tcp://127.0.0.1:6"])
+    check_reach(["tcp://10.0.0.1:5", "tcp://10.0.0.2:5"])
 
 
 def test_ranks_that_hold_one_part_in_two_ways_are_refused(graph: Graph) -> None:
@@ -260,7 +260,7 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
         "start all ranks again",
         str(error),
     )
-    assert "part 1 at grpc://127.0.0.1:" in str(error.__cause__)
+    assert "part 1 at tcp://127.0.0.1:" in str(error.__cause__)
 
 
 @pytest.mark.parametrize("handles_error", [False, True])

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from hopstream.compat.pyg import rank_group
 from hopstream.compat.pyg.rank_group import Group, Membership, _is_silent
 from hopstream.errors import SettingsError, StoreUnavailable
-from hopstream.store.security import Location
+from hopstream.transport.location import Location
 from tests.ports import free_port
 
 
@@ -72,7 +72,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(port: int) -> None:
         if rank == 1:
             group.close()
             return []
-        return group.leave(["grpc://127.0.0.1:1", "grpc://127.0.0.1:1"])
+        return group.leave(["tcp://127.0.0.1:1", "tcp://127.0.0.1:1"])
 
     start = time.monotonic()
     assert on_ranks(2, work) == [[1], []]
@@ -208,7 +208,7 @@ def test_a_rank_that_seemed_gone_and_answers_again_is_waited_for(port: int, monk
 
     def work(rank: int) -> Any:
         if rank == 0:
-            return groups[0].leave(["grpc://127.0.0.1:1"] * 3)
+            return groups[0].leave(["tcp://127.0.0.1:1"] * 3)
         while len(probed) < rank:  # rank 1 leaves when it seemed gone once, rank 2 when all were asked again
             time.sleep(0.01)
         return groups[rank].leave([])

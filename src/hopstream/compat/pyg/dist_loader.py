@@ -30,8 +30,8 @@ from hopstream.load.loader import NeighborLoader
 from hopstream.load.setup import SubgraphLoader
 from hopstream.sample.sampling_settings import TemporalStrategy
 from hopstream.schema import NODE, EdgeType
-from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.security import ServerSecurity
 
 _ORDER = "order is chosen with the seeds, shuffle= and drop_last="
 OTHER_OPTIONS: Mapping[str, str] = {

@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from hopstream.checks import check_int, check_seconds
 from hopstream.errors import SettingsError, StoreTimeout, StoreUnavailable
-from hopstream.store.security import Location
+from hopstream.transport.location import Location
 
 LOG = logging.getLogger(__name__)
 _START = "start all ranks with the same master_addr, master_port, group_name and world_size"

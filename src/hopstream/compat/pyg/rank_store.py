@@ -22,9 +22,9 @@ from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import parts_label
-from hopstream.store.security import Location
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.location import Location
 
 LOG = logging.getLogger(__name__)
 GRACE_S = 5.0

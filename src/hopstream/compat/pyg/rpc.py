@@ -20,8 +20,9 @@ from multiprocessing.util import Finalize
 from hopstream.checks import read_integer
 from hopstream.compat.pyg.rank_group import Group, Membership, resolved
 from hopstream.errors import SettingsError, StateError, StoreError, StoreUnavailable
-from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
+from hopstream.transport.location import Location
+from hopstream.transport.security import ServerSecurity
 
 LOG = logging.getLogger(__name__)
 

@@ -148,7 +148,7 @@ def open_stores(
     """PyG's pair ``(feature_store, graph_store)`` over one dataset, which is opened once.
 
     Args:
-        source: A dataset folder, a ``cluster.json``, an address such as ``grpc://host:7001``, or an open store.
+        source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store.
         store_settings: Deadline, token and certificates, where servers are asked.
 
     Raises:

@@ -77,7 +77,7 @@ def check(root: Path) -> None:
         assert book.part_of(node_type, np.arange(len(lines))).tolist() == list(map(int, lines))
     servers = read_cluster(out / "cluster.json").servers
     assert [(server.location, server.parts) for server in servers] == [
-        ("grpc://172.31.19.1:30050", (0,)), ("grpc://172.31.23.205:30050", (1,))
+        ("tcp://172.31.19.1:30050", (0,)), ("tcp://172.31.23.205:30050", (1,))
     ]  # fmt: skip
 
 

@@ -21,10 +21,10 @@ import torch
 
 from hopstream.arrays import Array
 from hopstream.errors import FormatError, HopstreamError, RemoteError, SettingsError
-from hopstream.store.connection import Connection
 from hopstream.store.settings import ServerLimits
-from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.messages import decode_options, encode_options
+from hopstream.transport.connection import Connection
+from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 
 OPERATION = "call_method"
 """The operation of a store server that a door adds."""
@@ -40,17 +40,17 @@ WAIT_SHARE = 0.8
 """How much of the time that its caller waits a method waits, so that no answer comes too late."""
 
 PIECE_BYTES = 8 << 20
-"""Bytes of arrays in one frame of an answer."""
+"""Frame of arrays in one frame of an answer."""
 MAX_ANSWER_BYTES = 16 << 30
-"""Bytes of all arrays of one answer: two billion ids."""
+"""Frame of all arrays of one answer: two billion ids."""
 MAX_REQUEST_BYTES = ServerLimits().max_request_bytes
-"""Bytes of all arguments of one call, which is one frame."""
+"""Frame of all arguments of one call, which is one frame."""
 
 
-def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], Iterator[Bytes]]:
+def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], Iterator[Frame]]:
     """The operation that calls some methods by name."""
 
-    def operation(frame: Frame) -> Iterator[Bytes]:
+    def operation(frame: Frame) -> Iterator[Frame]:
         name = frame.text("method")
         if name not in methods:
             raise SettingsError(
@@ -65,7 +65,7 @@ def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], It
             kind = next(kind for kind, one in RAISED.items() if isinstance(error, one))
             text = str(error.args[0]) if error.args else ""
             lines = "".join(traceback.format_exception(error))
-            yield encode_frame({"raised": kind, "message": text, "traceback": lines})
+            yield Frame({"raised": kind, "message": text, "traceback": lines})
         else:
             yield from _frames(name, *encode_options({"answer": answer}))
 
@@ -101,7 +101,7 @@ def call(connection: Connection, timeout_s: float, client: str, method: str, *ar
             f"{MAX_REQUEST_BYTES // 8} ids: give fewer to one call, for example the input of more ranks"
         )
     asked = {"op": OPERATION, "client": client, "wait_s": timeout_s, "method": method, "options": header}
-    request = encode_frame(asked, arrays)
+    request = Frame(asked, arrays)
     reader = AnswerReader()
     connection.call(request, timeout_s, f"{OPERATION} {method}", reader)
     told, found = reader.result()
@@ -123,7 +123,7 @@ def _as_tensors(value: Any) -> Any:
     return value
 
 
-def _frames(method: str, options: dict[str, Any], arrays: Sequence[Array]) -> Iterator[Bytes]:
+def _frames(method: str, options: dict[str, Any], arrays: Sequence[Array]) -> Iterator[Frame]:
     """An answer; what is too large for the first frame comes in pieces after it."""
     if (num_bytes := _num_bytes(arrays)) > MAX_ANSWER_BYTES:
         raise SettingsError(
@@ -140,12 +140,12 @@ def _frames(method: str, options: dict[str, Any], arrays: Sequence[Array]) -> It
         else:
             inline.append(array.reshape(-1)[:0])
             pieces[number] = list(array.shape)
-    yield encode_frame({"options": options, "pieces": list(pieces.items())}, inline)
+    yield Frame({"options": options, "pieces": list(pieces.items())}, inline)
     for number in pieces:
         flat = arrays[number].reshape(-1)
         step = max(1, PIECE_BYTES // flat.itemsize)
         for start in range(0, len(flat), step):
-            yield encode_frame({"piece": number}, [flat[start : start + step]])
+            yield Frame({"piece": number}, [flat[start : start + step]])
 
 
 class AnswerReader:
@@ -156,6 +156,10 @@ class AnswerReader:
         self._header: dict[str, Any] | None = None
         self._arrays: list[Array] = []
         self._unfilled: dict[int, Array] = {}
+
+    def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        """New arrays for what a frame brings."""
+        return empty_arrays(specs)
 
     def take(self, frame: Frame) -> None:
         """Keep the first frame, or what another one brings of an array that the first has announced."""

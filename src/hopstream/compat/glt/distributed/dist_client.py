@@ -13,10 +13,10 @@ from hopstream.compat.glt.distributed.calls import call
 from hopstream.compat.glt.distributed.dist_context import DistContext, DistRole, check_rank, get_context, set_context
 from hopstream.compat.glt.distributed.roster import Meeting, Member
 from hopstream.errors import HopstreamError, SettingsError, StateError, StoreError, StoreUnavailable
-from hopstream.store.connection import Connection
-from hopstream.store.security import Location
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
+from hopstream.transport.connection import Connection
+from hopstream.transport.location import Location
 
 LOG = logging.getLogger(__name__)
 MAX_CALLS = 16

@@ -27,11 +27,11 @@ from hopstream.errors import SettingsError, StoreError, StoreTimeout
 from hopstream.schema import EdgeType
 from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
 from hopstream.store.contract import Store
-from hopstream.store.security import ServerSecurity
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.security import ServerSecurity
 
 LOG = logging.getLogger(__name__)
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0

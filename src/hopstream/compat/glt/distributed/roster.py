@@ -20,11 +20,12 @@ from typing import Any
 
 from hopstream.errors import FormatError, HopstreamError, SettingsError, StoreTimeout, StoreUnavailable
 from hopstream.store.answer import Operation
-from hopstream.store.connection import Connection
-from hopstream.store.security import Location, ServerSecurity
 from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import Bytes, Frame, encode_frame
 from hopstream.stream.service import integer_of
+from hopstream.transport.connection import Connection
+from hopstream.transport.location import Location
+from hopstream.transport.messages import Frame
+from hopstream.transport.security import ServerSecurity
 
 LOG = logging.getLogger(__name__)
 MAX_RANKS = 1 << 20
@@ -75,7 +76,7 @@ class Meeting:
 
     def connection(self, location: Location | None = None) -> Connection:
         """A connection to server 0, or to another one."""
-        return Connection(location or self.location, self.settings or StoreSettings())
+        return Connection(location or self.location, (self.settings or StoreSettings()).security)
 
 
 @dataclass(slots=True)
@@ -107,7 +108,7 @@ class Roster:
         self.operations: Mapping[str, Operation] = {"roster": self._answer}
         """Operations by name, for ``StoreServer``."""
 
-    def _answer(self, frame: Frame) -> Iterator[Bytes]:
+    def _answer(self, frame: Frame) -> Iterator[Frame]:
         ends = time.monotonic() + TURN_S
         role, step = frame.text("role"), frame.text("step")
         if role not in self._ranked:
@@ -128,7 +129,7 @@ class Roster:
                 "missing": missing, "tells": tells, "is_abandoned": self._is_abandoned(),
                 "clients": self._present() if role == "server" else [],
             }  # fmt: skip
-        yield encode_frame(told)
+        yield Frame(told)
 
     def _hear(self, role: str, step: str, frame: Frame) -> int:
         """Note what a member says; its rank."""
@@ -296,5 +297,5 @@ class Member:
 
     def _ask(self, step: str, timeout_s: float, **more: Any) -> dict[str, Any]:
         who = {"role": self._role, "rank": self._rank, "name": self.name}
-        request = encode_frame({"op": "roster", **who, "step": step, **more})
+        request = Frame({"op": "roster", **who, "step": step, **more})
         return self.connection.ask(request, timeout_s, f"roster {step}").header

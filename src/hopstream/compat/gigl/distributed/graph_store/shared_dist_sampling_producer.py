@@ -31,10 +31,10 @@ from hopstream.compat.glt.sampler import SamplerInput, SamplingConfig
 from hopstream.errors import ChannelLost, StoreTimeout
 from hopstream.load.epochs import Maker
 from hopstream.load.setup import SubgraphLoader
-from hopstream.store.wire import Bytes
 from hopstream.stream.channel import Share
 from hopstream.stream.scheduler import Scheduler
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.messages import Frame
 
 logger = logging.getLogger(__name__)
 SampleMessage = dict[str, torch.Tensor]
@@ -83,7 +83,7 @@ class QueueChannel:
 
         Args:
             capacity: Most batches that are being made or wait.
-            max_bytes: Bytes of waiting messages above which no batch is made ahead.
+            max_bytes: Frame of waiting messages above which no batch is made ahead.
         """
         self.capacity, self.max_bytes = capacity, max_bytes
         self._receiving = threading.Lock()
@@ -361,7 +361,7 @@ class _Job:
         self._loader, self._form, self.stage = loader, form, "sampling"
         self._maker: Maker | None = None
 
-    def __call__(self, epoch: int, step: int) -> Bytes:
+    def __call__(self, epoch: int, step: int) -> Frame:
         try:
             self._maker = self._maker or self._loader.maker()
             message = message_of(self._form(self._maker.make(epoch, step)))
@@ -369,4 +369,4 @@ class _Job:
             lines = f"batch {step} of epoch {epoch}:\n{traceback.format_exc()}".encode()
             logger.exception("a batch failed")
             message = {SAMPLING_ERROR: torch.from_numpy(np.frombuffer(lines, np.uint8).copy())}
-        return cast(Bytes, _Message(message))
+        return cast(Frame, _Message(message))

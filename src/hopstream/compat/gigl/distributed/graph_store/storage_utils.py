@@ -20,9 +20,9 @@ from hopstream.dataset.settings import PartitionSettings
 from hopstream.engine.settings import WorkSettings
 from hopstream.errors import SettingsError
 from hopstream.preparation.prepare import digest_of_input, prepare
-from hopstream.store.security import ServerSecurity
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.security import ServerSecurity
 from hopstream.uris import local_path
 
 DEFAULT_TIMEOUT_S = 180

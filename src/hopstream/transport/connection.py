@@ -1,0 +1,391 @@
+"""Connection: sends requests to one server over a few links, and says in plain words why one was not answered.
+
+A request takes an idle link, or a new one, or shares one where there are as many as there may be. Links that are lost
+are made anew, and a server that is too busy is asked again, within the deadline of the request.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hopstream.arrays import Array
+from hopstream.errors import (
+    AccessDenied,
+    FormatError,
+    HopstreamError,
+    ServerBusy,
+    StateError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from hopstream.transport.failures import raise_error
+from hopstream.transport.link import Answer, Link, LinkLost, Sink
+from hopstream.transport.location import Location
+from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
+from hopstream.transport.security import ClientSecurity
+
+MAX_LINKS = 8
+"""Links to one server; with more requests under way they share them."""
+CLOSE_S = 10.0
+"""How long a closing connection waits for threads that read; they take milliseconds."""
+BUSY_S = 0.05
+"""How long to wait before a server is asked again that is too busy; twice as long after every further time."""
+MAX_BUSY_S = 1.0
+
+
+class Connection:
+    """What a client has to one server. Safe to use from many threads."""
+
+    def __init__(self, location: Location, security: ClientSecurity) -> None:
+        """Prepare to connect; nothing is sent before something is asked.
+
+        Raises:
+            AccessDenied: A token would be sent in the clear.
+        """
+        security.check_location(location)
+        self.location = location
+        self.name = str(location)
+        """The server as messages name it; with its parts once they are known."""
+        self._security = security
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._idle: list[Link] = []
+        self._users: dict[Link, int] = {}
+        self._num_opening = 0
+        self._is_closed = False
+        self.has_left = False
+        """The server has said that it is going away, and has not been back since."""
+
+    def start(self, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool = True) -> UnderWay:
+        """Send a request, whose answer is read when its result is asked for.
+
+        Args:
+            frame: The request.
+            timeout_s: How long all of it may take.
+            what: The operation, as messages name it.
+            sink: Takes the frames of the answer.
+            is_patient: Ask a server that is too busy, or is going away, again until the time is over. False where the
+                caller has other servers to ask.
+
+        Raises:
+            StateError: The process was forked since the connection was made.
+        """
+        self.check_process()
+        return UnderWay(self, frame, timeout_s, what, sink, is_patient=is_patient)
+
+    def call(self, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool = True) -> None:
+        """Send a request and wait until a sink has taken its answer; see ``start``.
+
+        Raises:
+            StoreTimeout: The answer was not complete in time.
+            ServerBusy: The server has no room for the request.
+            StoreUnavailable: The server cannot be reached, or went away.
+            AccessDenied: The server refused the token or certificate.
+            RemoteError: The server failed.
+            FormatError: The answer makes no sense.
+            StateError: The process was forked since the connection was made.
+        """
+        self.start(frame, timeout_s, what, sink, is_patient=is_patient).result()
+
+    def ask(
+        self, frame: Frame, timeout_s: float, what: str, sink: OneFrame | None = None, *, is_patient: bool = True
+    ) -> Frame:
+        """Send a request that is answered with one frame, and return that; see ``call`` for the rest.
+
+        Raises:
+            FormatError: The answer has no frame, or several.
+        """
+        sink = sink or OneFrame()
+        self.call(frame, timeout_s, what, sink, is_patient=is_patient)
+        if sink.frame is None:
+            raise FormatError(f"{self.name} gave an empty answer to {what}; it must be one frame")
+        return sink.frame
+
+    def ping(self, timeout_s: float) -> None:
+        """Wait until the server has said that it is there.
+
+        Raises:
+            StoreTimeout: It gave no answer in time.
+            StoreUnavailable: It cannot be reached.
+            AccessDenied: It refused the token or certificate.
+        """
+        self.check_process()
+        ends = time.monotonic() + timeout_s
+        try:
+            link, _ = self._take_link(ends, "ping", is_new=False)
+            try:
+                link.ping(ends)
+            finally:
+                self._give_link(link)
+        except Exception as error:
+            raise self._explained(error, timeout_s, "ping") from error
+
+    def check_process(self) -> None:
+        """Raise ``StateError`` in a fork of the connection's process. Takes no lock, which may be held there."""
+        if self.is_foreign:
+            raise StateError(
+                f"the connection to {self.name} was made in process {self._process} and used in its fork "
+                f"{os.getpid()}; "
+                "make the loader or the store there, or start workers with spawn"
+            )
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a fork of the one that made the connection."""
+        return os.getpid() != self._process
+
+    def check_open(self, what: str) -> None:
+        """Raise ``StoreUnavailable`` after the connection was closed."""
+        if self._is_closed:
+            raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
+
+    def close(self) -> None:
+        """Refuse requests, end those under way and wait until their threads have left; a second call does nothing.
+
+        No array of a caller is written after it. In a fork of the process it does nothing.
+        """
+        if self.is_foreign:
+            return
+        with self._changed:
+            self._is_closed = True
+            links = [*self._users, *self._idle]
+            self._idle.clear()
+            self._changed.notify_all()
+        for link in links:
+            link.close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users, CLOSE_S)
+
+    def _take_link(self, ends: float, what: str, *, is_new: bool) -> tuple[Link, bool]:
+        """A link to be used until ``_give_link``, and whether it has just been made.
+
+        Args:
+            ends: When it must be there.
+            what: The operation, as messages name it.
+            is_new: Trust no link that was there before.
+
+        Raises:
+            LinkLost: None can be made.
+            StoreError: See ``Link``.
+        """
+        with self._lock:
+            self.check_open(what)
+            now = time.monotonic()
+            while self._idle:
+                link = self._idle.pop()
+                if not is_new and link.is_fresh(now):
+                    self._users[link] = 1
+                    return link, False
+                self._retire(link)
+            shared = [link for link in self._users if link.is_usable] if not is_new else []
+            if shared and len(self._users) + self._num_opening >= MAX_LINKS:
+                link = min(shared, key=lambda one: one.num_under_way)
+                self._users[link] += 1
+                return link, False
+            self._num_opening += 1
+        try:
+            link = Link(self.location, self._security, ends)
+        finally:
+            with self._lock:
+                self._num_opening -= 1
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._users[link] = 1
+                self.has_left = False
+        if is_closed:
+            link.close()
+            self.check_open(what)
+        return link, True
+
+    def _give_link(self, link: Link) -> None:
+        """Say that a link is not used any more."""
+        with self._lock:
+            num_users = self._users[link] - 1
+            if num_users:
+                self._users[link] = num_users
+                return
+            del self._users[link]
+            if link.is_usable and not self._is_closed:
+                self._idle.append(link)
+                return
+            self._retire(link)
+            self._changed.notify_all()
+
+    def _retire(self, link: Link) -> None:
+        """Use a link no more; called with the lock."""
+        self.has_left = self.has_left or link.is_leaving
+        link.close()
+
+    def _wait(self, seconds: float, what: str) -> None:
+        """Let a server have some time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, seconds)
+            self.check_open(what)
+
+    def _explained(self, error: Exception, timeout_s: float, what: str) -> HopstreamError:
+        """An error with server and operation."""
+        if self._is_closed:
+            return StoreUnavailable(f"{self.name} was asked to {what}; the store was closed meanwhile")
+        if isinstance(error, LinkLost):
+            return StoreUnavailable(f"{self.name} cannot be reached for {what}: {error}")
+        if isinstance(error, HopstreamError) and hasattr(error, "__notes__"):  # the server told of it
+            return error
+        if isinstance(error, StoreTimeout):
+            return StoreTimeout(f"{self.name} gave no answer in {timeout_s:.3g} s to {what}")
+        if isinstance(error, AccessDenied):
+            return AccessDenied(f"{self.name} refused {what}: {error}; give the token that the server was started with")
+        if isinstance(error, ServerBusy):
+            return ServerBusy(f"{self.name} is too busy for {what}: {error}")
+        if isinstance(error, HopstreamError):
+            return error
+        return StoreUnavailable(f"{self.name} cannot be reached for {what}: {type(error).__name__}: {error}")
+
+
+class UnderWay:
+    """A request that was sent, and is sent again where that makes sense."""
+
+    __slots__ = (
+        "_answer", "_connection", "_ends", "_error", "_frame", "_is_patient", "_link", "_sink", "_timeout_s", "_was_old",
+        "_what",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: Connection, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool
+    ) -> None:
+        """Send it; whatever goes wrong is told by ``result``."""
+        self._connection, self._frame, self._what, self._sink = connection, frame, what, sink
+        self._timeout_s, self._is_patient = timeout_s, is_patient
+        self._ends = time.monotonic() + timeout_s
+        self._link: Link | None = None
+        self._answer: Answer | None = None
+        self._error = self._send(is_new=False)
+
+    def result(self) -> None:
+        """Wait until the answer has been taken; see ``Connection.call`` for the errors."""
+        was_renewed, wait_s = False, BUSY_S
+        while True:
+            error = self._error or self._read()
+            if error is None:
+                return
+            if isinstance(error, LinkLost) and self._was_old and not was_renewed and self._may_repeat:
+                was_renewed = True
+                self._error = self._send(is_new=True)
+            elif self._is_patient and self._is_passing(error) and time.monotonic() + wait_s < self._ends:
+                self._connection._wait(wait_s, self._what)
+                wait_s = min(2 * wait_s, MAX_BUSY_S)
+                self._error = self._send(is_new=False)
+            else:
+                raise self._connection._explained(error, self._timeout_s, self._what) from (
+                    None if isinstance(error, HopstreamError) else error
+                )
+
+    @property
+    def _may_repeat(self) -> bool:
+        """Nothing of the answer has been taken, and there is time left."""
+        return (self._answer is None or not self._answer.has_begun) and time.monotonic() < self._ends
+
+    def _is_passing(self, error: Exception) -> bool:
+        """Whether the server may well answer in a while."""
+        is_passing = isinstance(error, ServerBusy) or (isinstance(error, LinkLost) and self._connection.has_left)
+        return is_passing and self._may_repeat
+
+    def _send(self, *, is_new: bool) -> Exception | None:
+        """Take a link and send the request over it; gives what went wrong."""
+        self._was_old = False
+        self._error = None
+        try:
+            self._link, is_made = self._connection._take_link(self._ends, self._what, is_new=is_new)
+        except (LinkLost, HopstreamError) as error:
+            return error
+        self._was_old = not is_made
+        try:
+            self._answer = self._link.start(self._frame, self._sink, self._ends)
+        except (LinkLost, HopstreamError) as error:
+            self._leave()
+            return error
+        except BaseException:
+            self._leave()
+            raise
+        return None
+
+    def _read(self) -> Exception | None:
+        """Wait for the answer; gives what went wrong."""
+        link, answer = self._link, self._answer
+        assert link is not None and answer is not None  # noqa: S101 - it was sent
+        try:
+            if not link.wait(answer, self._ends):
+                link.cancel(answer)
+                return StoreTimeout("the time is over")
+        except BaseException:  # of the thread, such as KeyboardInterrupt: nobody will read the rest
+            link.close()
+            raise
+        finally:
+            self._leave()
+        error = answer.error
+        if answer.told is None and error is None:
+            return None
+        return self._told(answer)
+
+    def _told(self, answer: Answer) -> Exception | None:
+        """What the server told of, or the sink found."""
+        name, error = self._connection.name, answer.error
+        if answer.told is not None:
+            try:
+                raise_error(answer.told, name, self._what)
+            except HopstreamError as told:
+                error = told
+        if isinstance(error, HopstreamError) and not hasattr(error, "__notes__"):
+            error.add_note(f"answered by {name} to {self._what}")
+        return error
+
+    def _leave(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            self._connection._give_link(link)
+
+    def __del__(self) -> None:
+        """Give up an answer that nobody has asked for."""
+        link = getattr(self, "_link", None)
+        if link is not None and self._answer is not None and not self._connection.is_foreign:
+            link.cancel(self._answer)
+            self._leave()
+
+
+class OneFrame:
+    """Keeps the only frame of an answer."""
+
+    def __init__(self, take: Callable[[tuple[int, ...], np.dtype[Any]], Array] | None = None) -> None:
+        """Wait for it.
+
+        Args:
+            take: Gives arrays of a shape and a dtype; None for new ones.
+        """
+        self.frame: Frame | None = None
+        self._take = take
+
+    def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        """Arrays for what it brings."""
+        if self._take is None:
+            return empty_arrays(specs)
+        return [self._take(shape, dtype) for dtype, shape in specs]
+
+    def take(self, frame: Frame) -> None:
+        """Keep it."""
+        if self.frame is not None:
+            raise FormatError("an answer has more than one frame; it must be one")
+        self.frame = frame
+
+
+def ask_again_if_busy(error: Exception, server: int, untried: list[int], were_busy: set[int]) -> None:
+    """Put a server that was too busy behind those that are untried, once; the last one asked was asked patiently."""
+    if isinstance(error, ServerBusy) and untried and server not in were_busy:
+        were_busy.add(server)
+        untried.append(server)

@@ -1,0 +1,69 @@
+"""Limits of what clients may take of a server, and the account of what they have."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from hopstream.checks import Settings, check_int, check_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportLimits(Settings):
+    """How much all clients of a server may have at once. Every field is checked when the record is made.
+
+    Raises:
+        SettingsError: A field is outside what it accepts.
+    """
+
+    max_connections: int = field(default=1024, metadata={"help": "most connections of clients that are known"})
+    max_strangers: int = field(
+        default=128, metadata={"help": "most connections that have not said hello; one more ends the oldest"}
+    )
+    max_calls: int = field(default=256, metadata={"help": "most requests that are being answered"})
+    max_request_bytes: int = field(default=256 << 20, metadata={"help": "most bytes in one request"})
+    max_bytes: int = field(
+        default=1 << 30, metadata={"help": "most bytes of requests and of answers that are being sent, all together"}
+    )
+    hello_s: float = field(default=5.0, metadata={"help": "seconds within which a connection must say hello"})
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_int("max_connections", self.max_connections, 1, 1 << 20)
+        check_int("max_strangers", self.max_strangers, 1, 1 << 20)
+        check_int("max_calls", self.max_calls, 1, 1 << 16)
+        check_int("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
+        check_int("max_bytes", self.max_bytes, 1, 1 << 62)
+        check_seconds("hello_s", self.hello_s)
+
+
+class Account:
+    """Requests under way, and the bytes that they take out of a bound. Safe to use from many threads."""
+
+    def __init__(self, limit: int) -> None:
+        """Nothing is taken yet."""
+        self.limit = limit
+        self._lock = threading.Lock()
+        self.taken = self.num_calls = 0
+        """Bytes that are taken, and requests under way."""
+
+    def begin(self, num_bytes: int) -> bool:
+        """Take a request on if there is room for its bytes; whether there was."""
+        with self._lock:
+            if self.taken + num_bytes > self.limit:
+                return False
+            self.taken += num_bytes
+            self.num_calls += 1
+            return True
+
+    def add(self, num_bytes: int) -> None:
+        """Count more bytes of a request, which are there already, or fewer where negative."""
+        with self._lock:
+            self.taken += num_bytes
+
+    def end(self, num_bytes: int) -> bool:
+        """Give back what a request took; whether none is left."""
+        with self._lock:
+            self.taken -= num_bytes
+            self.num_calls -= 1
+            return not self.num_calls

@@ -1,0 +1,485 @@
+"""Link: one connection of a client, on which several requests may be under way.
+
+No thread belongs to a link. Of the threads that wait for its answers one reads for all of them; when its own answer is
+complete, another one takes over. A link that is lost, or whose peer says something that makes no sense, fails all that
+is under way on it and is not used again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from hopstream.arrays import Array
+from hopstream.errors import AccessDenied, FormatError, ServerBusy, StoreTimeout, VersionMismatch
+from hopstream.transport.location import Location
+from hopstream.transport.messages import (
+    ANSWER,
+    CANCEL,
+    GOODBYE,
+    LAST,
+    MAGIC,
+    MAX_MESSAGE_BYTES,
+    MAX_WELCOME_TEXT,
+    PING,
+    PONG,
+    REQUEST,
+    VERSION,
+    WELCOME,
+    ArraySpec,
+    Buffers,
+    Frame,
+    Prefix,
+    Status,
+    empty_arrays,
+    encode_hello,
+    encode_message,
+)
+from hopstream.transport.receiver import Receiver
+from hopstream.transport.security import ClientSecurity
+from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
+
+FRESH_S = 0.05
+"""How long after an answer a link is taken to be there still."""
+MAX_TIMEOUT_MS = (1 << 32) - 1
+TLS_ALERT = 0x15
+"""The first byte of what a server with TLS says to a client without."""
+
+
+class LinkLost(Exception):
+    """A connection could not be made, or ended; says why, and what to do."""
+
+
+class Sink(Protocol):
+    """Takes the frames of an answer, one after the other."""
+
+    def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        """Give arrays, C-contiguous, for what a frame brings, after a check of its header."""
+        ...
+
+    def take(self, frame: Frame) -> None:
+        """Check a frame, whose arrays are those that ``place`` gave, and keep what it holds."""
+        ...
+
+
+class Answer:
+    """An answer that is awaited."""
+
+    __slots__ = ("error", "has_begun", "is_done", "number", "sink", "told")
+
+    def __init__(self, number: int, sink: Sink) -> None:
+        """Nothing has come yet."""
+        self.number = number
+        self.sink = sink
+        self.is_done = self.has_begun = False
+        self.error: Exception | None = None
+        """Why no more will come: of the sink, or ``LinkLost``."""
+        self.told: Frame | None = None
+        """The frame in which the server told of an error."""
+
+    def fail(self, error: Exception) -> None:
+        """It will not come."""
+        self.error = self.error or error
+        self.is_done = True
+
+
+class Link:
+    """A connection to a server that has said welcome. Safe to use from many threads."""
+
+    def __init__(self, location: Location, security: ClientSecurity, ends: float) -> None:
+        """Connect and say hello.
+
+        Args:
+            location: The server.
+            security: Token and certificates.
+            ends: When it must be done, by ``time.monotonic``.
+
+        Raises:
+            LinkLost: No connection can be made.
+            StoreTimeout: It took too long.
+            AccessDenied: The server refused the token.
+            VersionMismatch: The server speaks another version of the protocol.
+            ServerBusy: The server has as many connections as it may have.
+            SettingsError: A token or certificate cannot be read.
+        """
+        self._stream = _connect(location, security, ends)
+        self._poll = select.poll()
+        self._poll.register(self._stream.fileno(), select.POLLIN)
+        try:
+            self._say_hello(security.current_token(), location, ends)
+        except BaseException:
+            self._stream.close()
+            raise
+        self._receiver = Receiver(self._stream, self._check, self._place)
+        self._answers: dict[int, Answer] = {}
+        self._numbers = itertools.count(1)
+        self._reading, self._sending = threading.Lock(), threading.Lock()
+        self._changed = threading.Condition()
+        self._num_followers = 0
+        self._read_at = 0.0
+        self.is_leaving = False
+        """The server has asked for no more requests over this connection."""
+        self.lost: Exception | None = None
+        """Why the link is of no use any more."""
+
+    @property
+    def num_under_way(self) -> int:
+        """Answers that have not come."""
+        return len(self._answers)
+
+    @property
+    def is_usable(self) -> bool:
+        """Requests may be sent."""
+        return self.lost is None and not self.is_leaving
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether an idle link has nothing to be read: neither the end of the connection nor a goodbye."""
+        if now - self._read_at < FRESH_S:
+            return self.is_usable
+        if self._answers or not self._reading.acquire(blocking=False):
+            return self.is_usable
+        try:
+            if self._poll.poll(0):
+                self._pump()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._reading.release()
+        if self.lost is not None:
+            self._release()
+        return self.is_usable
+
+    def start(self, frame: Frame, sink: Sink, ends: float) -> Answer:
+        """Send a request.
+
+        Args:
+            frame: The request.
+            sink: Takes the answer, in whichever thread reads.
+            ends: When the answer must be complete.
+
+        Raises:
+            LinkLost: The connection is lost.
+            StoreTimeout: The server did not take the request in time.
+        """
+        timeout_ms = max(1, min(MAX_TIMEOUT_MS, int((ends - time.monotonic()) * 1000)))
+        answer = Answer(next(self._numbers), sink)
+        self._answers[answer.number] = answer
+        try:
+            self._send(encode_message(REQUEST, answer.number, frame, timeout_ms=timeout_ms), ends)
+        except BaseException:
+            self._forget(answer)
+            raise
+        return answer
+
+    def wait(self, answer: Answer, ends: float) -> bool:
+        """Read until an answer is complete or the time is over; whether it is complete."""
+        while not answer.is_done:
+            if self._reading.acquire(blocking=False):
+                try:
+                    self._read_for(answer, ends)
+                finally:
+                    self._reading.release()
+                    if self.lost is not None:
+                        self._release()
+                    if self._num_followers:
+                        with self._changed:
+                            self._changed.notify_all()
+            else:
+                with self._changed:
+                    self._num_followers += 1
+                    try:
+                        self._changed.wait_for(
+                            lambda: answer.is_done or not self._reading.locked(), ends - time.monotonic()
+                        )
+                    finally:
+                        self._num_followers -= 1
+            if not answer.is_done and time.monotonic() >= ends:
+                return False
+        return True
+
+    def cancel(self, answer: Answer) -> None:
+        """Give an answer up; where nothing else is under way, the connection with it."""
+        self._forget(answer)
+        if not self._answers:
+            self.close()
+            return
+        with suppress(LinkLost, StoreTimeout):
+            self._send(encode_message(CANCEL, answer.number), time.monotonic() + 1.0)
+
+    def ping(self, ends: float) -> None:
+        """Wait until the server has answered a ping.
+
+        Raises:
+            LinkLost: The connection is lost.
+            StoreTimeout: No answer in time.
+        """
+        pong = Answer(next(self._numbers), _Nothing())
+        self._answers[pong.number] = pong
+        try:
+            self._send(encode_message(PING, pong.number), ends)
+            if not self.wait(pong, ends):
+                raise StoreTimeout("it gave no answer to a ping")
+            if pong.error is not None:
+                raise pong.error
+        finally:
+            self._forget(pong)
+
+    def close(self, why: Exception | None = None) -> None:
+        """End the connection at once; what is under way fails, and who reads is woken."""
+        self._fail(why or LinkLost("it was closed"))
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            if self.lost is None:
+                self.lost = error
+            for answer in list(self._answers.values()):
+                answer.fail(error)
+            self._answers.clear()
+            self._changed.notify_all()
+        self._stream.shut_down()
+        self._release()
+
+    def _release(self) -> None:
+        """Free the descriptor of a lost connection, unless a thread is still inside: that one does so when it leaves."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            if self._sending.acquire(blocking=False):
+                self._stream.close()
+                self._sending.release()
+        finally:
+            self._reading.release()
+
+    def _forget(self, answer: Answer) -> None:
+        self._answers.pop(answer.number, None)
+
+    def _read_for(self, answer: Answer, ends: float) -> None:
+        """Read for all until one answer is complete or the time is over; called by the one thread that reads."""
+        try:
+            while not answer.is_done and self.lost is None:
+                self._read_at = time.monotonic()
+                left_s = ends - self._read_at
+                if left_s <= 0:
+                    return
+                if not self._stream.has_pending() and not self._receiver.has_buffered:
+                    self._poll.poll(left_s * 1000)
+                self._pump()
+        except Exception as error:
+            self._fail(error if not isinstance(error, OSError) else LinkLost(str(error)))
+        if self.lost is not None:
+            answer.fail(self.lost)
+
+    def _pump(self) -> None:
+        """Read whatever is there."""
+        while self.lost is None:
+            message = self._receiver.next()
+            if message is None:
+                if self._receiver.is_at_end:
+                    raise LinkLost("the server closed the connection")
+                return
+            self._take(*message)
+            if not self._receiver.has_buffered and not self._stream.has_pending():
+                return
+
+    def _take(self, prefix: Prefix, frame: Frame | None) -> None:
+        if prefix.kind == GOODBYE:
+            self.is_leaving = True
+            return
+        answer = self._answers.get(prefix.number)
+        if answer is None:
+            return
+        if frame is not None and prefix.header_bytes and not answer.is_done:
+            try:
+                if "error" in frame.header:
+                    answer.told = frame
+                else:
+                    answer.sink.take(frame)
+            except Exception as error:
+                answer.fail(error)
+        is_last = prefix.kind == PONG or prefix.flags == LAST
+        if is_last or answer.is_done:
+            answer.is_done = True
+            self._forget(answer)
+            if self._num_followers:
+                with self._changed:
+                    self._changed.notify_all()
+            if not is_last:
+                self._cancel_rest(answer)
+
+    def _cancel_rest(self, answer: Answer) -> None:
+        """Have no more of an answer sent that could not be taken."""
+        with suppress(LinkLost, StoreTimeout):
+            self._send(encode_message(CANCEL, answer.number), time.monotonic() + 1.0)
+
+    def _check(self, prefix: Prefix) -> bool:
+        if prefix.kind not in (ANSWER, PONG, GOODBYE):
+            raise FormatError(f"a message of kind {prefix.kind} came, which a server does not send")
+        if prefix.body_bytes > MAX_MESSAGE_BYTES:
+            raise FormatError(f"a frame has {prefix.body_bytes} bytes; it may have {MAX_MESSAGE_BYTES}")
+        return prefix.kind != ANSWER or prefix.number in self._answers
+
+    def _place(self, prefix: Prefix, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array] | None:
+        answer = self._answers.get(prefix.number)
+        if answer is None:
+            return None
+        if "error" in header:
+            return empty_arrays(specs)
+        answer.has_begun = True
+        try:
+            return answer.sink.place(header, specs)
+        except Exception as error:
+            answer.fail(error)
+            return None
+
+    def _send(self, buffers: Buffers, ends: float) -> None:
+        """Send a message whole; one that was sent in part ends the connection."""
+        try:
+            with self._sending:
+                if self.lost is not None:
+                    raise LinkLost(str(self.lost))
+                self._send_whole(deque(buffers), ends)
+        except (OSError, ValueError) as error:  # ValueError: it was closed meanwhile
+            lost = LinkLost("the request was not taken in time" if isinstance(error, StoreTimeout) else str(error))
+            self._fail(lost)
+            raise error if isinstance(error, StoreTimeout) else lost from error
+
+    def _send_whole(self, out: deque[memoryview], ends: float) -> None:
+        while not self._stream.send(out):
+            _wait(self._stream, select.POLLOUT, ends)
+
+    def _say_hello(self, token: str | None, location: Location, ends: float) -> None:
+        out = deque([memoryview(encode_hello(token))])
+        self._stream.send(out)  # a new connection takes some hundred bytes
+        head = self._read_exactly(WELCOME.size, location, ends)
+        magic, version, status, _, _, text_bytes = WELCOME.unpack(head)
+        if magic != MAGIC or text_bytes > MAX_WELCOME_TEXT:
+            raise LinkLost(_stranger(head, location))
+        text = self._read_exactly(text_bytes, location, ends).decode(errors="replace")
+        if version != VERSION:
+            raise VersionMismatch(f"the server speaks version {version} of the protocol; this one speaks {VERSION}")
+        if status == Status.REFUSED:
+            raise AccessDenied(text)
+        if status == Status.BUSY:
+            raise ServerBusy(text)
+        if status != Status.OK:
+            raise LinkLost(text or "the server refused the connection")
+
+    def _read_exactly(self, num_bytes: int, location: Location, ends: float) -> bytes:
+        target, done = memoryview(bytearray(num_bytes)), 0
+        while done < num_bytes:
+            try:
+                read = self._stream.recv_into(target[done:])
+            except OSError as error:
+                raise LinkLost(_told(error, location)) from error
+            if read is None:
+                _wait(self._stream, select.POLLIN, ends)
+            elif read == 0:
+                if done and target[0] == TLS_ALERT:
+                    raise LinkLost(_stranger(target[:done].tobytes(), location))
+                raise LinkLost(
+                    "the connection was closed before an answer: the server has ended, is another program, or has "
+                    "TLS; start it again, check the port, or write tls://"
+                    if not location.has_tls
+                    else "the connection was closed before an answer: the server has ended, or refused the client's "
+                    "certificate"
+                )
+            else:
+                done += read
+        return target.tobytes()
+
+
+class _Nothing:
+    """Takes no frame."""
+
+    def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+        raise FormatError("a ping was answered with a frame")
+
+    def take(self, frame: Frame) -> None:
+        raise FormatError("a ping was answered with a frame")
+
+
+def _connect(location: Location, security: ClientSecurity, ends: float) -> ByteStream:
+    """Open a socket, with TLS where the location says so."""
+    timeout_s = max(1e-3, ends - time.monotonic())
+    try:
+        if location.path:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(timeout_s)
+            try:
+                sock.connect(location.path)
+            except BaseException:
+                sock.close()
+                raise
+        else:
+            sock = socket.create_connection((location.host, location.port), timeout_s)
+    except TimeoutError as error:
+        raise StoreTimeout("no connection could be made in time") from error
+    except (OSError, UnicodeError) as error:
+        raise LinkLost(_told(error, location)) from error
+    if not location.has_tls:
+        return PlainStream(sock)
+    try:
+        name = security.server_name or location.host
+        wrapped = security.context().wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError | ValueError):
+            raise LinkLost(_told(error, location)) from error
+        raise
+    stream = TlsStream(wrapped)
+    try:
+        while (state := stream.handshake()) is not True:
+            _wait(stream, select.POLLIN if state is None else select.POLLOUT, ends)
+    except BaseException as error:
+        stream.close()
+        if isinstance(error, OSError):
+            raise LinkLost(_told(error, location)) from error
+        raise
+    return stream
+
+
+def _wait(stream: ByteStream, events: int, ends: float) -> None:
+    poll = select.poll()
+    poll.register(stream.fileno(), events)
+    left_s = ends - time.monotonic()
+    if left_s <= 0 or not poll.poll(left_s * 1000):
+        raise StoreTimeout("it gave no answer in time")
+
+
+def _stranger(head: bytes, location: Location) -> str:
+    """What it is that listens there."""
+    if head[:1] == bytes([TLS_ALERT]) and not location.has_tls:
+        return "the server has TLS; write tls:// instead of tcp://"
+    return "what listens there is no hopstream server of this version; check the port"
+
+
+def _told(error: Exception, location: Location) -> str:
+    """Why no connection could be made, with a remedy."""
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        return "nothing listens there; start the server, or check the address"
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "the host's name is not known; check the address, or write the machine's IP address"
+    if isinstance(error, ssl.SSLError):
+        text = str(error)
+        if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
+            return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
+        return (
+            f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates "
+            "and the name that they are for"
+        )
+    if isinstance(error, ConnectionError):
+        return (
+            "the connection was closed before an answer: the server has ended, is another program, or has TLS; start "
+            "it again, check the port, or write tls://"
+        )
+    if isinstance(error, OSError) and error.strerror and "unreachable" in error.strerror.lower():
+        return "no network leads there; check the address, the network and the firewall"
+    return f"{error}; start the server, or check the address, the certificates and the firewall"

@@ -1,0 +1,822 @@
+"""Listener: accepts connections, and answers requests in a few threads that never wait for a client.
+
+All threads wait for the same descriptors. Whichever is woken reads a request and answers it itself, while the others
+look after the connection: so a small request passes through one thread, and a cancelled one is noticed while it is
+answered. An answer that its client does not read is put aside with its one frame until the client goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopstream.arrays import Array
+from hopstream.errors import FormatError, SettingsError, StoreUnavailable
+from hopstream.transport.failures import error_frame
+from hopstream.transport.limits import Account, TransportLimits
+from hopstream.transport.location import Location
+from hopstream.transport.messages import (
+    ANSWER,
+    CANCEL,
+    GOODBYE,
+    HELLO,
+    MAGIC,
+    PING,
+    PONG,
+    REQUEST,
+    VERSION,
+    ArraySpec,
+    Buffers,
+    Frame,
+    Prefix,
+    Status,
+    empty_arrays,
+    encode_message,
+    encode_welcome,
+)
+from hopstream.transport.poller import READ, WRITE, Poller, new_poller
+from hopstream.transport.receiver import Receiver
+from hopstream.transport.security import ServerSecurity
+from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
+from hopstream.transport.tokens import ANYONE, MAX_TOKEN_BYTES, Identity
+
+LOG = logging.getLogger(__name__)
+TICK_S = 0.25
+"""How often deadlines are looked at; how long an idle thread waits at a time."""
+SPARE_THREADS = 2
+"""Threads that wait while others work; more than that end after a while."""
+SPARE_TICKS = 4
+"""After how many idle waits a thread ends that is not needed."""
+MAX_ACCEPTED = 64
+"""Connections that are accepted before something else is done."""
+CALL_BYTES = 256 << 10
+"""What a request is taken to need for its answer, beside its own bytes."""
+SLOWEST_BYTES_PER_S = 1e6
+MESSAGE_S = 10.0
+"""A message must come in so many seconds, and one more for every ``SLOWEST_BYTES_PER_S``."""
+MAX_CALLS_OF_ONE = 64
+"""Requests of one connection that are being answered."""
+FREE_REFUSALS = 3
+"""Wrong tokens of one address that are told of at once; from then on each takes twice as long as the one before."""
+REFUSAL_S = 0.25
+MAX_REFUSAL_S = 4.0
+FORGIVEN_S = 60.0
+MAX_ADDRESSES = 1024
+ABORT_S = 2.0
+"""How long calls have to notice that the server gives them up."""
+BACKLOG = 512
+
+Handler = Callable[["Call"], Iterator[Frame]]
+"""Answers a request with frames, in whichever threads; between two frames it may be left for good."""
+
+
+class Call(Frame):
+    """A request while it is answered: its frame, and whoever waits for the answer.
+
+    Attributes:
+        identity: Whoever asks.
+        ends: When it must have been answered, by ``time.monotonic``.
+        is_over: Nobody waits for the answer any more.
+    """
+
+    __slots__ = (
+        "_frames", "_has_ended", "_is_large", "_listeners", "_num_bytes", "_number", "_peer", "_request_bytes", "ends",
+        "identity", "is_over",
+    )  # fmt: skip
+
+    def __init__(self, peer: _Peer, number: int, frame: Frame, ends: float, num_bytes: int) -> None:
+        """Begin."""
+        self.header, self.arrays = frame.header, frame.arrays
+        self.identity = peer.identity or ANYONE
+        self.ends = ends
+        self.is_over = False
+        self._peer, self._number, self._num_bytes = peer, number, num_bytes
+        self._request_bytes = num_bytes - CALL_BYTES
+        self._frames: Iterator[Frame] | None = None
+        self._has_ended = self._is_large = False
+        self._listeners: list[Callable[[], None]] | None = None
+
+    def on_over(self, tell: Callable[[], None]) -> None:
+        """Have a function called, once, when nobody waits for the answer any more; it must not wait or raise."""
+        self._listeners = [*(self._listeners or ()), tell]
+        if self.is_over:
+            tell()
+
+    def _give_up(self) -> None:
+        self.is_over = True
+        for tell in self._listeners or ():
+            tell()
+
+
+def identity_of(frame: Frame) -> Identity:
+    """Whoever sent a request; one that came from nowhere may ask for everything."""
+    return frame.identity if isinstance(frame, Call) else ANYONE
+
+
+class _Peer:
+    """One connection of a client, and what is under way on it."""
+
+    def __init__(self, stream: ByteStream, address: str, *, has_shaken_hands: bool) -> None:
+        self.stream, self.address = stream, address
+        self.fd = stream.fileno()
+        self.lock = threading.Lock()
+        self.since = time.monotonic()
+        self.has_shaken_hands = has_shaken_hands
+        self.hello = bytearray()
+        self.identity: Identity | None = None
+        self.receiver: Receiver | None = None
+        self.out: deque[memoryview] = deque()
+        self.calls: dict[int, Call] = {}
+        self.parked: list[Call] = []
+        self.is_reading = self.is_leaving = self.is_closed = False
+        self.refused_at = 0.0
+        """When it is told that its token is wrong; 0 where it is not."""
+        self.coming_bytes = 0
+        self.coming_ends = 0.0
+        """Bytes that were taken for a message that is coming, and when it must be here."""
+
+
+class Listener:
+    """Accepts connections at one address and answers what is asked there, until it is closed."""
+
+    def __init__(
+        self,
+        location: Location,
+        handler: Handler,
+        *,
+        security: ServerSecurity | None = None,
+        limits: TransportLimits | None = None,
+        poller: Poller | None = None,
+    ) -> None:
+        """Listen and answer from now on, in threads of its own.
+
+        Args:
+            location: Where; port 0 lets the system choose.
+            handler: Answers requests.
+            security: Certificates and tokens.
+            limits: How much clients may have at once.
+            poller: Tells which connections are ready; None for the best of the system.
+
+        Raises:
+            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+            SettingsError: Certificate and key do not belong together.
+        """
+        self._handler = handler
+        self._security = security or ServerSecurity()
+        self._limits = limits or TransportLimits()
+        self._security.context()
+        self._socket = _listen(location)
+        self.location = location if location.path else replace(location, port=self._socket.getsockname()[1])
+        """Where it listens, with the port that the system chose."""
+        self.account = Account(self._limits.max_bytes)
+        """Bytes of requests, and of answers that are being sent."""
+        self.num_refused_tokens = self.num_refused_calls = 0
+        self._poller = poller or new_poller()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._peers: dict[int, _Peer] = {}
+        self._strangers: dict[int, _Peer] = {}
+        self._refusals: dict[str, tuple[int, float]] = {}
+        self._ready: deque[Call] = deque()
+        self._wake_end, self._woken_end = socket.socketpair()
+        self._woken_end.setblocking(False)
+        self._woken_fd = self._woken_end.fileno()
+        self._num_idle = self._num_threads = 0
+        self._threads: set[threading.Thread] = set()
+        self._ticked_at = time.monotonic()
+        self._ticking = threading.Lock()
+        self._is_accepting = True
+        self._is_leaving = self._is_closed = False
+        self._known_identities: object = None
+        self._poller.arm(self._socket.fileno(), READ)
+        self._poller.arm(self._woken_fd, READ)
+        for _ in range(SPARE_THREADS):
+            self._start_thread()
+
+    @property
+    def num_connections(self) -> int:
+        """Connections, of strangers too."""
+        return len(self._peers)
+
+    @property
+    def num_calls(self) -> int:
+        """Requests that are being answered."""
+        return self.account.num_calls
+
+    def close(self, grace_s: float) -> bool:
+        """Accept nothing more, let requests under way be answered, and end; a second call only waits.
+
+        Args:
+            grace_s: How long requests under way may take; those that take longer are given up.
+
+        Returns:
+            True where every request under way was answered.
+        """
+        with self._changed:
+            is_first, self._is_leaving = not self._is_leaving, True
+            peers = list(self._peers.values())
+        if is_first:
+            self._stop_listening()
+            for peer in peers:
+                self._say_goodbye(peer)
+        with self._changed:
+            is_clean = self._changed.wait_for(lambda: self.account.num_calls == 0, grace_s)
+            was_closed, self._is_closed = self._is_closed, True
+            peers = list(self._peers.values())
+        for peer in peers:
+            if is_clean:
+                self._flush_last(peer)
+            self._drop(peer)
+        self._wake()
+        ends = time.monotonic() + ABORT_S
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, ends - time.monotonic()))
+        if not was_closed and not self._threads:
+            self._poller.close()
+            self._wake_end.close()
+            self._woken_end.close()
+        return is_clean
+
+    # Threads.
+
+    def _start_thread(self) -> bool:
+        """Start a thread; whether the system gave one. Not called with the lock."""
+        thread = threading.Thread(target=self._work, name=f"hopstream-serve {self.location}", daemon=True)
+        with self._lock:
+            self._num_threads += 1
+            self._num_idle += 1
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more
+            with self._lock:
+                self._num_threads -= 1
+                self._num_idle -= 1
+            return False
+        return True
+
+    def _work(self) -> None:
+        """The life of a thread: wait for a descriptor, do what it asks for, and wait again."""
+        num_ticks = 0
+        self._threads.add(threading.current_thread())
+        try:
+            while not self._is_closed:
+                events = self._poller.poll(TICK_S)
+                if time.monotonic() - self._ticked_at >= TICK_S:
+                    self._tick()
+                if not events:
+                    num_ticks += 1
+                    if num_ticks >= SPARE_TICKS and self._leave_if_spare():
+                        return
+                    continue
+                num_ticks = 0
+                with self._lock:
+                    self._num_idle -= 1
+                    needs_thread = self._num_idle < 1 and self._num_threads < self._limits.max_calls + SPARE_THREADS
+                if needs_thread:
+                    self._start_thread()
+                for fd, mask in events:
+                    self._serve(fd, mask)
+                with self._lock:
+                    self._num_idle += 1
+        except Exception:
+            if not self._is_closed:
+                LOG.exception("a thread of the server failed")
+        with self._lock:
+            self._num_threads -= 1
+            self._num_idle -= 1
+            self._threads.discard(threading.current_thread())
+        if self._is_closed:
+            self._wake()  # the next one
+
+    def _leave_if_spare(self) -> bool:
+        with self._lock:
+            if self._num_idle <= SPARE_THREADS:
+                return False
+            self._num_threads -= 1
+            self._num_idle -= 1
+            self._threads.discard(threading.current_thread())
+            return True
+
+    def _wake(self) -> None:
+        """Have some thread look at what is ready."""
+        with suppress(OSError):
+            self._wake_end.send(b"\0")
+
+    def _serve(self, fd: int, mask: int) -> None:
+        peer = self._peers.get(fd)
+        if peer is not None:
+            self._guarded(peer, mask)
+        elif fd == self._woken_fd:
+            self._run_ready()
+        elif self._is_accepting and fd == self._socket.fileno():
+            self._accept()
+
+    def _run_ready(self) -> None:
+        with suppress(OSError):
+            self._woken_end.recv(1)
+        call = self._ready.popleft() if self._ready else None
+        self._poller.arm(self._woken_fd, READ)
+        if call is not None:
+            self._go_on(call)
+
+    def _dispatch(self, calls: Sequence[Call]) -> None:
+        """Have other threads go on with some calls."""
+        for call in calls:
+            self._ready.append(call)
+            self._wake()
+
+    # Connections.
+
+    def _accept(self) -> None:
+        for _ in range(MAX_ACCEPTED):
+            try:
+                sock, address = self._socket.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if self._is_leaving:
+                    return
+                LOG.warning("no connection can be accepted at %s now: %s", self.location, error)
+                return  # armed again by the next tick
+            self._greet(sock, address)
+        with self._lock:
+            if self._is_accepting:
+                self._poller.arm(self._socket.fileno(), READ)
+
+    def _greet(self, sock: socket.socket, address: Any) -> None:
+        """Take a stranger's connection; too many of them end the oldest."""
+        try:
+            context = self._security.context()
+            stream: ByteStream
+            if context is None:
+                stream = PlainStream(sock)
+            else:
+                stream = TlsStream(context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
+        except (OSError, SettingsError) as error:
+            LOG.info("a connection could not be taken: %s", error)
+            sock.close()
+            return
+        shown = address[0] if isinstance(address, tuple) else "a Unix socket"
+        peer = _Peer(stream, shown, has_shaken_hands=context is None)
+        with self._lock:
+            oldest = (
+                next(iter(self._strangers.values())) if len(self._strangers) >= self._limits.max_strangers else None
+            )
+            self._peers[peer.fd] = self._strangers[peer.fd] = peer
+        if oldest is not None:
+            self._drop(oldest)
+        with peer.lock:
+            self._arm(peer)
+
+    def _arm(self, peer: _Peer) -> None:
+        """Watch for whatever is waited for; called with the peer's lock."""
+        if peer.is_closed:
+            return
+        events = (0 if peer.is_reading else READ) | (WRITE if peer.out else 0)
+        if events:
+            self._poller.arm(peer.fd, events)
+
+    def _guarded(self, peer: _Peer, mask: int) -> None:
+        """Do what a connection asks for; whatever goes wrong with it ends it and nothing else."""
+        try:
+            self._attend(peer, mask)
+        except OSError as error:
+            LOG.debug("the connection of %s ended: %s", peer.address, error)
+            self._drop(peer)
+        except FormatError as error:
+            LOG.warning("the connection of %s is ended: %s", peer.address, error)
+            self._drop(peer)
+
+    def _attend(self, peer: _Peer, mask: int) -> None:
+        with peer.lock:
+            may_read = bool(mask & READ) and not peer.is_reading
+            peer.is_reading = peer.is_reading or may_read
+            resumed = self._flushed(peer) if mask & WRITE else []
+            if not may_read:
+                self._arm(peer)
+        calls: list[Call] = []
+        if may_read:
+            try:
+                calls = self._read(peer)
+            finally:
+                with peer.lock:
+                    peer.is_reading = False
+                    self._arm(peer)
+        calls += resumed
+        if len(calls) > 1:
+            self._dispatch(calls[1:])
+        if calls:
+            self._go_on(calls[0])
+
+    def _flushed(self, peer: _Peer) -> list[Call]:
+        """Write what waits; the calls that can go on then. Called with the peer's lock."""
+        if peer.is_closed or not peer.stream.send(peer.out):
+            return []
+        resumed, peer.parked = peer.parked, []
+        return resumed
+
+    def _read(self, peer: _Peer) -> list[Call]:
+        """Read what has come; the requests among it."""
+        if peer.receiver is None and not self._meet(peer):
+            return []
+        receiver = peer.receiver
+        if receiver is None:
+            return []
+        calls: list[Call] = []
+        while not peer.is_closed:
+            message = receiver.next()
+            if message is None:
+                if receiver.is_at_end:
+                    raise ConnectionResetError("the client has closed it")
+                break
+            self._take(peer, *message, calls)
+            if not (receiver.has_buffered or peer.stream.has_pending()):
+                break
+        return calls
+
+    def _meet(self, peer: _Peer) -> bool:
+        """Go on with handshake and hello; whether the peer is known from now on."""
+        if not peer.has_shaken_hands:
+            stream = peer.stream
+            assert isinstance(stream, TlsStream)  # noqa: S101 - all others need no handshake
+            if not stream.handshake():
+                return False
+            peer.has_shaken_hands = True
+        while (wanted := _hello_bytes(peer.hello)) > len(peer.hello):
+            target = memoryview(bytearray(wanted - len(peer.hello)))
+            read = peer.stream.recv_into(target)
+            if read is None:
+                return False
+            peer.hello += target[:read]
+            if read == 0 or not MAGIC.startswith(bytes(peer.hello[:4])):
+                raise ConnectionResetError("it said no hello")
+        _, version, _, _ = HELLO.unpack_from(peer.hello)
+        if version != VERSION:
+            text = f"the server speaks version {VERSION} of the protocol, and the client {version}"
+            self._turn_away(peer, Status.OTHER_VERSION, text)
+            return False
+        return self._admit(peer, bytes(peer.hello[HELLO.size :]))
+
+    def _admit(self, peer: _Peer, token: bytes) -> bool:
+        """Look at a token; whether the peer is known from now on."""
+        tokens = self._security.tokens
+        identity = ANYONE if tokens is None else tokens.find(token)
+        if identity is None:
+            self._refuse_token(peer)
+            return False
+        if self._is_leaving:
+            self._turn_away(peer, Status.LEAVING, "the server is shutting down")
+            return False
+        with self._lock:
+            num_known = len(self._peers) - len(self._strangers)
+            has_room = num_known < self._limits.max_connections
+            if has_room:
+                self._strangers.pop(peer.fd, None)
+        if not has_room:
+            self._turn_away(peer, Status.BUSY, f"the server has {num_known} connections, as many as it may have")
+            return False
+        peer.identity = identity
+        peer.receiver = Receiver(peer.stream, lambda prefix: self._check(peer, prefix), _place)
+        max_calls = min(MAX_CALLS_OF_ONE, self._limits.max_calls)
+        self._send(peer, [memoryview(encode_welcome(Status.OK, "", self._limits.max_request_bytes, max_calls))])
+        return True
+
+    def _refuse_token(self, peer: _Peer) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self.num_refused_tokens += 1
+            num, until = self._refusals.pop(peer.address, (0, 0.0))
+            num = 1 if now > until else num + 1
+            self._refusals[peer.address] = (num, now + FORGIVEN_S)
+            if len(self._refusals) > MAX_ADDRESSES:
+                del self._refusals[next(iter(self._refusals))]
+        delay_s = min(MAX_REFUSAL_S, REFUSAL_S * 2 ** (num - FREE_REFUSALS - 1)) if num > FREE_REFUSALS else 0.0
+        LOG.warning("%s refused a connection of %s: its token is missing or wrong", self.location, peer.address)
+        peer.refused_at = now + delay_s
+        if not delay_s:
+            self._turn_away(peer, Status.REFUSED, "the token is missing or wrong")
+
+    def _turn_away(self, peer: _Peer, status: Status, text: str) -> None:
+        """Tell a stranger why it is not let in, and end its connection."""
+        with peer.lock:
+            peer.out.append(memoryview(encode_welcome(status, text)))
+            with suppress(OSError):
+                peer.stream.send(peer.out)
+        self._drop(peer)
+
+    def _say_goodbye(self, peer: _Peer) -> None:
+        """Ask a client to send no more requests over a connection."""
+        if peer.receiver is None:
+            self._drop(peer)
+            return
+        peer.is_leaving = True
+        with suppress(OSError):
+            self._send(peer, encode_message(GOODBYE, 0))
+
+    def _flush_last(self, peer: _Peer) -> None:
+        with peer.lock, suppress(OSError):
+            if peer.out and not peer.is_closed:
+                peer.stream.send(peer.out)
+
+    def _drop(self, peer: _Peer) -> None:
+        """End a connection and give up what is under way on it."""
+        with self._lock:
+            if self._peers.get(peer.fd) is peer:
+                del self._peers[peer.fd]
+            if self._strangers.get(peer.fd) is peer:
+                del self._strangers[peer.fd]
+        with peer.lock:
+            if peer.is_closed:
+                return
+            peer.is_closed = True
+            self._poller.forget(peer.fd)
+            peer.stream.close()
+            calls, parked = list(peer.calls.values()), peer.parked
+            peer.parked = []
+            peer.out.clear()
+            coming, peer.coming_bytes = peer.coming_bytes, 0
+        if coming:
+            self.account.end(coming)
+        for call in calls:
+            call._give_up()
+        for call in parked:
+            self._end(call)
+
+    def _stop_listening(self) -> None:
+        with self._lock:
+            self._is_accepting = False
+            self._poller.forget(self._socket.fileno())
+            self._socket.close()
+        if self.location.path:
+            with suppress(OSError):
+                Path(self.location.path).unlink()
+
+    # Requests.
+
+    def _check(self, peer: _Peer, prefix: Prefix) -> bool:
+        """Look at the prefix of a message; whether there is room for it."""
+        if prefix.kind != REQUEST:
+            if prefix.kind not in (CANCEL, PING) or prefix.header_bytes or prefix.body_bytes:
+                raise FormatError(f"a message of kind {prefix.kind} came, which a client does not send")
+            return True
+        size = prefix.header_bytes + prefix.body_bytes
+        if prefix.number in peer.calls:
+            raise FormatError(f"request {prefix.number} came twice")
+        refusal = self._refusal(peer, size)
+        if refusal is not None:
+            kind, text = refusal
+            self.num_refused_calls += 1
+            self._send(peer, encode_message(ANSWER, prefix.number, error_frame(kind, text), is_last=True))
+            return False
+        peer.coming_bytes = size + CALL_BYTES
+        peer.coming_ends = time.monotonic() + MESSAGE_S + size / SLOWEST_BYTES_PER_S
+        return True
+
+    def _refusal(self, peer: _Peer, size: int) -> tuple[str, str] | None:
+        """Why a request is not taken; None where room has been taken for it."""
+        limits = self._limits
+        if peer.is_leaving:
+            return "StoreUnavailable", "the server is shutting down"
+        if size > limits.max_request_bytes:
+            text = f"the request has {size} bytes; the server takes {limits.max_request_bytes} (--max-request-bytes)"
+            return "SettingsError", text
+        text = self._no_room(peer, size)
+        return ("ServerBusy", text) if text else None
+
+    def _no_room(self, peer: _Peer, size: int) -> str:
+        """Why there is no room for a request; empty where it has been taken."""
+        limits = self._limits
+        if self.account.num_calls >= limits.max_calls:
+            return f"the server answers {limits.max_calls} requests, as many as it may (--max-calls)"
+        if len(peer.calls) >= MAX_CALLS_OF_ONE:
+            return f"{len(peer.calls)} requests are under way on the connection, as many as may be"
+        if self._num_idle < 1 and not self._start_thread():
+            return "the server can start no thread for the call"
+        if not self.account.begin(size + CALL_BYTES):
+            return f"requests and answers take {self.account.taken} of the {limits.max_bytes} bytes that they may take"
+        return ""
+
+    def _take(self, peer: _Peer, prefix: Prefix, frame: Frame | None, calls: list[Call]) -> None:
+        """Do what a message asks for."""
+        if prefix.kind == PING:
+            self._send(peer, encode_message(PONG, prefix.number))
+        elif prefix.kind == CANCEL:
+            self._cancel(peer, prefix.number)
+        elif frame is not None:
+            num_bytes, peer.coming_bytes = peer.coming_bytes, 0
+            call = Call(peer, prefix.number, frame, time.monotonic() + prefix.timeout_ms / 1000, num_bytes)
+            peer.calls[prefix.number] = call
+            calls.append(call)
+
+    def _cancel(self, peer: _Peer, number: int) -> None:
+        call = peer.calls.get(number)
+        if call is None:
+            return
+        call._give_up()
+        with peer.lock:
+            is_parked = call in peer.parked
+            if is_parked:
+                peer.parked.remove(call)
+        if is_parked:
+            self._end(call)
+
+    def _go_on(self, call: Call) -> None:
+        """Make and send frames until the answer has ended, or its client must read first."""
+        peer = call._peer
+        while not call.is_over and not call._has_ended:
+            try:
+                if call._frames is None:
+                    call._frames = iter(self._handler(call))
+                frame = next(call._frames, None)
+                is_last = frame is None or frame.is_last
+                buffers = encode_message(ANSWER, call._number, frame, is_last=is_last)
+            except Exception as error:
+                LOG.exception("a request could not be answered")
+                is_last = True
+                frame = error_frame("RemoteError", f"{type(error).__name__}: {error}")
+                buffers = encode_message(ANSWER, call._number, frame, is_last=True)
+            call._has_ended = is_last
+            if len(buffers) > 1 or call._is_large:
+                self._charge(call, sum(map(len, buffers)))
+            try:
+                if not self._send(peer, buffers, call):
+                    return
+            except OSError as error:
+                LOG.debug("the connection of %s ended: %s", peer.address, error)
+                self._drop(peer)
+        self._end(call)
+
+    def _send(self, peer: _Peer, buffers: Buffers, call: Call | None = None) -> bool:
+        """Send, or have it sent when the client reads; whether all was sent. A call is put aside where it was not."""
+        with peer.lock:
+            if peer.is_closed:
+                return True
+            is_first = not peer.out
+            peer.out.extend(buffers)
+            if is_first and peer.stream.send(peer.out):
+                return True
+            if call is not None:
+                peer.parked.append(call)
+            self._arm(peer)
+            return False
+
+    def _charge(self, call: Call, frame_bytes: int) -> None:
+        """Count what a frame takes beyond what was taken for it: what is there is not refused any more."""
+        wanted = call._request_bytes + max(CALL_BYTES, frame_bytes)
+        self.account.add(wanted - call._num_bytes)
+        call._num_bytes = wanted
+        call._is_large = frame_bytes > CALL_BYTES
+
+    def _end(self, call: Call) -> None:
+        """Free what a call has held; it is not being answered by any thread."""
+        peer = call._peer
+        with peer.lock:
+            if peer.calls.get(call._number) is not call:
+                return
+            del peer.calls[call._number]
+        frames, call._frames = call._frames, None
+        close = getattr(frames, "close", None)
+        if close is not None:
+            try:
+                close()
+            except Exception:
+                LOG.exception("an answer could not be ended")
+        if self.account.end(call._num_bytes) and self._is_leaving:
+            with self._changed:
+                self._changed.notify_all()
+
+    # Deadlines.
+
+    def _tick(self) -> None:
+        """Look after what has taken too long; one thread does so at a time."""
+        if not self._ticking.acquire(blocking=False):
+            return
+        try:
+            now = self._ticked_at = time.monotonic()
+            with self._lock:
+                peers = list(self._peers.values())
+                if self._is_accepting:
+                    self._poller.arm(self._socket.fileno(), READ)
+            for peer in peers:
+                self._look_after(peer, now)
+            self._drop_revoked(peers)
+        finally:
+            self._ticking.release()
+
+    def _look_after(self, peer: _Peer, now: float) -> None:
+        if peer.receiver is None:
+            if peer.refused_at and now >= peer.refused_at:
+                self._turn_away(peer, Status.REFUSED, "the token is missing or wrong")
+            elif now - peer.since > self._limits.hello_s:
+                self._drop(peer)
+            return
+        is_late = bool(peer.coming_bytes) and now > peer.coming_ends
+        for call in list(peer.calls.values()):
+            if now > call.ends and not call.is_over:
+                call._give_up()
+                is_late = is_late or call in peer.parked
+        if is_late:  # a client that neither writes nor reads
+            LOG.info("the connection of %s is ended: it has been too slow", peer.address)
+            self._drop(peer)
+
+    def _drop_revoked(self, peers: Sequence[_Peer]) -> None:
+        """Ask clients whose token is not in force any more to connect anew."""
+        tokens = self._security.tokens
+        if tokens is None:
+            return
+        in_force = tokens.value()
+        if in_force is self._known_identities:
+            return
+        self._known_identities = in_force
+        for peer in peers:
+            if peer.identity is not None and peer.identity not in in_force:
+                self._say_goodbye(peer)
+
+
+def _hello_bytes(hello: bytearray) -> int:
+    """How long a hello is of which some bytes are here; of one of another version only the beginning is read."""
+    if len(hello) < HELLO.size:
+        return HELLO.size
+    _, version, token_bytes, _ = HELLO.unpack_from(hello)
+    if version != VERSION:
+        return HELLO.size
+    if token_bytes > MAX_TOKEN_BYTES:
+        raise ConnectionResetError("it said no hello")
+    return HELLO.size + int(token_bytes)
+
+
+def _place(prefix: Prefix, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
+    return empty_arrays(specs)
+
+
+def _listen(location: Location) -> socket.socket:
+    """A socket that listens without waiting."""
+    try:
+        if location.path:
+            return _listen_at_path(location.path)
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            location.host, location.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+            found.listen(BACKLOG)
+            found.setblocking(False)
+        except BaseException:
+            found.close()
+            raise
+        return found
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        raise StoreUnavailable(f"cannot listen at {location}: {_reason(error, location)}") from error
+
+
+def _listen_at_path(path: str) -> socket.socket:
+    """Listen at a Unix socket that this user alone can reach; one that was left by a dead process is replaced."""
+    with suppress(FileNotFoundError):
+        if Path(path).is_socket() and not _is_answered(path):
+            Path(path).unlink()
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(0o177)
+        try:
+            found.bind(path)
+        finally:
+            os.umask(before)
+        found.listen(BACKLOG)
+        found.setblocking(False)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _is_answered(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
+
+
+def _reason(error: Exception, location: Location) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        if location.path:
+            return "another server listens there; choose another path"
+        return f"port {location.port} is in use; choose another, or port 0 to let the system choose"
+    return str(error)

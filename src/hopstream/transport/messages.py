@@ -1,0 +1,279 @@
+"""Messages of protocol 2, to the byte: hello, welcome, and what follows.
+
+A client opens a connection with a *hello* (version, limit, token), which the server answers with a *welcome* (version,
+status, limits). Then each side sends *messages*: a prefix of 32 bytes, a JSON header, and raw little-endian arrays that
+the header describes, each at a multiple of 8 bytes from the message's start. A request, and each frame of an answer, is
+one message. Nothing on the wire is executable.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hopstream.arrays import Array
+from hopstream.errors import FormatError
+from hopstream.schema import NUMERIC_DTYPES
+from hopstream.transport.tokens import MAX_TOKEN_BYTES
+
+MAGIC = b"HOPS"
+VERSION = 2
+HELLO = struct.Struct("<4sHHI4x")
+"""Magic, version, bytes of the token that follows, largest message that the client takes in MiB."""
+MAX_HELLO_BYTES = HELLO.size + MAX_TOKEN_BYTES
+"""The most that a server reads from a stranger."""
+WELCOME = struct.Struct("<4sHHQII")
+"""Magic, version, status, largest request in bytes, most requests under way, bytes of the text that follows."""
+MAX_WELCOME_TEXT = 1000
+PREFIX = struct.Struct("<BBHIQQII")
+"""Kind, flags, zero, bytes of the header, number, bytes after the header and its padding, milliseconds, zero."""
+LAST = 1
+"""Flag: no frame of the answer follows."""
+ALIGNMENT = 8
+MAX_HEADER_BYTES = 16 << 20
+MAX_ARRAYS = 1 << 16
+MAX_MESSAGE_BYTES = 1 << 30
+"""The largest frame of an answer."""
+
+SMALL_BYTES = 4 << 10
+"""Arrays that are copied, because one more buffer costs more."""
+_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_DTYPES = {name: np.dtype(name) for name in NUMERIC_DTYPES}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+ArraySpec = tuple[np.dtype[Any], tuple[int, ...]]
+Buffers = list[memoryview]
+
+
+REQUEST, ANSWER, CANCEL, PING, PONG, GOODBYE = range(1, 7)
+"""Kinds of messages."""
+
+
+class Status(IntEnum):
+    """What a server says to a hello."""
+
+    OK = 0
+    OTHER_VERSION = 1
+    REFUSED = 2
+    BUSY = 3
+    LEAVING = 4
+    NO_HELLO = 5
+
+
+class Prefix(NamedTuple):
+    """The first 32 bytes of a message.
+
+    Attributes:
+        kind: One of ``REQUEST`` to ``GOODBYE``.
+        flags: ``LAST`` or 0.
+        header_bytes: Bytes of the JSON header.
+        number: Number of the request that the message is about.
+        body_bytes: Bytes of the arrays with their padding.
+        timeout_ms: Of a request: milliseconds within which it must be answered.
+    """
+
+    kind: int
+    flags: int
+    header_bytes: int
+    number: int
+    body_bytes: int
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class Frame:
+    """The content of one message.
+
+    Attributes:
+        header: The JSON header without the description of the arrays.
+        arrays: Of a message that was received: views of the bytes where they were received.
+        is_last: Of a frame of an answer: none follows.
+    """
+
+    header: dict[str, Any]
+    arrays: Sequence[Array] = ()
+    is_last: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def text(self, name: str) -> str:
+        """A string of the header.
+
+        Raises:
+            FormatError: It is missing or not a string.
+        """
+        value = self.header.get(name)
+        if not isinstance(value, str):
+            raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be a string")
+        return value
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """A list of JSON objects of the header.
+
+        Raises:
+            FormatError: It is missing or something else.
+        """
+        value = self.header.get(name)
+        if not isinstance(value, list) or not all(isinstance(record, dict) for record in value):
+            raise FormatError(f"header field {name!r} must be a list of objects, got {reprlib.repr(value)}")
+        return value
+
+    def array(self, index: object, dtypes: Sequence[str], ndim: int = 1) -> Array:
+        """One of the arrays, after a check of its dtype and rank.
+
+        Raises:
+            FormatError: There is no such array, or it is another.
+        """
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self.arrays):
+            raise FormatError(f"array {index!r} was named; the frame has {len(self.arrays)}")
+        array = self.arrays[index]
+        if array.dtype.name not in dtypes or array.ndim != ndim:
+            wanted = f"{'|'.join(dtypes)}[{', '.join(['n'] * ndim)}]"
+            raise FormatError(f"array {index} is {array.dtype}{list(array.shape)}; it must be {wanted}")
+        return array
+
+
+def encode_hello(token: str | None) -> bytes:
+    """What a client says first."""
+    secret = (token or "").encode()
+    return HELLO.pack(MAGIC, VERSION, len(secret), MAX_MESSAGE_BYTES >> 20) + secret
+
+
+def encode_welcome(status: Status, text: str = "", max_request_bytes: int = 0, max_calls: int = 0) -> bytes:
+    """What a server says to a hello; ``text`` says why it refuses."""
+    told = text.encode(errors="backslashreplace")[:MAX_WELCOME_TEXT]
+    return WELCOME.pack(MAGIC, VERSION, status, max_request_bytes, max_calls, len(told)) + told
+
+
+def encode_message(
+    kind: int, number: int, frame: Frame | None = None, *, timeout_ms: int = 0, is_last: bool = False
+) -> Buffers:
+    """The bytes of a message as buffers, which refer to the frame's arrays and do not copy them.
+
+    Args:
+        kind: What it is.
+        number: The request that it is about; 0 for none.
+        frame: Header and arrays; None for a message without either.
+        timeout_ms: See ``Prefix``.
+        is_last: No frame of the answer follows.
+    """
+    flags = LAST if is_last else 0
+    if frame is None:
+        return [memoryview(PREFIX.pack(kind, flags, 0, 0, number, 0, timeout_ms, 0))]
+    arrays = frame.arrays
+    text = _ENCODE({**frame.header, "arrays": [[_NAMES[array.dtype], array.shape] for array in arrays]}).encode()
+    small = [b"", text, _PADDING[-len(text) % ALIGNMENT]]
+    buffers: Buffers = []
+    body_bytes = 0
+    for array in arrays:
+        size = array.nbytes
+        body_bytes += size + -size % ALIGNMENT
+        if size <= SMALL_BYTES:
+            small.append(array.tobytes())
+        else:
+            whole = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            buffers += [memoryview(b"".join(small)), memoryview(cast(Any, whole))]
+            small = []
+        small.append(_PADDING[-size % ALIGNMENT])
+    prefix = PREFIX.pack(kind, flags, 0, len(text), number, body_bytes, timeout_ms, 0)
+    if not buffers:
+        small[0] = prefix
+        return [memoryview(b"".join(small))]
+    buffers[0] = memoryview(prefix + buffers[0].tobytes())
+    if any(small):
+        buffers.append(memoryview(b"".join(small)))
+    return [buffer for buffer in buffers if len(buffer)]
+
+
+def read_prefix(data: memoryview) -> Prefix:
+    """Read the first 32 bytes of a message.
+
+    Raises:
+        FormatError: They are none.
+    """
+    kind, flags, zero, header_bytes, number, body_bytes, timeout_ms, also_zero = PREFIX.unpack(data)
+    if not REQUEST <= kind <= GOODBYE or flags > LAST or zero or also_zero:
+        raise FormatError(f"a message begins with {data[:8].hex(' ')}, which is no prefix; the connection is broken")
+    if header_bytes > MAX_HEADER_BYTES:
+        raise FormatError(f"a message says that its header has {header_bytes} bytes; it may have {MAX_HEADER_BYTES}")
+    return Prefix(kind, flags, header_bytes, number, body_bytes, timeout_ms)
+
+
+def read_header(text: bytes, body_bytes: int) -> tuple[dict[str, Any], list[ArraySpec]]:
+    """Read a message's JSON header.
+
+    Args:
+        text: The header.
+        body_bytes: Bytes of the arrays, as the prefix says it.
+
+    Returns:
+        header: Without the description of the arrays.
+        specs: dtype and shape of each array; together they have ``body_bytes``.
+
+    Raises:
+        FormatError: It is no JSON object, or describes other arrays than follow.
+    """
+    try:
+        header = _DECODE(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"the frame's header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise FormatError(f"the frame's header is a {type(header).__name__}; it must be an object")
+    described = header.pop("arrays", None)
+    if not isinstance(described, list) or len(described) > MAX_ARRAYS:
+        raise FormatError(f"the frame's header describes no arrays, or more than {MAX_ARRAYS}")
+    specs = [_read_spec(spec) for spec in described]
+    wanted = 0
+    for dtype, shape in specs:
+        size = math.prod(shape) * dtype.itemsize
+        wanted += size + -size % ALIGNMENT
+    if wanted != body_bytes:
+        raise FormatError(f"the frame has {body_bytes} bytes of arrays; its header describes {wanted}")
+    return header, specs
+
+
+def padded(num_bytes: int) -> int:
+    """Bytes with the padding that follows them."""
+    return num_bytes + -num_bytes % ALIGNMENT
+
+
+def empty_arrays(specs: Sequence[ArraySpec]) -> list[Array]:
+    """New arrays for what a message brings.
+
+    Raises:
+        FormatError: A shape is larger than an array may have.
+    """
+    try:
+        return [np.empty(shape, dtype) for dtype, shape in specs]
+    except ValueError as error:  # no bytes, yet more rows than an array may have
+        raise FormatError(f"an array of a frame is too large: {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    """JSON has no NaN, which compares with nothing: a wait of so many seconds would have no end."""
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _read_spec(value: object) -> ArraySpec:
+    dtype = _DTYPES.get(value[0]) if type(value) is list and len(value) == 2 and type(value[0]) is str else None
+    if dtype is None:
+        raise FormatError(f"array {str(value)[:100]} is not [dtype, shape]")
+    shape = value[1]  # type: ignore[index]
+    if type(shape) is not list or len(shape) > 32 or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
+        raise FormatError(f"array shape {str(shape)[:100]} must be at most 32 sizes from 0 up")
+    return dtype, tuple(shape)
+
+
+_DECODE = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_PADDING = [bytes(size) for size in range(ALIGNMENT)]

@@ -1,0 +1,112 @@
+"""Poller: tells threads which descriptors are ready, each event to one thread, until the descriptor is armed again."""
+
+from __future__ import annotations
+
+import select
+import selectors
+import threading
+from contextlib import suppress
+from typing import Protocol
+
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Poller(Protocol):
+    """Watches descriptors; any number of threads may wait at once."""
+
+    def arm(self, fd: int, events: int) -> None:
+        """Tell one thread, once, when a descriptor is ready for any of some events; also of a closed peer."""
+        ...
+
+    def forget(self, fd: int) -> None:
+        """Watch a descriptor no more; called before it is closed."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Wait for one descriptor: its number and its events; nothing when the time is over."""
+        ...
+
+    def close(self) -> None:
+        """Free what was needed; no thread may wait any more."""
+        ...
+
+
+class EpollPoller:
+    """Threads wait in the system, which wakes one for each event: no thread hands work to another."""
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self._epoll = select.epoll()
+        self._known: set[int] = set()
+
+    def arm(self, fd: int, events: int) -> None:
+        """See ``Poller``."""
+        mask = select.EPOLLONESHOT | (select.EPOLLIN if events & READ else 0)
+        mask |= select.EPOLLOUT if events & WRITE else 0
+        if fd in self._known:
+            self._epoll.modify(fd, mask)
+        else:
+            self._known.add(fd)
+            self._epoll.register(fd, mask)
+
+    def forget(self, fd: int) -> None:
+        """See ``Poller``."""
+        self._known.discard(fd)
+        with suppress(OSError):
+            self._epoll.unregister(fd)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """See ``Poller``."""
+        found: list[tuple[int, int]] = []
+        for fd, mask in self._epoll.poll(timeout_s, 1):
+            events = READ if mask & ~select.EPOLLOUT else 0
+            found.append((fd, events | (WRITE if mask & select.EPOLLOUT else 0)))
+        return found
+
+    def close(self) -> None:
+        """See ``Poller``."""
+        self._epoll.close()
+
+
+class SelectorPoller:
+    """As ``EpollPoller`` where the system has none: threads take turns in waiting."""
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self._selector = selectors.DefaultSelector()
+        self._turn = threading.Lock()
+        self._changes = threading.Lock()
+
+    def arm(self, fd: int, events: int) -> None:
+        """See ``Poller``."""
+        with self._changes:
+            if fd in self._selector.get_map():
+                self._selector.modify(fd, events)
+            else:
+                self._selector.register(fd, events)
+
+    def forget(self, fd: int) -> None:
+        """See ``Poller``."""
+        with self._changes, suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """See ``Poller``."""
+        if not self._turn.acquire(timeout=timeout_s):
+            return []
+        try:
+            ready = self._selector.select(timeout_s)[:1]
+            for key, _ in ready:
+                self.forget(key.fd)
+            return [(key.fd, events) for key, events in ready]
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """See ``Poller``."""
+        self._selector.close()
+
+
+def new_poller() -> Poller:
+    """The best poller of this system."""
+    return EpollPoller() if hasattr(select, "epoll") else SelectorPoller()

@@ -1,0 +1,158 @@
+"""Receiver: reads messages from a byte stream as their bytes come, each array straight to where it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from hopstream.arrays import Array
+from hopstream.errors import FormatError
+from hopstream.transport.messages import (
+    ALIGNMENT,
+    LAST,
+    PREFIX,
+    ArraySpec,
+    Frame,
+    Prefix,
+    read_header,
+    read_prefix,
+)
+from hopstream.transport.stream import ByteStream
+
+INPUT_BYTES = 16 << 10
+"""What is read at once where a message begins; the rest of a large one is read to where it is needed."""
+
+Check = Callable[[Prefix], bool]
+"""Whether a message of this prefix is to be read; False to throw it away."""
+Place = Callable[[Prefix, dict[str, Any], Sequence[ArraySpec]], "Sequence[Array] | None"]
+"""Gives arrays for what a message brings, C-contiguous, of these dtypes and shapes; None to throw the message away."""
+Message = tuple[Prefix, "Frame | None"]
+
+
+class Receiver:
+    """Reads the messages of one stream; used by one thread at a time."""
+
+    def __init__(self, stream: ByteStream, check: Check, place: Place) -> None:
+        """Begin with the first message.
+
+        Args:
+            stream: Where they come from.
+            check: Told of every prefix before anything else of the message is read.
+            place: Told of every header before any array is read.
+        """
+        self._stream, self._check, self._place = stream, check, place
+        self._buffer = memoryview(bytearray(INPUT_BYTES))
+        self._start = self._stop = 0
+        self._messages = self._read_messages()
+        self.is_at_end = False
+        """The peer has closed the stream."""
+        self.is_between = True
+        """No message has come in part."""
+
+    @property
+    def has_buffered(self) -> bool:
+        """Bytes of the next message have been read already."""
+        return self._start < self._stop
+
+    def next(self) -> Message | None:
+        """The next message; its frame is None where it was thrown away. None where its bytes are not there yet.
+
+        Raises:
+            FormatError: The bytes are no message; nothing more can be read.
+            OSError: The connection is lost.
+            Exception: Whatever ``check`` and ``place`` raise; nothing more can be read either.
+        """
+        return next(self._messages, None)
+
+    def _read_messages(self) -> Iterator[Message | None]:
+        """The messages, and None whenever there is nothing to read."""
+        size, text_bytes = PREFIX.size, 0
+        while True:
+            self.is_between = True
+            if self._stop - self._start < size:
+                yield from self._gather(size)
+            self.is_between = False
+            prefix = read_prefix(self._buffer[self._start : self._start + size])
+            self._start += size
+            text_bytes = prefix.header_bytes + -prefix.header_bytes % ALIGNMENT
+            if not self._check(prefix):
+                yield from self._skip(text_bytes + prefix.body_bytes)
+                yield prefix, None
+                continue
+            if not text_bytes:
+                if prefix.body_bytes:
+                    raise FormatError("a message has arrays and no header that describes them")
+                yield prefix, Frame({}, [], prefix.flags == LAST)
+                continue
+            if text_bytes <= INPUT_BYTES:
+                if self._stop - self._start < text_bytes:
+                    yield from self._gather(text_bytes)
+                text = self._buffer[self._start : self._start + prefix.header_bytes].tobytes()
+                self._start += text_bytes
+            else:
+                whole = memoryview(bytearray(text_bytes))
+                yield from self._fill(whole)
+                text = whole[: prefix.header_bytes].tobytes()
+            header, specs = read_header(text, prefix.body_bytes)
+            arrays = self._place(prefix, header, specs)
+            if arrays is None:
+                yield from self._skip(prefix.body_bytes)
+                yield prefix, None
+                continue
+            for array in arrays:
+                num_bytes = array.nbytes
+                if num_bytes:
+                    target = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
+                    if self._stop - self._start >= num_bytes:
+                        target[:] = self._buffer[self._start : self._start + num_bytes]
+                        self._start += num_bytes
+                    else:
+                        yield from self._fill(target)
+                    if num_bytes % ALIGNMENT:
+                        yield from self._skip(-num_bytes % ALIGNMENT)
+            yield prefix, Frame(header, arrays, prefix.flags == LAST)
+
+    def _gather(self, num_bytes: int) -> Iterator[None]:
+        """Read until so many bytes are in the buffer, which has room for them."""
+        if self._start:
+            left = self._buffer[self._start : self._stop].tobytes()
+            self._buffer[: len(left)] = left
+            self._start, self._stop = 0, len(left)
+        while self._stop < num_bytes:
+            self._stop += yield from self._receive(self._buffer[self._stop :])
+
+    def _fill(self, target: memoryview) -> Iterator[None]:
+        """Read as many bytes as the target has."""
+        done, size = 0, len(target)
+        while True:
+            there = min(self._stop - self._start, size - done)
+            if there:
+                target[done : done + there] = self._buffer[self._start : self._start + there]
+                self._start += there
+                done += there
+            if done == size:
+                return
+            if size - done >= INPUT_BYTES:
+                done += yield from self._receive(target[done:])
+            else:  # what follows may come in the same call
+                self._start, self._stop = 0, (yield from self._receive(self._buffer))
+
+    def _skip(self, num_bytes: int) -> Iterator[None]:
+        """Throw bytes away."""
+        while num_bytes:
+            there = min(self._stop - self._start, num_bytes)
+            self._start += there
+            num_bytes -= there
+            if num_bytes:
+                self._start, self._stop = 0, (yield from self._receive(self._buffer))
+
+    def _receive(self, target: memoryview) -> Generator[None, None, int]:
+        """Read at least one byte, and give their number."""
+        while True:
+            read = None if self.is_at_end else self._stream.recv_into(target)
+            if read:
+                return read
+            self.is_at_end = self.is_at_end or read == 0
+            yield None

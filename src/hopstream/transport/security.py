@@ -1,0 +1,227 @@
+"""Security: tokens and certificates of servers and clients.
+
+A server that others can reach needs TLS, so that nobody reads along, and a token or client certificates, so that nobody
+else asks. Loopback and Unix sockets need neither. Tokens and certificates that are given as files are read anew when
+the files change.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hopstream.checks import Settings
+from hopstream.errors import AccessDenied, SettingsError
+from hopstream.transport.location import Location
+from hopstream.transport.tokens import TokenFile, Tokens, Watched, check_token
+from hopstream.uris import local_path
+
+LOG = logging.getLogger(__name__)
+Pem = bytes | Path
+"""A certificate chain, a key or roots, or the file that holds them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServerSecurity(Settings):
+    """What a server shows and what it asks for.
+
+    Attributes:
+        token: Clients must send it when they connect; it has all rights.
+        token_file: In place of ``token``: a file of one token, or of lines ``name read|admin token``.
+        certificate: PEM chain that the server shows; needs ``private_key``.
+        private_key: PEM.
+        client_roots: PEM roots that client certificates must lead to (mTLS); None asks for none.
+        is_insecure: Listen anywhere without TLS or token, after a warning in the log.
+
+    Raises:
+        SettingsError: A file cannot be read, is not PEM or holds no token, or one field of a pair is missing.
+    """
+
+    token: str | None = None
+    token_file: Path | None = None
+    certificate: Pem | None = None
+    private_key: Pem | None = None
+    client_roots: Pem | None = None
+    is_insecure: bool = False
+    tokens: Tokens | None = field(init=False, default=None)
+    _context: _Context | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Refuse halves, and read the files."""
+        check_token(self.token)
+        if self.token is not None and self.token_file is not None:
+            raise SettingsError("a token and a token file were given; give one of them")
+        if (self.certificate is None) != (self.private_key is None):
+            raise SettingsError("a server's certificate and private key come together, got only one of them")
+        if self.client_roots is not None and self.certificate is None:
+            raise SettingsError("client certificates can be asked for only with TLS; give certificate and private key")
+        if self.token is not None or self.token_file is not None:
+            self._keep("tokens", Tokens(self.token, self.token_file))
+        if self.certificate is not None:
+            context = _Context(self.certificate, self.private_key, self.client_roots, is_server=True)
+            self._keep("_context", context)
+
+    @property
+    def has_tls(self) -> bool:
+        """A certificate is shown."""
+        return self.certificate is not None
+
+    def check_bind(self, location: Location) -> None:
+        """Allow or refuse to listen at a location.
+
+        Raises:
+            AccessDenied: Others could reach the server, and it would not know them or would talk in the clear.
+            SettingsError: The location's scheme and the certificate contradict each other.
+        """
+        if location.has_tls != self.has_tls:
+            scheme = "tls://" if self.has_tls else "tcp://"
+            raise SettingsError(f"{location} does not fit the security settings; with these, listen at {scheme}")
+        is_guarded = location.has_tls and (self.tokens is not None or self.client_roots is not None)
+        if location.is_loopback or is_guarded:
+            return
+        if not self.is_insecure:
+            raise AccessDenied(
+                f"{location} can be reached from other machines; give TLS and a token (or client certificates), "
+                "listen at 127.0.0.1, or allow it with insecure"
+            )
+        LOG.warning(
+            "INSECURE: %s can be reached from other machines %s; anyone who reaches it reads the whole graph",
+            location, "without a token" if self.tokens is None else "and is sent its token in the clear",
+        )  # fmt: skip
+
+    def context(self) -> ssl.SSLContext | None:
+        """What TLS needs, of the files as they are now; None without TLS.
+
+        Raises:
+            SettingsError: The certificate and the key are not PEM, or do not belong together.
+        """
+        return None if self._context is None else self._context.value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClientSecurity(Settings):
+    """What a client shows and what it trusts.
+
+    Attributes:
+        token: Sent to every server that is connected to.
+        token_file: In place of ``token``: a file that holds it.
+        roots: PEM roots that the server's certificate must lead to; None trusts the system's.
+        certificate: PEM chain that the client shows (mTLS); needs ``private_key``.
+        private_key: PEM.
+        server_name: The name that the server's certificate must carry, where it is not the location's host.
+        is_insecure: Send the token in the clear to other machines.
+
+    Raises:
+        SettingsError: A file cannot be read, or one field of a pair is missing.
+    """
+
+    token: str | None = None
+    token_file: Path | None = None
+    roots: Pem | None = None
+    certificate: Pem | None = None
+    private_key: Pem | None = None
+    server_name: str | None = None
+    is_insecure: bool = False
+    _token_file: TokenFile | None = field(init=False, default=None, compare=False)
+    _context: _Context | None = field(init=False, default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse halves."""
+        check_token(self.token)
+        if self.token is not None and self.token_file is not None:
+            raise SettingsError("a token and a token file were given; give one of them")
+        if (self.certificate is None) != (self.private_key is None):
+            raise SettingsError("a client's certificate and private key come together, got only one of them")
+        if self.token_file is not None:
+            self._keep("_token_file", TokenFile(self.token_file))
+            self.current_token()
+        self._keep("_context", _Context(self.certificate, self.private_key, self.roots, is_server=False))
+
+    def current_token(self) -> str | None:
+        """The token, of the file as it is now.
+
+        Raises:
+            SettingsError: The file cannot be read.
+        """
+        return self.token if self._token_file is None else self._token_file.value()
+
+    def check_location(self, location: Location) -> None:
+        """Refuse to send a token in the clear.
+
+        Raises:
+            AccessDenied: The location has no TLS, and the token would leave this machine.
+        """
+        has_token = self.token is not None or self.token_file is not None
+        if has_token and not (location.has_tls or location.is_loopback or self.is_insecure):
+            raise AccessDenied(f"the token would go to {location} in the clear; use tls://, or allow it with insecure")
+
+    def context(self) -> ssl.SSLContext:
+        """What TLS needs, of the files as they are now.
+
+        Raises:
+            SettingsError: The certificate and the key are not PEM, or do not belong together.
+        """
+        assert self._context is not None  # noqa: S101 - made with the record
+        return self._context.value()
+
+
+class _Context(Watched[ssl.SSLContext]):
+    """A context of TLS 1.3, of files or bytes."""
+
+    def __init__(self, certificate: Pem | None, key: Pem | None, roots: Pem | None, *, is_server: bool) -> None:
+        super().__init__([one for one in (certificate, key, roots) if isinstance(one, Path)])
+        self._certificate, self._key, self._roots, self._is_server = certificate, key, roots, is_server
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self._is_server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            if self._certificate is not None and self._key is not None:
+                _load_chain(context, _pem(self._certificate), _pem(self._key))
+            if self._roots is not None:
+                context.load_verify_locations(cadata=_pem(self._roots).decode("ascii"))
+                context.verify_mode = ssl.CERT_REQUIRED
+            elif not self._is_server:
+                context.load_default_certs()
+        except (ssl.SSLError, ValueError) as error:
+            if isinstance(error, SettingsError):
+                raise
+            raise SettingsError(
+                f"TLS cannot be set up ({error}); are the certificate, the key and the roots PEM, and do certificate "
+                "and key belong together?"
+            ) from error
+        if self._is_server:
+            context.num_tickets = 0  # sessions are not resumed
+        return context
+
+
+def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Give a context a certificate and its key, which the library reads from files alone."""
+    with tempfile.TemporaryDirectory(prefix="hopstream-") as folder:  # of this user alone
+        paths = [Path(folder, name) for name in ("certificate.pem", "key.pem")]
+        for path, content in zip(paths, (certificate, key), strict=True):
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+        context.load_cert_chain(str(paths[0]), str(paths[1]))
+
+
+def read_pem(path: Path) -> bytes:
+    """Read a certificate, a private key or roots from a PEM file.
+
+    Raises:
+        SettingsError: The file is missing or is not PEM.
+    """
+    try:
+        text = local_path(path).read_bytes()
+    except OSError as error:
+        raise SettingsError(f"PEM file {path} cannot be read: {error}") from error
+    if b"-----BEGIN " not in text:
+        raise SettingsError(f"{path} is not a PEM file; it has no '-----BEGIN' line")
+    return text
+
+
+def _pem(given: Pem) -> bytes:
+    return read_pem(given) if isinstance(given, Path) else given

@@ -1,0 +1,194 @@
+"""Tokens: who may ask a server, and for what; read anew when their file changes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, TypeVar, cast, get_args
+
+from hopstream.errors import SettingsError
+from hopstream.uris import local_path
+
+LOG = logging.getLogger(__name__)
+MAX_TOKEN_BYTES = 256
+MAX_FILE_BYTES = 1 << 20
+_WARNED_OF: set[Path] = set()
+"""Token files that others can read, of which a warning was written: a server reads its own several times."""
+
+Rights = Literal["read", "admin"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whoever a connection belongs to.
+
+    Attributes:
+        name: What the token's file calls them; empty for whoever needs no name.
+        rights: ``read`` for what trainers need, ``admin`` for everything.
+        digest: SHA-256 of the token; empty where none is asked for.
+    """
+
+    name: str = ""
+    rights: Rights = "admin"
+    digest: bytes = b""
+
+    @property
+    def is_admin(self) -> bool:
+        """May ask for everything."""
+        return self.rights == "admin"
+
+
+ANYONE = Identity()
+"""Whoever connects to a server that asks for no token."""
+
+
+class Watched(Generic[T]):
+    """A value that is made of files, and made anew when one of them has changed. Safe to use from many threads."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Watch files; ``make`` is called by ``value``."""
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._marks: list[object] | None = None
+        self._value: T | None = None
+
+    def value(self) -> T:
+        """The value of the files as they are now; the last one where they cannot be read any more.
+
+        Raises:
+            SettingsError: They cannot be read, and never could.
+        """
+        with self._lock:
+            marks = [_mark(path) for path in self._paths]
+            if self._marks != marks:
+                try:
+                    self._value = self._make()
+                except SettingsError as error:
+                    if self._value is None:
+                        raise
+                    LOG.warning("%s; what was read before stays in force", error)
+                self._marks = marks
+            return cast(T, self._value)
+
+    def _make(self) -> T:
+        raise NotImplementedError
+
+
+def _mark(path: Path) -> object:
+    """What differs when a file was changed or replaced."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class Tokens(Watched[tuple[Identity, ...]]):
+    """Everyone who may ask a server: those of a file, or whoever has the one token that was given."""
+
+    def __init__(self, token: str | None = None, path: Path | None = None) -> None:
+        """Use one token, which has all rights, or a file; see ``read_tokens``."""
+        super().__init__([] if path is None else [path])
+        self._token, self._path = token, path
+        self.value()
+
+    def find(self, token: bytes) -> Identity | None:
+        """Whose token it is; takes as long whether it is right or wrong."""
+        digest, found = _digest(token), None
+        for identity in self.value():
+            if hmac.compare_digest(digest, identity.digest):
+                found = identity
+        return found
+
+    def _make(self) -> tuple[Identity, ...]:
+        if self._path is not None:
+            return read_tokens(self._path)
+        return () if self._token is None else (Identity(digest=_digest(self._token.encode())),)
+
+
+class TokenFile(Watched[str]):
+    """The token that a client sends."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a file, which may change."""
+        super().__init__([path])
+        self._path = path
+
+    def _make(self) -> str:
+        return read_token(self._path)
+
+
+def read_tokens(path: Path) -> tuple[Identity, ...]:
+    """Read a server's token file: one token, which has all rights, or lines of ``name rights token``.
+
+    Rights are ``read`` or ``admin``; empty lines and those that begin with ``#`` are left out. Several lines may have
+    the same name, as while a token is being replaced.
+
+    Raises:
+        SettingsError: The file is missing, too large, holds no token, or has a line of another form.
+    """
+    lines = [line.split() for line in _read(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if len(lines) == 1 and len(lines[0]) == 1:
+        check_token(lines[0][0])
+        return (Identity(digest=_digest(lines[0][0].encode())),)
+    found: list[Identity] = []
+    for words in lines:
+        if len(words) != 3 or words[1] not in get_args(Rights):
+            raise SettingsError(
+                f"token file {path} has a line of {len(words)} words; it is one token, or lines of: name read|admin token"
+            )
+        check_token(words[2])
+        found.append(Identity(words[0], cast(Rights, words[1]), _digest(words[2].encode())))
+    if not found:
+        raise SettingsError(f"token file {path} holds no token")
+    return tuple(found)
+
+
+def read_token(path: Path) -> str:
+    """Read a client's token from a file: the only one, or the last word of its first line.
+
+    Raises:
+        SettingsError: The file is missing or holds no token.
+    """
+    lines = [line.split() for line in _read(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    token = lines[0][-1] if lines and len(lines[0]) in (1, 3) else "" if not lines else " ".join(lines[0])
+    check_token(token)
+    return token
+
+
+def check_token(token: str | None) -> None:
+    """Raise ``SettingsError`` where a token cannot be one."""
+    if token is None:
+        return
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise SettingsError("a token must be one or more printable ASCII characters without spaces")
+    if len(token) > MAX_TOKEN_BYTES:
+        raise SettingsError(f"a token has at most {MAX_TOKEN_BYTES} characters, got {len(token)}")
+
+
+def _read(path: Path) -> str:
+    """The text of a token file. One that all users can read is warned of, once."""
+    try:
+        with local_path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(MAX_FILE_BYTES + 1).decode("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"token file {path} cannot be read: {error}") from error
+    if len(text) > MAX_FILE_BYTES:
+        raise SettingsError(f"token file {path} has more than {MAX_FILE_BYTES} bytes")
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH and path not in _WARNED_OF:
+        _WARNED_OF.add(path)
+        LOG.warning("token file %s can be read by every user of the machine; run chmod 600 %s", path, path)
+    return text
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
