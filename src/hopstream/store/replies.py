@@ -21,7 +21,7 @@ from hopstream.schema import FeatureSchema
 from hopstream.store.contract import FetchRequest, SampleReply, SampleRequest, Store
 from hopstream.store.requests import column_feature, neighbor_dtype
 from hopstream.store.wire import Piece, Run
-from hopstream.transport.messages import ArraySpec, Frame, empty_arrays, padded
+from hopstream.transport.messages import ArraySpec, Frame, dtype_name, empty_arrays, padded
 
 
 class PieceReader(ABC):
@@ -85,10 +85,11 @@ class PieceReader(ABC):
         if not self._arrays:
             raise FormatError("a frame of the answer has fewer arrays than its pieces need")
         array = self._arrays.pop()
-        is_fitting = len(array.shape) == len(shape) and all(
-            want is None or want == got for want, got in zip(shape, array.shape, strict=True)
+        is_fitting = array.shape == shape or (
+            len(array.shape) == len(shape)
+            and all(want is None or want == got for want, got in zip(shape, array.shape, strict=True))
         )
-        if array.dtype.name not in dtypes or not is_fitting:
+        if dtype_name(array.dtype) not in dtypes or not is_fitting:
             raise FormatError(
                 f"the answer holds {array.dtype}{list(array.shape)}; "
                 f"the request implies {'|'.join(dtypes)}{list(shape)}"

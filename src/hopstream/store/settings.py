@@ -62,7 +62,7 @@ class ServerLimits(TransportLimits):
         metadata={"help": "most bytes in one row of an answer, which is held whole; all edges of a node are not one"},
     )
     frame_bytes: int = field(
-        default=1 << 19, metadata={"help": "about how many bytes are gathered, then sent, at a time"}
+        default=1 << 20, metadata={"help": "about how many bytes are gathered, then sent, at a time"}
     )
 
     def __post_init__(self) -> None:
