@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -28,32 +26,6 @@ if TYPE_CHECKING:
     from hopstream.stream.service import SamplingService
     from hopstream.transport.messages import Frame
     from hopstream.transport.security import ClientSecurity
-
-
-STATUS = Path("/proc/self/status")
-
-
-def bound_memory(num_bytes: int) -> None:
-    """Let allocations fail, as ``MemoryError``, that would take more than so many bytes beyond what is taken now.
-
-    Memory maps of files do not count; the system drops their pages where it needs room.
-
-    Raises:
-        SettingsError: The system has no such bound, or a lower one has been set for the process.
-    """
-    if not sys.platform.startswith("linux"):
-        raise SettingsError("--memory-bytes needs Linux; bound the memory of the container in its place")
-    limit = _data_bytes() + num_bytes
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if hard != resource.RLIM_INFINITY and limit > hard:
-        raise SettingsError(f"--memory-bytes {num_bytes} is above what the system allows the process (ulimit -d)")
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def _data_bytes() -> int:
-    """What counts towards the bound now."""
-    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmData:"))
-    return int(line.split()[1]) * 1024
 
 
 LOG = logging.getLogger(__name__)
@@ -109,15 +81,15 @@ class Leftovers:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing was left in the middle of an epoch, and every thread ended."""
-        return not self.threads and not any(channel["is_mid_epoch"] for channel in self.channels)
+        """Every thread ended. Channels in the middle of an epoch go on elsewhere, or here later."""
+        return not self.threads
 
     @property
     def facts(self) -> list[dict[str, Any]]:
         """The channels as JSON objects."""
         return [
             {
-                "channel": channel["channel_id"], "worker_key": channel["worker_key"], "epoch": channel["epoch"],
+                "channel": channel["channel"], "worker": channel["worker"], "epoch": channel["epoch"],
                 "fetched": channel["num_epoch_fetched"], "steps": channel["num_own_steps"],
                 "mid_epoch": channel["is_mid_epoch"],
             }
@@ -129,7 +101,7 @@ class Leftovers:
         for left in self.facts:
             LOG.warning(
                 "channel %d (%s) was left %s epoch %d: %d of %d batches fetched", left["channel"],
-                printable_text(left["worker_key"], 60),
+                printable_text(left["worker"], 60),
                 "in the middle of" if left["mid_epoch"] else "after", left["epoch"], left["fetched"], left["steps"],
             )  # fmt: skip
         if self.threads:
@@ -162,12 +134,9 @@ class Sampler:
         """Limits for ``StoreServer``."""
         from hopstream.store.settings import ServerLimits
 
-        return ServerLimits(max_request_bytes=self._limits.max_request_bytes)
-
-    def bound_memory(self) -> None:
-        """From now on, let batches fail that need more memory than may be taken."""
-        if self._service is not None and self._limits.memory_bytes:
-            bound_memory(self._limits.memory_bytes)
+        limits = ServerLimits(max_request_bytes=self._limits.max_request_bytes)
+        bound = self._limits.transport_bytes
+        return limits if bound is None else replace(limits, max_bytes=bound)
 
     def serve_at(self, location: str) -> None:
         """Know where the own server listens, so that it is never asked."""

@@ -138,7 +138,6 @@ def run(  # noqa: PLR0913 - one record for each group of flags
     ):
         records.server = server.location
         sampler.serve_at(server.location)
-        sampler.bound_memory()
         stops.stop_also(server)
         with _announced(settings.announce, server.location, store, dataset):
             parts = parts_text(store.parts, store.book.num_parts)

@@ -70,13 +70,13 @@ class ServerState:
     def channel_growth(self, channel: Numbers, name: str) -> float:
         """How much a number of a channel grew since the time before, or else since it was registered."""
         known = {} if self.before is None else self.before.channels
-        earlier = known.get(channel["channel_id"])
+        earlier = known.get(channel["channel"])
         return float(channel[name]) - (0.0 if earlier is None else float(earlier[name]))
 
     def batches_per_s(self, channel: Numbers) -> float:
         """Batches of a channel that were fetched per second."""
         answer, before = self.answer, self.before
-        is_known = answer is not None and before is not None and channel["channel_id"] in before.channels
+        is_known = answer is not None and before is not None and channel["channel"] in before.channels
         seconds = answer.at - before.at if is_known and answer and before else float(channel["age_s"])
         return _ratio(self.channel_growth(channel, "num_fetched"), seconds)
 
@@ -152,7 +152,7 @@ class _Watched:
                 self._samples = False
         return Answer(
             at=time.monotonic(), parts=parts, num_parts=num_parts, stats=stats, totals=totals,
-            channels={int(one["channel_id"]): one for one in channels},
+            channels={int(one["channel"]): one for one in channels},
         )  # fmt: skip
 
     def _call(self, op: str, dataset_id: str, ends: float) -> Frame:

@@ -169,7 +169,7 @@ def _channel_rows(states: Sequence[ServerState]) -> list[tuple[str, ...]]:
     return [
         (
             state.entry.location,
-            printable_text(str(channel["worker_key"]), KEY_LENGTH),
+            printable_text(str(channel["worker"]), KEY_LENGTH),
             printable_text(str(channel["loader"]), KEY_LENGTH),
             "" if channel["epoch"] < 0 else str(channel["epoch"]),
             f"{channel['num_epoch_fetched']}/{channel['num_own_steps']}",
@@ -208,9 +208,9 @@ def _server_facts(state: ServerState, now: str) -> Facts:
 
 def _channel_facts(state: ServerState, channel: Numbers, now: str) -> Facts:
     return {
-        "channel": channel["channel_id"],
+        "channel": channel["channel"],
         "server": state.entry.location,
-        "worker_key": channel["worker_key"],
+        "worker": channel["worker"],
         "loader": channel["loader"],
         "epoch": channel["epoch"],
         "fetched": channel["num_epoch_fetched"],

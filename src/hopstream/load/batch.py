@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.checks import known_names
 from hopstream.dataset.book import Entity
-from hopstream.errors import FormatError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, NoRoomError, SettingsError, UnknownNameError
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.slots import SlotMap
@@ -49,18 +49,27 @@ class Buffers(Protocol):
 class BufferPool:
     """Blocks of memory that come back when nobody holds an array made of them. Safe to use from many threads."""
 
-    def __init__(self, capacity_bytes: int) -> None:
-        """Keep at most ``capacity_bytes`` of idle blocks; blocks that are lent do not count."""
-        self._capacity_bytes = capacity_bytes
+    def __init__(self, capacity_bytes: int, limit_bytes: int | None = None) -> None:
+        """Make no block before it is needed.
+
+        Args:
+            capacity_bytes: Bytes of idle blocks that are kept; blocks that are lent do not count.
+            limit_bytes: Bytes of all blocks; None for no limit.
+        """
+        self._capacity_bytes, self._limit_bytes = capacity_bytes, limit_bytes
         self._lock = threading.Lock()
         self._idle: list[NDArray[np.uint8]] = []  # the block that came back last is at the end
-        self._idle_bytes = 0
+        self._idle_bytes = self._lent_bytes = 0
         self._lent: dict[int, weakref.ref[Array]] = {}
         self._returned: deque[tuple[int, NDArray[np.uint8]]] = deque()
         self._num_lent = 0
 
     def take(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """An array whose content is undefined; its memory comes back to the pool when nobody holds it any more."""
+        """An array whose content is undefined; its memory comes back to the pool when nobody holds it any more.
+
+        Raises:
+            NoRoomError: There is a limit, and the blocks that are lent leave no room for it.
+        """
         dtype = np.dtype(dtype)
         num_bytes = math.prod(shape) * dtype.itemsize
         if num_bytes < SMALL_BYTES:
@@ -81,11 +90,26 @@ class BufferPool:
         """The smallest idle block that fits, or a new one with room for a somewhat larger batch."""
         fitting = [b for b in self._idle if num_bytes <= b.nbytes <= MAX_SLACK * num_bytes]
         if not fitting:
-            return np.empty(num_bytes + num_bytes // 8, np.uint8)
+            size = num_bytes + num_bytes // 8
+            self._make_room(size)
+            return np.empty(size, np.uint8)
         block = min(fitting, key=len)
+        self._lent_bytes += block.nbytes
         self._idle = [b for b in self._idle if b is not block]
         self._idle_bytes -= block.nbytes
         return block
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Forget idle blocks until a new one stays within the limit; called with the lock."""
+        if self._limit_bytes is not None:
+            while self._idle and self._lent_bytes + self._idle_bytes + num_bytes > self._limit_bytes:
+                self._idle_bytes -= self._idle.pop(0).nbytes
+            if self._lent_bytes + num_bytes > self._limit_bytes:
+                raise NoRoomError(
+                    f"an array of {num_bytes} bytes is needed; arrays of {self._lent_bytes} bytes are in use, and "
+                    f"{self._limit_bytes} may be"
+                )
+        self._lent_bytes += num_bytes
 
     def _lend(self, block: NDArray[np.uint8], num_bytes: int) -> NDArray[np.uint8]:
         # numpy makes a view's base the array that owns the memory, except across types: an array over a memoryview is
@@ -104,6 +128,7 @@ class BufferPool:
             del self._lent[number]
             self._idle.append(block)
             self._idle_bytes += block.nbytes
+            self._lent_bytes -= block.nbytes
         while self._idle_bytes > self._capacity_bytes:
             self._idle_bytes -= self._idle.pop(0).nbytes
 

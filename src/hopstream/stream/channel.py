@@ -88,9 +88,12 @@ class SampledChannel:
     """One input of one compute rank. Every field is read and written under the scheduler's lock.
 
     Attributes:
-        channel_id: Its number, which no other channel of any server has.
+        channel_id: Its key, which nobody but the compute rank is told and nobody can guess.
         backend_id: The backend it belongs to.
-        worker_key: What the compute rank calls it.
+        worker_key: The compute rank's own key of it, which nobody else is told.
+        worker: Whose it is, for people.
+        number: Its number on this server, for people.
+        input_bytes: Bytes of the input that was registered.
         payer: Who answers for the time it takes: what it owes when it goes is owed by the payer's next channel.
         loader: Name of the loader's class that makes its batches.
         share: Batches that are made ahead.
@@ -109,6 +112,8 @@ class SampledChannel:
         idle_jobs: Jobs that no thread uses.
         virtual_s: Seconds of sampling that it was given, as the scheduler compares them.
         cost_s: What a batch takes.
+        batch_bytes: Bytes of the largest batch so far.
+        needs_all: A batch found no room while others were made, so the next one is made alone.
         used_at: When it was asked for last, by the scheduler's clock.
         num_waiters: Calls that wait for a batch now.
         num_sending: Messages that were given out and have not left the server.
@@ -125,6 +130,9 @@ class SampledChannel:
     credit: int
     new_job: Callable[[], MessageMaker]
     arrived: threading.Condition
+    worker: str = ""
+    number: int = 0
+    input_bytes: int = 0
     payer: str = ""
     loader: str = ""
     max_bytes: float = math.inf
@@ -139,6 +147,8 @@ class SampledChannel:
     idle_jobs: list[MessageMaker] = field(default_factory=list)
     virtual_s: float = 0.0
     cost_s: float = 0.0
+    batch_bytes: int = 0
+    needs_all: bool = False
     used_at: float = 0.0
     num_waiters: int = 0
     num_sending: int = 0
@@ -196,6 +206,15 @@ class SampledChannel:
             self.cursor = step + self.share.stride
         self.in_flight.add(step)
         return step
+
+    def put_back(self, step: int) -> None:
+        """See to it that a batch is made again, first of all, that could not be made."""
+        self.in_flight.discard(step)
+        self.asked = {step: None, **self.asked}
+
+    def made_ahead(self) -> list[int]:
+        """Batches that wait and that nobody has asked for, those that are needed last first."""
+        return sorted((step for step in self.done if step not in self.late), reverse=True)
 
     def take(self, step: int) -> Made | None:
         """Take a batch that waits, if it does."""

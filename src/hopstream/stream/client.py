@@ -197,8 +197,8 @@ class RemoteSession(BatchSession):
             _Server(number, Connection(Location.parse(entry.location), settings.security))
             for number, entry in enumerate(cluster.servers)
         ]
-        # Tells whoever watches the servers whose channel it is, and is nobody else's.
-        self._key = f"rank {rank} at {socket.gethostname()[:64]}:{os.getpid()} {secrets.token_hex(8)}"
+        self._key = secrets.token_hex(16)
+        self._worker = f"rank {rank} at {socket.gethostname()[:64]}:{os.getpid()}"
         self._turn, self._ended, self._num_ahead = -1, -1, 1
         self._progress = _Progress(0)
         self._closing = threading.Event()
@@ -386,7 +386,7 @@ class RemoteSession(BatchSession):
                 if server.num_taken == MAX_TAKEN:
                     raise StateError(
                         f"{told}, after it was made anew {MAX_TAKEN} times in one iteration; end the client that uses "
-                        f"worker_key {self._key!r} too"
+                        "the same worker_key"
                     )
                 self._call(server, "destroy_sampling_input", {"channel_id": channel_id}, timeout_s=POLL_S + SLACK_S)
                 server.num_taken += 1
@@ -419,7 +419,8 @@ class RemoteSession(BatchSession):
         backend_id = self._init(server)
         options, arrays = self._inputs
         header: dict[str, Any] = {
-            "backend_id": backend_id, "config": self._digest, "worker_key": self._key, "options": options,
+            "backend_id": backend_id, "config": self._digest, "worker_key": self._key,
+            "worker": self._worker, "options": options,
             "first": server.number, "stride": len(self._servers),
             "credit": max(1, -(-self._num_ahead // len(self._servers))),
         }  # fmt: skip

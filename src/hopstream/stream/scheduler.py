@@ -9,6 +9,7 @@ Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with batc
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -16,7 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from hopstream.errors import ChannelLost, RemoteError, SettingsError, StateError, StoreTimeout, StoreUnavailable
+from hopstream.errors import (
+    ChannelLost,
+    NoRoomError,
+    RemoteError,
+    ServerBusy,
+    SettingsError,
+    StateError,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from hopstream.stream.channel import Made, MessageMaker, SampledChannel, Share
 from hopstream.stream.settings import SamplingLimits
 from hopstream.transport.failures import encode_error
@@ -27,6 +37,8 @@ JOIN_S = 10.0
 """How long a closing scheduler waits for batches under way."""
 MAX_WATCH_S = 1.0
 """How often, at the least, leases and slow batches are looked at."""
+MAKING_FACTOR = 2
+"""What making a batch takes at most, as a multiple of the batch."""
 MAX_CALLS = 256
 """Most calls of one channel that wait for batches, or whose answer has not left the server, at once."""
 
@@ -41,6 +53,7 @@ class _Claim:
     job: MessageMaker | None
     paid_s: float
     since_s: float
+    reserved_bytes: int = 0
 
     @property
     def is_needed(self) -> bool:
@@ -72,6 +85,8 @@ class Scheduler:
         self._claims: set[_Claim] = set()
         self._debts: dict[str, float] = {}
         self._clock_s = 0.0
+        self._numbers = itertools.count(1)
+        self._largest_bytes = 0
         self._buffered_bytes = self._sending_bytes = 0
         self._reported: set[_Claim] = set()
         self._num_expired = self._num_ready = self._num_late = 0
@@ -91,18 +106,22 @@ class Scheduler:
         for thread in self._threads:
             thread.start()
 
-    def add(self, channel_id: int, backend_id: int, worker_key: str, share: Share, **more: object) -> SampledChannel:
-        """Take a channel on; see ``SampledChannel`` for ``credit`` and ``new_job``.
+    def add(
+        self, channel_id: int, backend_id: int, worker_key: str, share: Share, *, input_bytes: int = 0, **more: object
+    ) -> SampledChannel:
+        """Take a channel on; see ``SampledChannel`` for ``worker``, ``credit`` and ``new_job``.
 
         Raises:
             StoreUnavailable: The scheduler is closed, or refuses new channels, or has as many as it may have.
+            ServerBusy: The inputs of all channels are as large as they may be.
         """
         with self._lock:
             self._check_room()
+            self._check_inputs(input_bytes)
             arrived = threading.Condition(self._lock)
             channel = SampledChannel(
                 channel_id=channel_id, backend_id=backend_id, worker_key=worker_key, share=share, arrived=arrived,
-                **more,  # type: ignore[arg-type]
+                number=next(self._numbers), input_bytes=input_bytes, **more,  # type: ignore[arg-type]
             )  # fmt: skip
             channel.used_at = channel.made_at = self._clock()
             channel.virtual_s = self._debts.pop(channel.payer, 0.0)
@@ -309,6 +328,18 @@ class Scheduler:
                 "loaders that are not needed, or start it with more"
             )
 
+    def _check_inputs(self, num_bytes: int) -> None:
+        """Refuse an input for which there is no memory; called with the lock."""
+        limit = self._limits.input_bytes
+        taken = sum(channel.input_bytes for channel in self._channels.values())
+        if limit is not None and num_bytes > limit:
+            raise SettingsError(
+                f"the input has {num_bytes} bytes; all inputs may have {limit} (--memory-bytes); give fewer seeds to a "
+                "loader, or allow more"
+            )
+        if limit is not None and taken + num_bytes > limit:
+            raise ServerBusy(f"the inputs of channels have {taken} of the {limit} bytes that they may have")
+
     def _channel(self, channel_id: int) -> SampledChannel:
         channel = self._channels.get(channel_id)
         if channel is None:
@@ -340,7 +371,7 @@ class Scheduler:
         iteration = channel.iteration
         if channel.num_waiters + channel.num_sending >= MAX_CALLS:
             raise SettingsError(
-                f"{MAX_CALLS} calls of channel {channel.channel_id} wait for batches or have not read theirs; read "
+                f"{MAX_CALLS} calls of channel {channel.number} wait for batches or have not read theirs; read "
                 "them, or end them, before more are made"
             )
         while True:
@@ -396,7 +427,7 @@ class Scheduler:
 
     def _let_go_on(self) -> None:
         """Wake the threads where less waits now, and batches may be made ahead again; called with the lock."""
-        if self._runnable and self._may_hoard:
+        if self._runnable and (self._may_hoard or self._limits.batch_bytes is not None):
             self._work.notify_all()
 
     @property
@@ -406,11 +437,12 @@ class Scheduler:
     def _serve(self) -> None:
         """The life of a sampling thread."""
         while (claimed := self._claim()) is not None:
-            made = _make(claimed)
+            made = self._made(claimed)
             took_s = self._clock() - claimed.since_s
             if (on_made := self.on_made) is not None:
                 _tell(on_made, took_s)
-            self._put(claimed, made, took_s)
+            if made is not None:
+                self._put(claimed, made, took_s)
             del made, claimed  # while this thread waits, it holds nothing
 
     def _claim(self) -> _Claim | None:
@@ -425,7 +457,7 @@ class Scheduler:
             claim = _Claim(
                 channel=channel, iteration=channel.iteration, step=channel.take_work(),
                 job=channel.idle_jobs.pop() if channel.idle_jobs else None,
-                paid_s=channel.cost_s, since_s=self._clock(),
+                paid_s=channel.cost_s, since_s=self._clock(), reserved_bytes=self._needed_bytes(channel),
             )  # fmt: skip
             self._claims.add(claim)
             self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # of equals, the others first
@@ -437,7 +469,61 @@ class Scheduler:
         if not self._may_hoard:
             for channel in self._runnable.values():
                 channel.virtual_s = max(channel.virtual_s, self._clock_s)  # who may not go on saves up no time
-        return min(self._able(), key=lambda one: one.virtual_s, default=None)
+        next_one = min(self._able(), key=lambda one: one.virtual_s, default=None)
+        return next_one if next_one is None or self._has_memory(next_one) else None
+
+    def _needed_bytes(self, channel: SampledChannel) -> int:
+        """What the making of a channel's next batch is taken to need."""
+        return MAKING_FACTOR * (channel.batch_bytes or self._largest_bytes)
+
+    def _has_memory(self, channel: SampledChannel) -> bool:
+        """Whether a batch may be made now; for one that is asked for, others that wait make room. Called with the lock.
+
+        One at a time is made in any case, so a bound that is too small shows as an error and not as a wait.
+        """
+        limit = self._limits.batch_bytes
+        if limit is None:
+            return True
+        needed = limit if channel.needs_all else self._needed_bytes(channel)
+        making = sum(claim.reserved_bytes for claim in self._claims)
+        if channel.asked:
+            self._drop_ahead(making + needed - limit)
+        taken = self._buffered_bytes + self._sending_bytes + making
+        return taken + needed <= limit or not self._claims
+
+    def _drop_ahead(self, wanted: int) -> None:
+        """Throw batches away that nobody has asked for, until no more than ``-wanted`` bytes wait or are sent.
+
+        They are made again when they are asked for. Called with the lock.
+        """
+        for channel in sorted(self._channels.values(), key=lambda one: one.num_buffered_bytes, reverse=True):
+            for step in channel.made_ahead():
+                if self._buffered_bytes + self._sending_bytes + wanted <= 0:
+                    return
+                self._buffered_bytes -= channel.done.pop(step).message.num_bytes
+
+    def _made(self, claim: _Claim) -> Made | None:
+        """Make a batch; None where it found no room and is made again later."""
+        made = _make(claim)
+        if not isinstance(made, NoRoomError):
+            return made
+        channel = claim.channel
+        with self._lock:
+            self._claims.discard(claim)
+            is_alone = channel.needs_all and not self._claims and not self._sending_bytes
+            if not is_alone and claim.is_needed:
+                channel.virtual_s -= claim.paid_s
+                channel.needs_all = True
+                channel.put_back(claim.step)
+                self._update(channel)
+                self._let_go_on()
+                return None
+        limit = self._limits.batch_bytes or 0
+        error = SettingsError(
+            f"batch {claim.step} of epoch {claim.iteration[1]} does not fit into the {limit} bytes that --memory-bytes "
+            f"leaves to batches: {made}; make batches smaller, or allow more"
+        )
+        return Made(_failure(error), has_failed=True)
 
     def _able(self) -> list[SampledChannel]:
         """The channels that have a batch to make now; called with the lock."""
@@ -451,6 +537,9 @@ class Scheduler:
             self._claims.discard(claim)
             channel.virtual_s += took_s - claim.paid_s
             channel.charge(took_s)
+            channel.needs_all = False
+            channel.batch_bytes = max(channel.batch_bytes, made.message.num_bytes)
+            self._largest_bytes = max(self._largest_bytes, made.message.num_bytes)
             channel.stats.num_failed += made.has_failed
             if channel.is_destroyed:
                 return
@@ -463,6 +552,8 @@ class Scheduler:
                 self._drop_forgotten(channel)
                 channel.arrived.notify_all()
             self._update(channel)
+            if self._limits.batch_bytes is not None:
+                self._let_go_on()
 
     def _drop_forgotten(self, channel: SampledChannel) -> None:
         """Where too much waits, throw away what was asked for and not fetched, the oldest first; called with the lock.
@@ -481,8 +572,8 @@ class Scheduler:
         while not self._stop_watching.wait(turn_s):
             for channel in self._expire():
                 LOG.warning(
-                    "channel %d (%s) was not asked for in %g s and is given up", channel.channel_id,
-                    channel.worker_key, self._limits.lease_s,
+                    "channel %d (%s) was not asked for in %g s and is given up", channel.number, channel.worker,
+                    self._limits.lease_s,
                 )  # fmt: skip
                 _tell(self.on_expired, channel)
             self._report_slow()
@@ -512,8 +603,7 @@ class Scheduler:
         for claim, is_needed in new:
             LOG.warning(
                 "batch %d of epoch %d of channel %d (%s, %s)%s is not done after %g s; its stage: %s",
-                claim.step, claim.iteration[1], claim.channel.channel_id, claim.channel.loader,
-                claim.channel.worker_key, "" if is_needed else ", which nobody needs any more,", self._limits.slow_s,
+                claim.step, claim.iteration[1], claim.channel.number, claim.channel.loader, claim.channel.worker, "" if is_needed else ", which nobody needs any more,", self._limits.slow_s,
                 claim.stage,
             )  # fmt: skip
 
@@ -526,14 +616,17 @@ def _tell(listener: Callable[..., None], *news: object) -> None:
         LOG.exception("%r failed; the thread that told it goes on", listener)
 
 
-def _make(claim: _Claim) -> Made:
-    """Make a batch, without the lock; whatever goes wrong is the consumer's to hear."""
+def _make(claim: _Claim) -> Made | NoRoomError:
+    """Make a batch, without the lock; whatever goes wrong is the consumer's to hear, but that there was no room."""
     try:
         job = claim.job = claim.job or claim.channel.new_job()
         return Made(job(claim.iteration[1], claim.step))
+    except NoRoomError as error:
+        claim.job = None  # what it holds is freed
+        return error.with_traceback(None)
     except BaseException as error:
         error.add_note(f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server ({claim.stage})")
-        LOG.info("batch %d of channel %d failed", claim.step, claim.channel.channel_id, exc_info=True)
+        LOG.info("batch %d of channel %d failed", claim.step, claim.channel.number, exc_info=True)
         return Made(_failure(error), has_failed=True)
 
 
@@ -547,9 +640,8 @@ def _failure(error: BaseException) -> Frame:
 
 def _described(channel: SampledChannel, now: float) -> dict[str, object]:
     return {
-        "channel_id": channel.channel_id,
-        "backend_id": channel.backend_id,
-        "worker_key": channel.worker_key,
+        "channel": channel.number,
+        "worker": channel.worker,
         "loader": channel.loader,
         "epoch": channel.epoch,
         "num_steps": channel.share.num_steps,

@@ -102,7 +102,7 @@ class SamplingService:
         self._scheduler = Scheduler(self._limits)
         self._scheduler.on_expired = self._forget
         self._scheduler.on_watch = self._drop_unused
-        self._buffers = BufferPool(BUFFER_BYTES * self._limits.num_threads)
+        self._buffers = _new_pool(self._limits)
         self._lock = threading.Lock()
         self._graph: Store | None = None
         self._opening: Future[Store] | None = None
@@ -155,7 +155,12 @@ class SamplingService:
         return {"backend_id": backend.backend_id}, []
 
     def register_sampling_input(self, frame: Frame) -> Answer:
-        """Make a channel: ``{backend_id, config, worker_key, options, first, stride, credit}`` to ``{channel_id}``.
+        """Make a channel.
+
+        ``{backend_id, config, worker_key, worker, options, first, stride, credit}`` to ``{channel_id}``.
+
+        ``channel_id`` is the channel's key: whoever has it can use, move and destroy it. ``worker_key`` is the rank's own
+        and does the same; ``worker`` says to people whose channel it is.
 
         ``options`` are those that say what the rank starts from, and ``config`` is the digest of all others, as the
         backend has them. Asking again with the same ``worker_key`` and the same input finds the same channel.
@@ -179,7 +184,7 @@ class SamplingService:
             known = backend.channels.get(key)
         if known is not None:
             if known[0] != digest:
-                raise SettingsError(f"worker_key {key[:100]!r} is taken by another input; choose another")
+                raise SettingsError("worker_key is taken by another input; choose another")
             return {"channel_id": known[1]}, []
         self._scheduler.check_room(key)
         loader = self._new_loader(backend, options)
@@ -187,6 +192,7 @@ class SamplingService:
         share = Share(first=first, stride=stride, num_steps=len(loader))
         self._scheduler.add(
             channel_id, backend.backend_id, key, share, credit=credit, loader=backend.loader, payer=backend.backend_key,
+            worker=_worker(frame), input_bytes=frame.num_bytes,
             new_job=lambda: _BatchJob(loader.maker()),
         )  # fmt: skip
         with self._lock:
@@ -195,7 +201,7 @@ class SamplingService:
                 backend.channels[key] = (digest, channel_id)
         if not is_there:
             self._scheduler.remove(channel_id)
-            raise ChannelLost(f"backend {backend.backend_id} was torn down, or {key[:100]!r} registered, meanwhile")
+            raise ChannelLost(f"backend {backend.backend_id} was torn down, or the input registered, meanwhile")
         return {"channel_id": channel_id}, []
 
     def start_new_epoch_sampling(self, frame: Frame) -> Answer:
@@ -465,6 +471,12 @@ class _BatchJob:
         return encode_batch(self._maker.make(epoch, step))
 
 
+def _new_pool(limits: SamplingLimits) -> BufferPool:
+    """Memory for batches, within the bound that the server has."""
+    idle_bytes, limit = BUFFER_BYTES * limits.num_threads, limits.batch_bytes
+    return BufferPool(idle_bytes if limit is None else min(idle_bytes, limit // 4), limit)
+
+
 def _answering(method: Callable[[Frame], Answer]) -> Operation:
     def operation(frame: Frame) -> Iterator[Frame]:
         header, arrays = method(frame)
@@ -504,6 +516,11 @@ def _key(frame: Frame, name: str) -> str:
     if len(value) > MAX_KEY_LENGTH:
         raise FormatError(f"header field {name!r} has {len(value)} characters; it may have {MAX_KEY_LENGTH}")
     return value
+
+
+def _worker(frame: Frame) -> str:
+    """What a compute rank calls itself for people; empty where it does not say."""
+    return "" if frame.header.get("worker") is None else _key(frame, "worker")
 
 
 def _wait_s(frame: Frame) -> float:

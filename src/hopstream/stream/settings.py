@@ -31,8 +31,8 @@ class SamplingLimits(Settings):
     )
     memory_bytes: int = field(
         default=0,
-        metadata={"help": "bytes that a server may take beyond what it has at the start, after which batches fail that "
-                          "need more; 0 means no bound (Linux)"},
+        metadata={"help": "bytes that requests, answers and batches may take together, beside what the server has at "
+                          "the start; what finds no room waits or is asked again later; 0 means no bound"},
     )  # fmt: skip
     max_request_bytes: int = field(
         default=256 << 20, metadata={"help": "largest request; seeds of an input take 8 bytes each"}
@@ -52,6 +52,21 @@ class SamplingLimits(Settings):
         read_integer("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
         check_seconds("lease_s", self.lease_s)
         check_seconds("slow_s", self.slow_s)
+
+    @property
+    def batch_bytes(self) -> int | None:
+        """Bytes that batches may take, waiting, being made and being sent; None for no bound."""
+        return self.memory_bytes * 5 // 8 or None
+
+    @property
+    def transport_bytes(self) -> int | None:
+        """Bytes that requests and other answers may take; None for no bound."""
+        return self.memory_bytes // 4 or None
+
+    @property
+    def input_bytes(self) -> int | None:
+        """Bytes that the inputs of channels may take; None for no bound."""
+        return self.memory_bytes // 8 or None
 
     @property
     def num_threads(self) -> int:

@@ -33,7 +33,7 @@ class TransportLimits(Settings):
         check_int("max_strangers", self.max_strangers, 1, 1 << 20)
         check_int("max_calls", self.max_calls, 1, 1 << 16)
         check_int("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
-        check_int("max_bytes", self.max_bytes, 1, 1 << 62)
+        check_int("max_bytes", self.max_bytes, 1 << 20, 1 << 62)
         check_seconds("hello_s", self.hello_s)
 
 

@@ -59,8 +59,8 @@ SPARE_TICKS = 4
 """After how many idle waits a thread ends that is not needed."""
 MAX_ACCEPTED = 64
 """Connections that are accepted before something else is done."""
-CALL_BYTES = 256 << 10
-"""What a request is taken to need for its answer, beside its own bytes."""
+CALL_BYTES = 2 << 20
+"""What a request is taken to need for its answer, beside its own bytes: a frame, and what it is made of."""
 SLOWEST_BYTES_PER_S = 1e6
 MESSAGE_S = 10.0
 """A message must come in so many seconds, and one more for every ``SLOWEST_BYTES_PER_S``."""
@@ -590,6 +590,9 @@ class Listener:
             return "StoreUnavailable", "the server is shutting down"
         if size > limits.max_request_bytes:
             text = f"the request has {size} bytes; the server takes {limits.max_request_bytes} (--max-request-bytes)"
+            return "SettingsError", text
+        if size + CALL_BYTES > limits.max_bytes:
+            text = f"the request has {size} bytes; all requests may have {limits.max_bytes - CALL_BYTES} together"
             return "SettingsError", text
         text = self._no_room(peer, size)
         return ("ServerBusy", text) if text else None

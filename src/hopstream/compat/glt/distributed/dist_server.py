@@ -368,7 +368,7 @@ def wait_and_shutdown_server() -> None:
     _SERVER = _STORAGE = None
     set_context(None)
     if left or abandoned:
-        keys = [str(number) for number in left] + [str(one["worker_key"]) for one in abandoned]
+        keys = [str(number) for number in left] + [str(one["worker"]) for one in abandoned]
         told = RuntimeError(
             f"loaders that were not shut down left channels: {', '.join(keys)}; call shutdown() of every loader before "
             "the client leaves, or see what ended their processes"

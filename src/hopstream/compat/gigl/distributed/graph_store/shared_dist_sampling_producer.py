@@ -242,7 +242,7 @@ class SharedDistSamplingBackend:
             scheduler.add(
                 channel_id, 0, worker_key, Share(first=0, stride=1, num_steps=num_batches),
                 credit=min(self.worker_options.buffer_capacity, channel.capacity), max_bytes=channel.max_bytes,
-                loader=type(loader).__name__, payer=worker_key,
+                loader=type(loader).__name__, payer=worker_key, worker=worker_key,
                 new_job=lambda: _Job(cast(Any, loader), cast(Any, form)),
             )  # fmt: skip
             channel.attach(scheduler, channel_id)
