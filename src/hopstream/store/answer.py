@@ -200,16 +200,19 @@ class StoreAnswers:
         features = [[column_feature(self._store, r.entity, name) for name in r.names] for r in requests]
         costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
         self._check_costs(costs)
-        is_fixed = [all(feature.is_fixed_width for feature in fs) for fs in features]
+        readers = [
+            self._store.reader(r) if all(f.is_fixed_width for f in fs) else None
+            for r, fs in zip(requests, features, strict=True)
+        ]
         for pieces, is_last in with_last(cut_pieces(costs, self._limits.frame_bytes)):
-            whole = [requests[piece.request] for piece in pieces]
-            cut = [replace(r, ids=r.ids[p.rows].astype(np.int64)) for r, p in zip(whole, pieces, strict=True)]
-            if all(is_fixed[p.request] for p in pieces):
-                yield self._gather_in_place(pieces, cut, features, is_last)
-                continue
             arrays: list[Array] = []
-            for piece, columns in zip(pieces, self._store.fetch(cut), strict=True):
-                arrays += _column_arrays(columns, requests[piece.request].names)
+            for piece in pieces:
+                request, read = requests[piece.request], readers[piece.request]
+                if read is not None:
+                    arrays += read(piece.rows)
+                    continue
+                cut = replace(request, ids=request.ids[piece.rows].astype(np.int64))
+                arrays += _column_arrays(self._store.fetch([cut])[0], request.names)
             yield Frame(_pieces_header(pieces), arrays, is_last)
 
     def _fetch_cost(self, request: FetchRequest, features: Sequence[FeatureSchema]) -> RowCost:
@@ -223,17 +226,6 @@ class StoreAnswers:
             lengths = self._store.row_lengths(request.entity, name, request.ids)
             weights += lengths * feature.row_bytes + LENGTH_BYTES
         return RowCost(len(request.ids), 0, offsets_of(weights))
-
-    def _gather_in_place(
-        self, pieces: list[Piece], cut: Sequence[FetchRequest], features: list[list[FeatureSchema]], is_last: bool
-    ) -> Frame:
-        """Let the store write rows of fixed width straight into the arrays that will be sent."""
-        targets = [
-            np.empty((piece.num_rows, *f.shape), f.numpy_dtype) for piece in pieces for f in features[piece.request]
-        ]
-        rest = iter(targets)
-        self._store.fetch([replace(request, out={name: next(rest) for name in request.names}) for request in cut])
-        return Frame(_pieces_header(pieces), targets, is_last)
 
     def _lookup(self, frame: Frame) -> Iterator[Frame]:
         node_type, keys = frame.text("node_type"), self._ids(frame, 0)

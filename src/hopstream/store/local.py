@@ -7,7 +7,7 @@ processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -370,6 +370,31 @@ class LocalStore(Store):
             else:
                 columns[name] = gather_ragged(table, ids, offsets, f"{entity_label(request.entity)}.{name}")
         return columns
+
+    def reader(self, request: FetchRequest) -> Callable[[slice], list[Array]]:
+        """Prepare to read columns of fixed width in stretches of rows, into new arrays; ids are checked once.
+
+        Raises:
+            UnknownNameError: The dataset has no such type or feature.
+            IdRangeError: An id is out of range or of a part that is not here.
+        """
+        ids, offsets = self.check_ids(request.entity, request.ids), self.book.offsets(request.entity)
+        tables = [self._column(request.entity, name) for name in request.names]
+        shapes = [(table.feature.shape, table.feature.numpy_dtype, table.feature.row_bytes) for table in tables]
+
+        def read(rows: slice) -> list[Array]:
+            self._check_open()
+            some = ids[rows]
+            arrays: list[Array] = []
+            for table, (shape, dtype, row_bytes) in zip(tables, shapes, strict=True):
+                out = np.empty((len(some), *shape), dtype)
+                if row_bytes:
+                    words = out.reshape(len(out), -1).view(table.word)
+                    gather_rows(some, offsets, table.values, words, NO_POSITIONS)
+                arrays.append(out)
+            return arrays
+
+        return read
 
     def _column(self, entity: Entity, name: str) -> ColumnTable:
         table = self._columns.get((entity, name))

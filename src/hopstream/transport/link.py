@@ -269,7 +269,8 @@ class Link:
                 left_s = ends - self._read_at
                 if left_s <= 0:
                     return
-                if not self._stream.has_pending() and not self._receiver.has_buffered:
+                if not self._receiver.has_buffered and not self._stream.has_pending():
+                    self._stream.expect(self._receiver.wanted)
                     self._poll.poll(left_s * 1000)
                 self._pump()
         except Exception as error:

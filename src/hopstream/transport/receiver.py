@@ -50,6 +50,8 @@ class Receiver:
         """The peer has closed the stream."""
         self.is_between = True
         """No message has come in part."""
+        self.wanted = 1
+        """Bytes that are to come at least before anything can be done."""
 
     @property
     def has_buffered(self) -> bool:
@@ -135,7 +137,9 @@ class Receiver:
             if done == size:
                 return
             if size - done >= INPUT_BYTES:
+                self.wanted = size - done
                 done += yield from self._receive(target[done:])
+                self.wanted = 1
             else:  # what follows may come in the same call
                 self._start, self._stop = 0, (yield from self._receive(self._buffer))
 

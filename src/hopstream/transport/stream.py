@@ -14,6 +14,11 @@ MAX_BUFFERS = 256
 RECORD_BYTES = 16 << 10
 """What TLS encrypts at a time."""
 
+TCP_CORK = getattr(socket, "TCP_CORK", None)
+MIN_LOW_WATER = 64 << 10
+MAX_LOW_WATER = 256 << 10
+"""Bytes that are waited for at once: each time a reader is woken costs as much as copying some ten thousand bytes."""
+
 
 class ByteStream(Protocol):
     """A connection's bytes. One thread may read while another writes."""
@@ -42,6 +47,10 @@ class ByteStream(Protocol):
         """Whether bytes can be read that polling the descriptor does not tell of."""
         ...
 
+    def expect(self, num_bytes: int) -> None:
+        """Have polling tell of bytes only when so many are there, or many."""
+        ...
+
     def shut_down(self) -> None:
         """End the connection at once; a thread that polls or reads is woken. The descriptor stays."""
         ...
@@ -51,6 +60,22 @@ class ByteStream(Protocol):
         ...
 
 
+class _LowWater:
+    """How many bytes must be there before a socket counts as readable, where the system knows that."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._set = 1
+        self._is_known = sock.family != socket.AF_UNIX
+
+    def expect(self, num_bytes: int) -> None:
+        wanted = min(num_bytes, MAX_LOW_WATER) if num_bytes >= MIN_LOW_WATER else 1
+        if wanted != self._set and self._is_known:
+            self._set = wanted
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+
+
 class PlainStream:
     """A socket."""
 
@@ -58,6 +83,7 @@ class PlainStream:
         """Take a connected socket over."""
         _prepare(sock)
         self._socket = sock
+        self._low_water = _LowWater(sock)
 
     def fileno(self) -> int:
         """See ``ByteStream``."""
@@ -85,6 +111,10 @@ class PlainStream:
         """See ``ByteStream``."""
         return False
 
+    def expect(self, num_bytes: int) -> None:
+        """See ``ByteStream``."""
+        self._low_water.expect(num_bytes)
+
     def shut_down(self) -> None:
         """See ``ByteStream``."""
         _shut_down(self._socket)
@@ -101,6 +131,7 @@ class TlsStream:
         """Take a socket over, before or after its handshake."""
         _prepare(sock)
         self._socket = sock
+        self._low_water = _LowWater(sock)
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -123,30 +154,53 @@ class TlsStream:
 
     def recv_into(self, target: memoryview) -> int | None:
         """See ``ByteStream``."""
+        done, size = 0, len(target)
         with self._lock:
             try:
-                return self._socket.recv_into(target)
+                while done < size:
+                    read = self._socket.read(size - done, target[done:])
+                    if read == 0:
+                        break
+                    done += read
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return None
+                return done or None
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-                return 0
+                pass
+        return done
 
     def send(self, buffers: deque[memoryview]) -> bool:
         """See ``ByteStream``."""
-        while buffers:
-            _join_small(buffers)
-            with self._lock:
-                try:
-                    sent = self._socket.send(buffers[0][:RECORD_BYTES])
-                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                    return False
-            _advance(buffers, sent)
+        with self._lock:
+            self._cork(1)
+            try:
+                while buffers:
+                    _join_small(buffers)
+                    first, done = buffers[0], 0
+                    try:
+                        while done < len(first):
+                            done += self._socket.send(first[done : done + RECORD_BYTES])
+                    finally:
+                        _advance(buffers, done)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            finally:
+                self._cork(0)
         return True
+
+    def _cork(self, is_on: int) -> None:
+        """Have records sent together where the system can."""
+        if TCP_CORK is not None and self._socket.family != socket.AF_UNIX:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.IPPROTO_TCP, TCP_CORK, is_on)
 
     def has_pending(self) -> bool:
         """See ``ByteStream``."""
         with self._lock:
             return self._socket.pending() > 0
+
+    def expect(self, num_bytes: int) -> None:
+        """See ``ByteStream``."""
+        self._low_water.expect(num_bytes)
 
     def shut_down(self) -> None:
         """See ``ByteStream``."""
