@@ -91,6 +91,11 @@ class LocalStore(Store):
         self._tables = {entity: sampling_tables(self.book, self._maps, *entity) for entity in self.book.edge_offsets}
 
     @property
+    def folder(self) -> Path:
+        """The dataset's folder."""
+        return self._dataset.root
+
+    @property
     def halo_id(self) -> str | None:
         """Fingerprint of the dataset's halo; None where it has none."""
         halo = self._dataset.manifest.halo

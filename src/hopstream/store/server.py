@@ -103,6 +103,7 @@ class StoreServer(OfOneProcess):
         wanted = Location.parse(location)
         security.check_bind(wanted)
         warm_up(store)
+        self._path = store.folder.resolve()
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
         self._operations: dict[str, Operation] = {**(operations or {}), "stats": self._answer_stats}
@@ -160,7 +161,15 @@ class StoreServer(OfOneProcess):
         except Exception as error:  # whatever went wrong is the client's to hear
             course.outcome = "refused" if is_askers_fault(error) else "failed"
             LOG.info("a request failed", exc_info=True)
-            yield encode_error(error)
+            yield self._told(error, call)
+
+    def _told(self, error: Exception, call: Call) -> Frame:
+        """The failure as the asker may know it: paths of the server are for those with all rights."""
+        frame = encode_error(error, has_traceback=call.identity.is_admin)
+        if self._path is not None and not call.identity.is_admin:
+            told = frame.header["error"]
+            told["message"] = told["message"].replace(str(self._path), "<dataset>")
+        return frame
 
     def stop(self) -> None:
         """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""

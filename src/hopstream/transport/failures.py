@@ -22,12 +22,13 @@ def error_frame(kind: str, message: str, lines: str = "") -> Frame:
     return Frame({"error": {"kind": kind, "message": message, "traceback": lines}}, (), is_last=True)
 
 
-def encode_error(error: BaseException) -> Frame:
-    """The frame that tells a client of a failure, with the server's traceback."""
+def encode_error(error: BaseException, *, has_traceback: bool = True) -> Frame:
+    """The frame that tells a client of a failure, with the server's traceback if that is the client's to know."""
     message = str(error) or type(error).__name__
     if not isinstance(error, HopstreamError):
         message = f"{type(error).__name__}: {message}"
-    return error_frame(type(error).__name__, message, "".join(traceback.format_exception(error)))
+    lines = "".join(traceback.format_exception(error)) if has_traceback else ""
+    return error_frame(type(error).__name__, message, lines)
 
 
 def is_askers_fault(error: BaseException) -> bool:

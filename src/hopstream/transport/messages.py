@@ -65,7 +65,6 @@ class Status(IntEnum):
     REFUSED = 2
     BUSY = 3
     LEAVING = 4
-    NO_HELLO = 5
 
 
 class Prefix(NamedTuple):

@@ -7,7 +7,7 @@ import ssl
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 MAX_BUFFERS = 256
 """Buffers that are given to the system in one call."""
@@ -158,7 +158,7 @@ class TlsStream:
         with self._lock:
             try:
                 while done < size:
-                    read = self._socket.read(size - done, target[done:])
+                    read = cast(int, self._socket.read(size - done, target[done:]))
                     if read == 0:
                         break
                     done += read
