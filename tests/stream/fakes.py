@@ -144,7 +144,7 @@ def take(
     scheduler: Scheduler, channel_id: int, step: int, timeout_s: float, turn: int | None = None, lowest: int = 0
 ) -> Frame | None:
     """The message of a batch, or None at the end of the epoch."""
-    with scheduler.fetched(channel_id, step, timeout_s, turn=turn, lowest=lowest) as made:
+    with scheduler.fetched(channel_id, step, timeout_s, iteration=(turn, None), lowest=lowest) as made:
         return None if made is None else made.message
 
 

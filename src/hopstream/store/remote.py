@@ -1,7 +1,7 @@
 """Remote store: asks a store on another machine.
 
-Every operation is written as steps: the first sends a request and the next ones read the answer. So whoever asks several
-stores starts all of them before it waits for any, without a thread for each.
+Every operation is written as steps: the first sends a request and the next ones read the answer. So whoever asks
+several stores starts all of them before it waits for any, without a thread for each.
 """
 
 from __future__ import annotations

@@ -331,9 +331,11 @@ class RemoteSession(BatchSession):
                 "wait_s": wait_s,
             }  # fmt: skip
             try:
-                frame = self._call(
-                    server, "fetch_one_sampled_message", header, timeout_s=wait_s + SLACK_S, buffers=buffers
-                )
+                op = "fetch_one_sampled_message"
+                frame = server.connection.ask(
+                    self._request(op, header), wait_s + SLACK_S, op, OneFrame(buffers.take),
+                    is_patient=len(self._servers) == 1,
+                )  # fmt: skip
             except ChannelLost as error:
                 self._check_wanted(turn, step, error)  # a later iteration of this loader is no loss
                 self._lost(server, channel_id)
@@ -437,13 +439,14 @@ class RemoteSession(BatchSession):
         timeout_s: float | None = None,
         *,
         is_patient: bool = False,
-        buffers: Buffers | None = None,
     ) -> Frame:
         """Make one call and return its only frame; a busy server is asked again if ``is_patient``, or the only one."""
-        request = Frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
         is_patient = is_patient or len(self._servers) == 1
-        sink = OneFrame(None if buffers is None else buffers.take)
-        return server.connection.ask(request, timeout_s or self._settings.timeout_s, op, sink, is_patient=is_patient)
+        timeout_s = timeout_s or self._settings.timeout_s
+        return server.connection.ask(self._request(op, header, arrays), timeout_s, op, is_patient=is_patient)
+
+    def _request(self, op: str, header: dict[str, Any], arrays: Sequence[Array] = ()) -> Frame:
+        return Frame({"op": op, "dataset": self.store.dataset_id, **header}, arrays)
 
     def _given_up(self, step: int, epoch: int, failures: dict[str, StoreError]) -> StoreError:
         found = {

@@ -158,7 +158,7 @@ class Scheduler:
 
     @contextmanager
     def fetched(
-        self, channel_id: int, step: int, timeout_s: float, *, turn: int | None = None, epoch: int | None = None,
+        self, channel_id: int, step: int, timeout_s: float, *, iteration: tuple[int | None, int | None] = (None, None),
         lowest: int = 0, is_over: Callable[[], bool] | None = None,
     ) -> Iterator[Made | None]:  # fmt: skip
         """Wait for one batch and take it; it is made again where it was taken before.
@@ -169,8 +169,7 @@ class Scheduler:
             channel_id: The channel.
             step: The batch.
             timeout_s: How long to wait.
-            turn: The iteration that is asked about; None for the current one.
-            epoch: The epoch that is asked about; None for the current one.
+            iteration: Turn and epoch that are asked about; None for the current ones.
             lowest: The consumer has all batches before this one; what waits of them is thrown away.
             is_over: Whether the consumer has gone; whoever waits for the batch is to be told by ``wake``.
 
@@ -188,6 +187,7 @@ class Scheduler:
             channel = self._channel(channel_id)
             if channel.epoch < 0:
                 raise StateError("no epoch was started on the channel; call start_new_epoch_sampling first")
+            turn, epoch = iteration
             asked = channel.turn if turn is None else turn, channel.epoch if epoch is None else epoch
             if asked != channel.iteration:
                 raise (ChannelLost if asked < channel.iteration else StateError)(
@@ -603,8 +603,8 @@ class Scheduler:
         for claim, is_needed in new:
             LOG.warning(
                 "batch %d of epoch %d of channel %d (%s, %s)%s is not done after %g s; its stage: %s",
-                claim.step, claim.iteration[1], claim.channel.number, claim.channel.loader, claim.channel.worker, "" if is_needed else ", which nobody needs any more,", self._limits.slow_s,
-                claim.stage,
+                claim.step, claim.iteration[1], claim.channel.number, claim.channel.loader, claim.channel.worker,
+                "" if is_needed else ", which nobody needs any more,", self._limits.slow_s, claim.stage,
             )  # fmt: skip
 
 

@@ -159,8 +159,8 @@ class SamplingService:
 
         ``{backend_id, config, worker_key, worker, options, first, stride, credit}`` to ``{channel_id}``.
 
-        ``channel_id`` is the channel's key: whoever has it can use, move and destroy it. ``worker_key`` is the rank's own
-        and does the same; ``worker`` says to people whose channel it is.
+        ``channel_id`` is the channel's key: whoever has it can use, move and destroy it. ``worker_key`` is the rank's
+        own and does the same; ``worker`` says to people whose channel it is.
 
         ``options`` are those that say what the rank starts from, and ``config`` is the digest of all others, as the
         backend has them. Asking again with the same ``worker_key`` and the same input finds the same channel.
@@ -349,14 +349,18 @@ class SamplingService:
             integer_of(frame, "lowest", 0, default=0),
             _wait_s(frame),
         )
-        asked = {name: integer_of(frame, name, 0) for name in ("turn", "epoch") if frame.header.get(name) is not None}
+        turn, epoch = (
+            None if frame.header.get(name) is None else integer_of(frame, name, 0) for name in ("turn", "epoch")
+        )
         is_over = None
         if isinstance(frame, Call):
             frame.on_over(partial(self._scheduler.wake, channel_id))
             is_over = partial(getattr, frame, "is_over")
         for step in steps:
             try:
-                fetched = self._scheduler.fetched(channel_id, step, wait_s, lowest=lowest, is_over=is_over, **asked)
+                fetched = self._scheduler.fetched(
+                    channel_id, step, wait_s, iteration=(turn, epoch), lowest=lowest, is_over=is_over
+                )
                 with fetched as made:
                     if made is None:
                         yield Frame({"end_of_epoch": True}), True

@@ -234,27 +234,28 @@ class Connection:
         """An error with server and operation."""
         if self._is_closed:
             return StoreUnavailable(f"{self.name} was asked to {what}; the store was closed meanwhile")
-        if isinstance(error, LinkLost):
-            return StoreUnavailable(f"{self.name} cannot be reached for {what}: {error}")
         if isinstance(error, HopstreamError) and hasattr(error, "__notes__"):  # the server told of it
             return error
-        if isinstance(error, StoreTimeout):
-            return StoreTimeout(f"{self.name} gave no answer in {timeout_s:.3g} s to {what}")
-        if isinstance(error, AccessDenied):
-            return AccessDenied(f"{self.name} refused {what}: {error}; give the token that the server was started with")
-        if isinstance(error, ServerBusy):
-            return ServerBusy(f"{self.name} is too busy for {what}: {error}")
+        texts: dict[type[HopstreamError], str] = {
+            StoreTimeout: f"{self.name} gave no answer in {timeout_s:.3g} s to {what}",
+            AccessDenied: f"{self.name} refused {what}: {error}; give the token that the server was started with",
+            ServerBusy: f"{self.name} is too busy for {what}: {error}",
+        }
+        kind = next((kind for kind in texts if isinstance(error, kind)), None)
+        if kind is not None:
+            return kind(texts[kind])
         if isinstance(error, HopstreamError):
             return error
-        return StoreUnavailable(f"{self.name} cannot be reached for {what}: {type(error).__name__}: {error}")
+        said = str(error) if isinstance(error, LinkLost) else f"{type(error).__name__}: {error}"
+        return StoreUnavailable(f"{self.name} cannot be reached for {what}: {said}")
 
 
 class UnderWay:
     """A request that was sent, and is sent again where that makes sense."""
 
     __slots__ = (
-        "_answer", "_connection", "_ends", "_error", "_frame", "_is_patient", "_link", "_sink", "_timeout_s", "_was_old",
-        "_what",
+        "_answer", "_connection", "_ends", "_error", "_frame", "_is_patient", "_link", "_sink", "_timeout_s",
+        "_was_old", "_what",
     )  # fmt: skip
 
     def __init__(

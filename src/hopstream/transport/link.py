@@ -7,6 +7,7 @@ is under way on it and is not used again.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import select
 import socket
@@ -19,7 +20,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from hopstream.arrays import Array
-from hopstream.errors import AccessDenied, FormatError, ServerBusy, StoreTimeout, VersionMismatch
+from hopstream.errors import AccessDenied, FormatError, HopstreamError, ServerBusy, StoreTimeout, VersionMismatch
 from hopstream.transport.location import Location
 from hopstream.transport.messages import (
     ANSWER,
@@ -52,6 +53,24 @@ FRESH_S = 0.05
 MAX_TIMEOUT_MS = (1 << 32) - 1
 TLS_ALERT = 0x15
 """The first byte of what a server with TLS says to a client without."""
+
+
+TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    (
+        (ConnectionRefusedError, FileNotFoundError),
+        "nothing listens there; start the server, or check the address",
+    ),
+    (
+        (socket.gaierror, UnicodeError),
+        "the host's name is not known; check the address, or write the machine's IP address",
+    ),
+    (
+        (ConnectionError,),
+        "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it "
+        "again, check the port, or write tls://",
+    ),
+)
+"""What a failure to connect means, and its remedy."""
 
 
 class LinkLost(Exception):
@@ -248,7 +267,7 @@ class Link:
         self._release()
 
     def _release(self) -> None:
-        """Free the descriptor of a lost connection, unless a thread is still inside: that one does so when it leaves."""
+        """Free the descriptor of a lost connection; a thread that is still inside does so when it leaves."""
         if not self._reading.acquire(blocking=False):
             return
         try:
@@ -379,7 +398,7 @@ class Link:
             try:
                 read = self._stream.recv_into(target[done:])
             except OSError as error:
-                raise LinkLost(_told(error, location)) from error
+                raise LinkLost(_told(error)) from error
             if read is None:
                 _wait(self._stream, select.POLLIN, ends)
             elif read == 0:
@@ -409,42 +428,40 @@ class _Nothing:
 
 def _connect(location: Location, security: ClientSecurity, ends: float) -> ByteStream:
     """Open a socket, with TLS where the location says so."""
-    timeout_s = max(1e-3, ends - time.monotonic())
     try:
-        if location.path:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(timeout_s)
-            try:
-                sock.connect(location.path)
-            except BaseException:
-                sock.close()
-                raise
-        else:
-            sock = socket.create_connection((location.host, location.port), timeout_s)
+        sock = _open_socket(location, max(1e-3, ends - time.monotonic()))
     except TimeoutError as error:
         raise StoreTimeout("no connection could be made in time") from error
     except (OSError, UnicodeError) as error:
-        raise LinkLost(_told(error, location)) from error
+        raise LinkLost(_told(error)) from error
     if not location.has_tls:
         return PlainStream(sock)
+    stream: TlsStream | None = None
     try:
         name = security.server_name or location.host
         wrapped = security.context().wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
-    except BaseException as error:
-        sock.close()
-        if isinstance(error, OSError | ValueError):
-            raise LinkLost(_told(error, location)) from error
-        raise
-    stream = TlsStream(wrapped)
-    try:
+        stream = TlsStream(wrapped)
         while (state := stream.handshake()) is not True:
             _wait(stream, select.POLLIN if state is None else select.POLLOUT, ends)
     except BaseException as error:
-        stream.close()
-        if isinstance(error, OSError):
-            raise LinkLost(_told(error, location)) from error
+        (sock if stream is None else stream).close()
+        if isinstance(error, OSError | ValueError) and not isinstance(error, StoreTimeout | HopstreamError):
+            raise LinkLost(_told(error)) from error
         raise
     return stream
+
+
+def _open_socket(location: Location, timeout_s: float) -> socket.socket:
+    if not location.path:
+        return socket.create_connection((location.host, location.port), timeout_s)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(location.path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _wait(stream: ByteStream, events: int, ends: float) -> None:
@@ -462,25 +479,22 @@ def _stranger(head: bytes, location: Location) -> str:
     return "what listens there is no hopstream server of this version; check the port"
 
 
-def _told(error: Exception, location: Location) -> str:
+def _told(error: Exception) -> str:
     """Why no connection could be made, with a remedy."""
-    if isinstance(error, ConnectionRefusedError | FileNotFoundError):
-        return "nothing listens there; start the server, or check the address"
-    if isinstance(error, socket.gaierror | UnicodeError):
-        return "the host's name is not known; check the address, or write the machine's IP address"
     if isinstance(error, ssl.SSLError):
-        text = str(error)
-        if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
-            return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
-        return (
-            f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates "
-            "and the name that they are for"
-        )
-    if isinstance(error, ConnectionError):
-        return (
-            "the connection was closed before an answer: the server has ended, is another program, or has TLS; start "
-            "it again, check the port, or write tls://"
-        )
-    if isinstance(error, OSError) and error.strerror and "unreachable" in error.strerror.lower():
-        return "no network leads there; check the address, the network and the firewall"
-    return f"{error}; start the server, or check the address, the certificates and the firewall"
+        return _told_of_tls(error)
+    return next((told for kinds, told in TOLD if isinstance(error, kinds)), "") or (
+        "no network leads there; check the address, the network and the firewall"
+        if isinstance(error, OSError) and error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+        else f"{error}; start the server, or check the address, the certificates and the firewall"
+    )
+
+
+def _told_of_tls(error: ssl.SSLError) -> str:
+    text = str(error)
+    if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
+        return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
+    return (
+        f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates and "
+        "the name that they are for"
+    )

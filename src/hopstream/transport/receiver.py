@@ -70,7 +70,7 @@ class Receiver:
 
     def _read_messages(self) -> Iterator[Message | None]:
         """The messages, and None whenever there is nothing to read."""
-        size, text_bytes = PREFIX.size, 0
+        size = PREFIX.size
         while True:
             self.is_between = True
             if self._stop - self._start < size:
@@ -82,39 +82,42 @@ class Receiver:
             if not self._check(prefix):
                 yield from self._skip(text_bytes + prefix.body_bytes)
                 yield prefix, None
-                continue
-            if not text_bytes:
+            elif not text_bytes:
                 if prefix.body_bytes:
                     raise FormatError("a message has arrays and no header that describes them")
                 yield prefix, Frame({}, [], prefix.flags == LAST)
-                continue
-            if text_bytes <= INPUT_BYTES:
-                if self._stop - self._start < text_bytes:
-                    yield from self._gather(text_bytes)
-                text = self._buffer[self._start : self._start + prefix.header_bytes].tobytes()
-                self._start += text_bytes
             else:
-                whole = memoryview(bytearray(text_bytes))
-                yield from self._fill(whole)
-                text = whole[: prefix.header_bytes].tobytes()
-            header, specs = read_header(text, prefix.body_bytes)
-            arrays = self._place(prefix, header, specs)
-            if arrays is None:
-                yield from self._skip(prefix.body_bytes)
-                yield prefix, None
+                if self._stop - self._start < text_bytes <= INPUT_BYTES:
+                    yield from self._gather(text_bytes)
+                text = self._buffer[self._start : self._start + text_bytes]
+                if text_bytes > INPUT_BYTES:
+                    text = memoryview(bytearray(text_bytes))
+                    yield from self._fill(text)
+                else:
+                    self._start += text_bytes
+                header, specs = read_header(text[: prefix.header_bytes].tobytes(), prefix.body_bytes)
+                arrays = self._place(prefix, header, specs)
+                if arrays is None:
+                    yield from self._skip(prefix.body_bytes)
+                    yield prefix, None
+                else:
+                    yield from self._fill_arrays(arrays)
+                    yield prefix, Frame(header, arrays, prefix.flags == LAST)
+
+    def _fill_arrays(self, arrays: Sequence[Array]) -> Iterator[None]:
+        """Read arrays, each with the padding that follows it."""
+        for array in arrays:
+            num_bytes = array.nbytes
+            if not num_bytes:
                 continue
-            for array in arrays:
-                num_bytes = array.nbytes
-                if num_bytes:
-                    target = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
-                    if self._stop - self._start >= num_bytes:
-                        target[:] = self._buffer[self._start : self._start + num_bytes]
-                        self._start += num_bytes
-                    else:
-                        yield from self._fill(target)
-                    if num_bytes % ALIGNMENT:
-                        yield from self._skip(-num_bytes % ALIGNMENT)
-            yield prefix, Frame(header, arrays, prefix.flags == LAST)
+            target = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
+            if self._stop - self._start >= num_bytes:
+                target[:] = self._buffer[self._start : self._start + num_bytes]
+                self._start += num_bytes
+            else:
+                yield from self._fill(target)
+            if num_bytes % ALIGNMENT:
+                yield from self._skip(-num_bytes % ALIGNMENT)
 
     def _gather(self, num_bytes: int) -> Iterator[None]:
         """Read until so many bytes are in the buffer, which has room for them."""

@@ -143,7 +143,7 @@ def read_tokens(path: Path) -> tuple[Identity, ...]:
     for words in lines:
         if len(words) != 3 or words[1] not in get_args(Rights):
             raise SettingsError(
-                f"token file {path} has a line of {len(words)} words; it is one token, or lines of: name read|admin token"
+                f"token file {path} has a line of {len(words)} words; it is one token, or lines: name read|admin token"
             )
         check_token(words[2])
         found.append(Identity(words[0], cast(Rights, words[1]), _digest(words[2].encode())))

@@ -117,7 +117,7 @@ class QueueChannel:
             if self._scheduler is None or self._epoch < 0:
                 return None
             left_s = max(0.0, ends - time.monotonic())
-            with self._scheduler.fetched(self._channel_id, self._step, left_s, turn=0, epoch=self._epoch) as made:
+            with self._scheduler.fetched(self._channel_id, self._step, left_s, iteration=(0, self._epoch)) as made:
                 if made is None:
                     return None
                 self._step += 1
