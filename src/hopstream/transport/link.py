@@ -7,6 +7,7 @@ is under way on it and is not used again.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import select
 import socket
@@ -51,6 +52,10 @@ from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
 FRESH_S = 0.05
 """How long after an answer a link is taken to be there still."""
 MAX_TIMEOUT_MS = (1 << 32) - 1
+CLOSED_PLAIN = (
+    "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
+    "check the port, or write tls://"
+)
 TLS_ALERT = 0x15
 """The first byte of what a server with TLS says to a client without."""
 
@@ -410,8 +415,10 @@ class Link:
         out = deque([memoryview(encode_hello(token))])
         try:
             self._send_whole(out, ends)
-        except ConnectionError as error:
-            raise LinkLost(_told(error, location)) from error
+        except StoreTimeout:
+            raise
+        except OSError:
+            pass  # it has closed the connection; what it said before it did tells why
         head = self._read_exactly(WELCOME.size, location, ends)
         magic, version, status, _, _, text_bytes = WELCOME.unpack(head)
         if magic != MAGIC or text_bytes > MAX_WELCOME_TEXT:
@@ -431,6 +438,8 @@ class Link:
         while done < num_bytes:
             try:
                 read = self._stream.recv_into(target[done:])
+            except ConnectionError:
+                read = 0
             except OSError as error:
                 raise LinkLost(_told(error, location)) from error
             if read is None:
@@ -439,11 +448,10 @@ class Link:
                 if done and target[0] == TLS_ALERT:
                     raise LinkLost(_stranger(target[:done].tobytes(), location))
                 raise LinkLost(
-                    "the connection was closed before an answer: the server has ended, is another program, or has "
-                    "TLS; start it again, check the port, or write tls://"
-                    if not location.has_tls
-                    else "the connection was closed before an answer: the server has ended, or refused the client's "
+                    "the connection was closed before an answer: the server has ended, or refused the client's "
                     "certificate"
+                    if location.has_tls
+                    else CLOSED_PLAIN
                 )
             else:
                 done += read
@@ -560,9 +568,8 @@ def _told(error: Exception, location: Location) -> str:
             "the connection was closed before an answer: the server has ended, is another program, or has no TLS; "
             "start it again, check the port, or write tcp://"
             if location.has_tls
-            else "the connection was closed before an answer: the server has ended, is another program, or has TLS; "
-            "start it again, check the port, or write tls://"
+            else CLOSED_PLAIN
         )
-    if isinstance(error, OSError) and error.strerror and "unreachable" in error.strerror.lower():
+    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return "no network leads there; check the address, the network and the firewall"
     return f"{error}; start the server, or check the address, the certificates and the firewall"
