@@ -105,12 +105,14 @@ def no_leaks() -> Iterator[None]:
 
     What fixtures of a wider scope started is theirs to end: before the test or, for the pool of servers, in it. Threads
     that Python did not start (numba's, Arrow's) and multiprocessing's resource tracker, which lives as long as the
-    interpreter, are not a test's to end.
+    interpreter, are not a test's to end. Nor are threads of a server that was there before: they come and go, and have
+    its name.
     """
     threads_before = set(threading.enumerate())
+    names_before = {thread.name for thread in threads_before if thread.name.startswith("hopstream-serve ")}
     children_before = set(_children())
     yield
-    left_threads = [t for t in threading.enumerate() if t not in threads_before and not _is_foreign(t)]
+    left_threads = [t for t in threading.enumerate() if t not in threads_before and t.name not in names_before and not _is_foreign(t)]
     for thread in left_threads:
         thread.join(GRACE_S)
     alive = [t.name for t in left_threads if t.is_alive()]

@@ -1,24 +1,23 @@
-"""Lets a server seem too busy to answer, in the transport's words."""
+"""Lets a server seem too busy to take a request."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-
+from hopstream.errors import ServerBusy
 from hopstream.transport.connection import Connection
-
-EXHAUSTED = "gRPC returned resource exhausted error, with message: Server Threadpool Exhausted."
 
 
 def make_busy(connection: Connection, num_times: float) -> list[bool]:
-    """Refuse the first calls of a connection; whether each of its calls was refused is added to the list."""
+    """Refuse the first attempts of a connection; whether each of its attempts was refused is added to the list."""
     refused: list[bool] = []
-    real: Any = connection._try
+    real: Any = connection._take_link
 
-    def attempt(*arguments: Any) -> Exception | None:
+    def take_link(*arguments: Any, **named: Any) -> Any:
         refused.append(len(refused) < num_times)
-        return pa.ArrowInvalid(EXHAUSTED) if refused[-1] else real(*arguments)
+        if refused[-1]:
+            raise ServerBusy("the server has as many connections as it may have")
+        return real(*arguments, **named)
 
-    connection._try = attempt  # type: ignore[method-assign]
+    connection._take_link = take_link  # type: ignore[method-assign]
     return refused

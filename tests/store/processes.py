@@ -63,10 +63,6 @@ class ServerProcess:
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def release(self) -> None:
-        """End the operation ``hold``."""
-        self._process.send_signal(signal.SIGUSR1)
-
     def terminate(self) -> None:
         self._process.terminate()
 

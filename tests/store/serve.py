@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from hopstream.cli.sampling import bound_memory
 from hopstream.dataset.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
@@ -18,19 +15,10 @@ from hopstream.transport.messages import Frame
 from hopstream.transport.security import ServerSecurity, read_pem
 from hopstream.transport.tokens import read_token
 
-RELEASED = threading.Event()
-
 
 def fail(frame: Frame) -> Iterator[Frame]:
     """An operation with a bug."""
     raise ZeroDivisionError("a bug in the server")
-
-
-def hold(frame: Frame) -> Iterator[Frame]:
-    """An operation that lets the process start no more threads, and lasts until SIGUSR1."""
-    bound_memory(1 << 20)  # less than a thread's stack
-    yield Frame({})
-    RELEASED.wait(60)
 
 
 def main(arguments: list[str]) -> None:
@@ -45,7 +33,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--grace", type=float, default=20.0)
     parser.add_argument("--says-path", action="store_true")
     given = parser.parse_args(arguments)
-    signal.signal(signal.SIGUSR1, lambda *_: RELEASED.set())
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     parts = None if given.parts is None else [int(part) for part in given.parts.split(",")]
     security = ServerSecurity(
@@ -57,7 +44,7 @@ def main(arguments: list[str]) -> None:
     with LocalStore(open_dataset(given.root), parts) as store:
         server = StoreServer(
             store, given.location, security=security, path=given.root if given.says_path else None,
-            operations={"fail": fail, "hold": hold},
+            operations={"fail": fail},
         )  # fmt: skip
         print(server.location, flush=True)  # noqa: T201
         server.serve_forever(given.grace)

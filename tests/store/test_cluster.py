@@ -154,7 +154,7 @@ def test_a_frozen_server_is_named_within_the_deadline(typed_case: Case, servers:
     with ServerProcess(typed_case.root, "--parts", "2") as process:
         process.freeze()
         source = ",".join([servers[0].location, servers[1].location, process.location])
-        with pytest.raises(StoreTimeout, match=rf"{process.location} gave no answer in 1 s to hello"):
+        with pytest.raises(StoreTimeout, match=rf"{process.location} gave no answer in 1 s to describe"):
             open_store(source, StoreSettings(prefer_local=False, timeout_s=1))
         process.thaw()
 
@@ -217,7 +217,7 @@ def test_servers_that_say_nothing_share_one_deadline(typed_case: Case, num_silen
         server = stack.enter_context(StoreServer(typed_case.shared()))
         locations = [f"tcp://127.0.0.1:{each.getsockname()[1]}" for each in silent]
         started = time.monotonic()
-        with pytest.raises(StoreTimeout, match=r"gave no answer in .* to hello"):
+        with pytest.raises(StoreTimeout, match=r"gave no answer in .* to describe"):
             open_store(",".join(locations), StoreSettings(prefer_local=False, timeout_s=1))
         assert time.monotonic() - started < 5
         settings = StoreSettings(prefer_local=False, timeout_s=1)

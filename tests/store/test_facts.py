@@ -12,14 +12,14 @@ import pytest
 
 from hopstream.errors import FormatError
 from hopstream.store.facts import StoreFacts
-from hopstream.store.wire import decode_frame
 from hopstream.transport.messages import Frame
 from tests.store.cases import Case
+from tests.transport.peer import carried
 
 
 def test_facts_come_back(typed_case: Case) -> None:
     facts = replace(StoreFacts.of(typed_case.shared([0, 2]), max_ids=9), path=Path("/data/mag"))
-    got = StoreFacts.from_frame(decode_frame(facts.to_frame()))
+    got = StoreFacts.from_frame(carried(facts.to_frame()))
     assert (got.schema, got.directions) == (facts.schema, facts.directions)
     assert (got.dataset_id, got.graph_id) == (facts.dataset_id, facts.graph_id)
     assert (got.parts, got.max_ids, got.path) == ((0, 2), 9, Path("/data/mag"))
@@ -33,12 +33,12 @@ def test_times_weights_and_keys_of_neighbours_come_back(typed_case: Case) -> Non
     facts = replace(
         StoreFacts.of(typed_case.shared(), max_ids=9), time_attr="year", weight_attr="weight", has_neighbor_keys=True
     )
-    got = StoreFacts.from_frame(decode_frame(facts.to_frame()))
+    got = StoreFacts.from_frame(carried(facts.to_frame()))
     assert (got.time_attr, got.weight_attr, got.has_neighbor_keys) == ("year", "weight", True)
 
 
 def test_a_server_that_says_nothing_of_times_is_told_apart(typed_case: Case) -> None:
-    frame = decode_frame(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())
+    frame = carried(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())
     for name in ("time_attr", "weight_attr", "has_neighbor_keys"):
         with pytest.raises(FormatError, match=name):
             StoreFacts.from_frame(Frame({n: v for n, v in frame.header.items() if n != name}, frame.arrays))
@@ -87,7 +87,7 @@ def flatten(header: dict[str, Any], arrays: list[np.ndarray]) -> None:
 def test_facts_that_cannot_be_are_refused(
     typed_case: Case, change: Callable[[dict[str, Any], list[np.ndarray]], None]
 ) -> None:
-    frame = decode_frame(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())
+    frame = carried(StoreFacts.of(typed_case.shared(), max_ids=9).to_frame())
     header, arrays = dict(frame.header), list(frame.arrays)
     change(header, arrays)
     with pytest.raises(FormatError):

@@ -13,7 +13,7 @@ import pytest
 from hopstream.arrays import Column, IntArray
 from hopstream.errors import RemoteError, ServerBusy, StoreTimeout, StoreUnavailable, VersionMismatch
 from hopstream.schema import Direction, EdgeType
-from hopstream.store.contract import KEY, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import KEY, Deferred, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
@@ -132,9 +132,11 @@ class CountingStore(Store):
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
         self.num_asked += 1
         self.asked += requests
-        if self.failure is not None:
-            raise self.failure
-        return self._inner.submit_sample(requests)
+        return self._inner.submit_sample(requests) if self.failure is None else Deferred(self._fail)
+
+    def _fail(self) -> list[SampleReply]:
+        assert self.failure is not None
+        raise self.failure
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         return self._inner.submit_fetch(requests)
@@ -259,6 +261,7 @@ def test_the_first_replica_is_chosen_by_a_setting(typed_case: Case) -> None:
                 [RemoteStore(s.location) for s in (one, two)], StoreSettings(first_replica=first)
             ) as store:
                 store.sample(requests_of(typed_case))
+            wait_until(lambda n=sum(before): one.stats.num_requests + two.stats.num_requests == n + 3, "all are counted")
             after = [server.stats.num_requests for server in (one, two)]
             assert tuple(b - a for a, b in zip(before, after, strict=True)) == wanted
 

@@ -21,9 +21,9 @@ from hopstream.store.sample_frames import (
     take_rows,
     write_samples,
 )
-from hopstream.store.wire import decode_frame
 from hopstream.transport.messages import Frame
 from tests.store.cases import BUYS, KNOWS, Case
+from tests.transport.peer import carried
 
 IDS = np.array([3, 0, 3, 7])
 FULL = SampleRequest(
@@ -47,7 +47,7 @@ def as_values(request: SampleRequest) -> dict[str, Any]:
 def test_every_field_comes_back(timed_case: Case) -> None:
     requests = [FULL, LABOR, PLAIN]
     records, arrays = write_samples(requests, timed_case.shared().book)
-    frame = decode_frame(Frame({"requests": records}, arrays))
+    frame = carried(Frame({"requests": records}, arrays))
     got = [read_sample(frame, record) for record in frame.records("requests")]
     assert [as_values(request) for request in got] == [as_values(request) for request in requests]
     assert [num_others(request) for request in got] == [6, 0, 0]
@@ -57,7 +57,7 @@ def test_every_field_comes_back(timed_case: Case) -> None:
 
 def test_nothing_is_copied_before_a_request_is_checked(timed_case: Case) -> None:
     records, arrays = write_samples([FULL], timed_case.shared().book)
-    frame = decode_frame(Frame({"requests": records}, arrays))
+    frame = carried(Frame({"requests": records}, arrays))
     request = read_sample(frame, records[0])
     for name in ("ids", "trees", "times", "excluded", "candidates"):
         assert getattr(request, name) is frame.arrays[records[0][name]]

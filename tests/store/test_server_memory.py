@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyarrow import flight
 
 from hopstream.arrays import IntArray, RaggedArray
 from hopstream.dataset.layout import open_dataset
@@ -22,7 +21,7 @@ from hopstream.store.server import StoreServer
 from hopstream.transport.failures import raise_error
 from hopstream.transport.messages import Frame
 from tests.store.processes import ServerProcess
-from tests.store.test_server import frames_of
+from tests.transport.peer import Peer
 
 
 def private_bytes(pid: int) -> int:
@@ -181,11 +180,11 @@ def test_a_servers_memory_does_not_grow_with_its_answers(
     heavy: Path, server: ServerProcess, what: tuple[dict[str, object], list[IntArray]], ends_with: str | None
 ) -> None:
     request = Frame({"dataset": open_dataset(heavy).manifest.dataset_id, **what[0]}, what[1])
-    with flight.FlightClient(server.location) as client:
+    with Peer(server.location) as client:
         with PeakMemory(server.pid) as peak:
-            stream = client.do_get(flight.Ticket(request.tobytes()), flight.FlightCallOptions(timeout=120))
+            answer = client.frames(client.start(request, 120_000))
             num_frames, num_bytes, last = 0, 0, Frame({}, [])
-            for last in frames_of(stream):
+            for last in answer:
                 num_frames, num_bytes = num_frames + 1, num_bytes + sum(array.nbytes for array in last.arrays)
         assert peak.num_bytes < 300 << 20
     if ends_with is None:

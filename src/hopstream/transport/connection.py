@@ -25,7 +25,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.transport.failures import raise_error
-from hopstream.transport.link import Answer, Link, LinkLost, Sink
+from hopstream.transport.link import Answer, Link, LinkLost, Opening, Sink
 from hopstream.transport.location import Location
 from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 from hopstream.transport.security import ClientSecurity
@@ -58,7 +58,7 @@ class Connection:
         self._changed = threading.Condition(self._lock)
         self._idle: list[Link] = []
         self._users: dict[Link, int] = {}
-        self._num_opening = 0
+        self._opening: set[Opening] = set()
         self._is_closed = False
         self.has_left = False
         """The server has said that it is going away, and has not been back since."""
@@ -147,7 +147,7 @@ class Connection:
             raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
 
     def close(self) -> None:
-        """Refuse requests, end those under way and wait until their threads have left; a second call does nothing.
+        """Refuse requests, end those under way and wait until no thread reads an answer; a second call does nothing.
 
         No array of a caller is written after it. In a fork of the process it does nothing.
         """
@@ -155,13 +155,16 @@ class Connection:
             return
         with self._changed:
             self._is_closed = True
-            links = [*self._users, *self._idle]
+            links, openings = [*self._users, *self._idle], list(self._opening)
             self._idle.clear()
             self._changed.notify_all()
+        for opening in openings:
+            opening.give_up()
         for link in links:
             link.close()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._users, CLOSE_S)
+        ends = time.monotonic() + CLOSE_S
+        for link in links:
+            link.wait_until_left(ends)
 
     def _take_link(self, ends: float, what: str, *, is_new: bool) -> tuple[Link, bool]:
         """A link to be used until ``_give_link``, and whether it has just been made.
@@ -185,16 +188,17 @@ class Connection:
                     return link, False
                 self._retire(link)
             shared = [link for link in self._users if link.is_usable] if not is_new else []
-            if shared and len(self._users) + self._num_opening >= MAX_LINKS:
+            if shared and len(self._users) + len(self._opening) >= MAX_LINKS:
                 link = min(shared, key=lambda one: one.num_under_way)
                 self._users[link] += 1
                 return link, False
-            self._num_opening += 1
+            opening = Opening()
+            self._opening.add(opening)
         try:
-            link = Link(self.location, self._security, ends)
+            link = Link(self.location, self._security, ends, opening)
         finally:
             with self._lock:
-                self._num_opening -= 1
+                self._opening.discard(opening)
         with self._lock:
             is_closed = self._is_closed
             if not is_closed:

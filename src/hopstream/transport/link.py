@@ -15,8 +15,9 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from hopstream.arrays import Array
@@ -51,6 +52,10 @@ from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
 FRESH_S = 0.05
 """How long after an answer a link is taken to be there still."""
 MAX_TIMEOUT_MS = (1 << 32) - 1
+CLOSED_PLAIN = (
+    "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
+    "check the port, or write tls://"
+)
 TLS_ALERT = 0x15
 """The first byte of what a server with TLS says to a client without."""
 
@@ -110,16 +115,52 @@ class Answer:
         self.is_done = True
 
 
+class Opening:
+    """A link that is being made, which another thread may give up. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        """Nothing is there to be given up yet."""
+        self._lock = threading.Lock()
+        self._shut_down: Callable[[], None] | None = None
+        self._is_given_up = False
+
+    def take(self, shut_down: Callable[[], None]) -> None:
+        """Say how what is waited for now is ended.
+
+        Raises:
+            LinkLost: It was given up.
+        """
+        with self._lock:
+            if self._is_given_up:
+                raise LinkLost("it was closed")
+            self._shut_down = shut_down
+
+    def leave(self) -> None:
+        """Say that what was waited for will be closed, or that the link is made."""
+        with self._lock:
+            self._shut_down = None
+
+    def give_up(self) -> None:
+        """End it; the thread that waits is woken."""
+        with self._lock:
+            self._is_given_up = True
+            if self._shut_down is not None:
+                self._shut_down()
+
+
 class Link:
     """A connection to a server that has said welcome. Safe to use from many threads."""
 
-    def __init__(self, location: Location, security: ClientSecurity, ends: float) -> None:
+    def __init__(
+        self, location: Location, security: ClientSecurity, ends: float, opening: Opening | None = None
+    ) -> None:
         """Connect and say hello.
 
         Args:
             location: The server.
             security: Token and certificates.
             ends: When it must be done, by ``time.monotonic``.
+            opening: Lets another thread give it up.
 
         Raises:
             LinkLost: No connection can be made.
@@ -129,14 +170,17 @@ class Link:
             ServerBusy: The server has as many connections as it may have.
             SettingsError: A token or certificate cannot be read.
         """
-        self._stream = _connect(location, security, ends)
+        opening = opening or Opening()
+        self._stream = _connect(location, security, ends, opening)
         self._poll = select.poll()
         self._poll.register(self._stream.fileno(), select.POLLIN)
         try:
             self._say_hello(security.current_token(), location, ends)
         except BaseException:
+            opening.leave()
             self._stream.close()
             raise
+        opening.leave()
         self._receiver = Receiver(self._stream, self._check, self._place)
         self._answers: dict[int, Answer] = {}
         self._numbers = itertools.count(1)
@@ -255,6 +299,12 @@ class Link:
         """End the connection at once; what is under way fails, and who reads is woken."""
         self._fail(why or LinkLost("it was closed"))
 
+    def wait_until_left(self, ends: float) -> None:
+        """Wait until no thread reads; of a closed link nothing is read after that."""
+        if self._reading.acquire(timeout=max(0.0, ends - time.monotonic())):
+            self._reading.release()
+            self._release()
+
     def _fail(self, error: Exception) -> None:
         with self._changed:
             if self.lost is None:
@@ -294,7 +344,7 @@ class Link:
                 self._pump()
         except Exception as error:
             self._fail(error if not isinstance(error, OSError) else LinkLost(str(error)))
-        if self.lost is not None:
+        if self.lost is not None and not answer.is_done:
             answer.fail(self.lost)
 
     def _pump(self) -> None:
@@ -361,15 +411,20 @@ class Link:
 
     def _send(self, buffers: Buffers, ends: float) -> None:
         """Send a message whole; one that was sent in part ends the connection."""
+        if not self._sending.acquire(timeout=max(0.0, ends - time.monotonic())):
+            raise StoreTimeout("other requests are still being sent")
         try:
-            with self._sending:
-                if self.lost is not None:
-                    raise LinkLost(str(self.lost))
-                self._send_whole(deque(buffers), ends)
+            if self.lost is not None:
+                raise LinkLost(str(self.lost))
+            self._send_whole(deque(buffers), ends)
         except (OSError, ValueError) as error:  # ValueError: it was closed meanwhile
             lost = LinkLost("the request was not taken in time" if isinstance(error, StoreTimeout) else str(error))
             self._fail(lost)
             raise error if isinstance(error, StoreTimeout) else lost from error
+        finally:
+            self._sending.release()
+            if self.lost is not None:
+                self._release()
 
     def _send_whole(self, out: deque[memoryview], ends: float) -> None:
         while not self._stream.send(out):
@@ -377,7 +432,12 @@ class Link:
 
     def _say_hello(self, token: str | None, location: Location, ends: float) -> None:
         out = deque([memoryview(encode_hello(token))])
-        self._stream.send(out)  # a new connection takes some hundred bytes
+        try:
+            self._send_whole(out, ends)
+        except StoreTimeout:
+            raise
+        except OSError:
+            pass  # it has closed the connection; what it said before it did tells why
         head = self._read_exactly(WELCOME.size, location, ends)
         magic, version, status, _, _, text_bytes = WELCOME.unpack(head)
         if magic != MAGIC or text_bytes > MAX_WELCOME_TEXT:
@@ -397,6 +457,8 @@ class Link:
         while done < num_bytes:
             try:
                 read = self._stream.recv_into(target[done:])
+            except ConnectionError:
+                read = 0
             except OSError as error:
                 raise LinkLost(_told(error)) from error
             if read is None:
@@ -405,11 +467,10 @@ class Link:
                 if done and target[0] == TLS_ALERT:
                     raise LinkLost(_stranger(target[:done].tobytes(), location))
                 raise LinkLost(
-                    "the connection was closed before an answer: the server has ended, is another program, or has "
-                    "TLS; start it again, check the port, or write tls://"
-                    if not location.has_tls
-                    else "the connection was closed before an answer: the server has ended, or refused the client's "
+                    "the connection was closed before an answer: the server has ended, or refused the client's "
                     "certificate"
+                    if location.has_tls
+                    else CLOSED_PLAIN
                 )
             else:
                 done += read
@@ -426,42 +487,70 @@ class _Nothing:
         raise FormatError("a ping was answered with a frame")
 
 
-def _connect(location: Location, security: ClientSecurity, ends: float) -> ByteStream:
+def _connect(location: Location, security: ClientSecurity, ends: float, opening: Opening) -> ByteStream:
     """Open a socket, with TLS where the location says so."""
     try:
-        sock = _open_socket(location, max(1e-3, ends - time.monotonic()))
+        sock = _open(location, ends, opening)
     except TimeoutError as error:
         raise StoreTimeout("no connection could be made in time") from error
     except (OSError, UnicodeError) as error:
         raise LinkLost(_told(error)) from error
     if not location.has_tls:
         return PlainStream(sock)
-    stream: TlsStream | None = None
+    opening.leave()
     try:
         name = security.server_name or location.host
         wrapped = security.context().wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
-        stream = TlsStream(wrapped)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError | ValueError) and not isinstance(error, HopstreamError):
+            raise LinkLost(_told(error)) from error
+        raise
+    stream = TlsStream(wrapped)
+    try:
+        opening.take(stream.shut_down)
         while (state := stream.handshake()) is not True:
             _wait(stream, select.POLLIN if state is None else select.POLLOUT, ends)
     except BaseException as error:
-        (sock if stream is None else stream).close()
-        if isinstance(error, OSError | ValueError) and not isinstance(error, StoreTimeout | HopstreamError):
+        opening.leave()
+        stream.close()
+        if isinstance(error, OSError) and not isinstance(error, HopstreamError):
             raise LinkLost(_told(error)) from error
         raise
     return stream
 
 
-def _open_socket(location: Location, timeout_s: float) -> socket.socket:
-    if not location.path:
-        return socket.create_connection((location.host, location.port), timeout_s)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _open(location: Location, ends: float, opening: Opening) -> socket.socket:
+    """A socket that is connected, to the first address of a host that takes it."""
+    if location.path:
+        return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), location.path, ends, opening)
+    failure: OSError | None = None
+    found = socket.getaddrinfo(location.host, location.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
+        try:
+            return _connected(socket.socket(family, kind, protocol), address, ends, opening)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            failure = failure or error
+    raise failure or OSError("the host has no address")
+
+
+def _connected(sock: socket.socket, address: Any, ends: float, opening: Opening) -> socket.socket:
     try:
-        sock.settimeout(timeout_s)
-        sock.connect(location.path)
+        opening.take(partial(_shut_down, sock))
+        sock.settimeout(max(1e-3, ends - time.monotonic()))
+        sock.connect(address)
     except BaseException:
+        opening.leave()
         sock.close()
         raise
     return sock
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with suppress(OSError):  # it has ended already
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _wait(stream: ByteStream, events: int, ends: float) -> None:
@@ -482,19 +571,20 @@ def _stranger(head: bytes, location: Location) -> str:
 def _told(error: Exception) -> str:
     """Why no connection could be made, with a remedy."""
     if isinstance(error, ssl.SSLError):
-        return _told_of_tls(error)
-    return next((told for kinds, told in TOLD if isinstance(error, kinds)), "") or (
-        "no network leads there; check the address, the network and the firewall"
-        if isinstance(error, OSError) and error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH)
-        else f"{error}; start the server, or check the address, the certificates and the firewall"
-    )
-
-
-def _told_of_tls(error: ssl.SSLError) -> str:
-    text = str(error)
-    if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
-        return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
-    return (
-        f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates and "
-        "the name that they are for"
-    )
+        text = str(error)
+        if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
+            return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
+        return (
+            f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates "
+            "and the name that they are for"
+        )
+    if isinstance(error, ConnectionError):
+        return (
+            "the connection was closed before an answer: the server has ended, is another program, or has no TLS; "
+            "start it again, check the port, or write tcp://"
+            if location.has_tls
+            else CLOSED_PLAIN
+        )
+    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return "no network leads there; check the address, the network and the firewall"
+    return f"{error}; start the server, or check the address, the certificates and the firewall"

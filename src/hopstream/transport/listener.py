@@ -196,7 +196,7 @@ class Listener:
         self._ticked_at = time.monotonic()
         self._ticking = threading.Lock()
         self._is_accepting = True
-        self._is_leaving = self._is_closed = False
+        self._is_leaving = self._is_closed = self._is_freed = False
         self._known_identities: object = None
         self._poller.arm(self._socket.fileno(), READ)
         self._poller.arm(self._woken_fd, READ)
@@ -231,7 +231,7 @@ class Listener:
                 self._say_goodbye(peer)
         with self._changed:
             is_clean = self._changed.wait_for(lambda: self.account.num_calls == 0, grace_s)
-            was_closed, self._is_closed = self._is_closed, True
+            self._is_closed = True
             peers = list(self._peers.values())
         for peer in peers:
             if is_clean:
@@ -242,11 +242,18 @@ class Listener:
         for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, ends - time.monotonic()))
-        if not was_closed and not self._threads:
+        self._free_if_left()
+        return is_clean
+
+    def _free_if_left(self) -> None:
+        """Free what threads wait with, once all have left; the last thread does it where some call took too long."""
+        with self._lock:
+            is_last = self._is_closed and not self._num_threads and not self._is_freed
+            self._is_freed = self._is_freed or is_last
+        if is_last:
             self._poller.close()
             self._wake_end.close()
             self._woken_end.close()
-        return is_clean
 
     # Threads.
 
@@ -277,6 +284,7 @@ class Listener:
                 if not events:
                     num_ticks += 1
                     if num_ticks >= SPARE_TICKS and self._leave_if_spare():
+                        self._free_if_left()
                         return
                     continue
                 num_ticks = 0
@@ -298,6 +306,7 @@ class Listener:
             self._threads.discard(threading.current_thread())
         if self._is_closed:
             self._wake()  # the next one
+            self._free_if_left()
 
     def _leave_if_spare(self) -> bool:
         with self._lock:
