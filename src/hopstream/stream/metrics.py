@@ -28,7 +28,7 @@ from hopstream import __version__
 from hopstream.errors import StateError
 from hopstream.store.contract import Store
 from hopstream.store.routed import GonePeer, RoutedStore
-from hopstream.store.server import Outcome, StoreServer
+from hopstream.store.server import UNKNOWN, Outcome, StoreServer
 from hopstream.stream.endpoint import Endpoint, Page, Pages
 from hopstream.stream.service import SamplingService
 from hopstream.transport.listener import Listener
@@ -58,9 +58,8 @@ CHANNEL_COUNTERS = {
     "sampling_s": ("hopstream_channel_sampling_seconds", "Time of sampling threads that the channel took."),
 }
 """By the name that the scheduler gives each number."""
-SECRET_END = re.compile(r" [0-9a-f]{16,}$")
 RANK_WITH_PROCESS = re.compile(r"(rank \d+ at .+):\d+")
-"""What a loader calls itself differs in its end from run to run, and would be a new series each time."""
+"""What a loader calls itself ends in its process, which would be a new series for each run."""
 TOTAL_GAUGES = {
     "num_channels": ("hopstream_channels", "Sampling channels that are registered."),
     "num_runnable": ("hopstream_runnable_channels", "Channels for which there is a batch to make now."),
@@ -444,10 +443,10 @@ def _channel_families(channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
 
 
 def _worker(channel: Mapping[str, Any]) -> str:
-    """Whose channel it is: ``rank 0 at host``, whatever process and secret it has."""
-    text = SECRET_END.sub("", channel.get("worker") or channel["worker_key"])
+    """Whose channel it is: ``rank 0 at host``, whatever process that is."""
+    text = channel["worker"]
     rank = RANK_WITH_PROCESS.fullmatch(text)
-    return _label(rank[1] if rank else text)
+    return _label(rank[1] if rank else text or UNKNOWN)
 
 
 def _label(text: str) -> str:
