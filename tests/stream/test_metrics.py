@@ -3,32 +3,50 @@
 from __future__ import annotations
 
 import http.client
+import platform
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import hopstream
 from hopstream.dataset.layout import open_dataset
-from hopstream.errors import ChannelLost, FormatError, RemoteError, SettingsError, StateError, StoreUnavailable
+from hopstream.errors import (
+    AccessDenied,
+    ChannelLost,
+    FormatError,
+    RemoteError,
+    SettingsError,
+    StateError,
+    StoreUnavailable,
+)
+from hopstream.store.cluster import open_cluster, parse_locations
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
+from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
+from hopstream.store.settings import ServerLimits
 from hopstream.stream import endpoint, metrics
 from hopstream.stream.channel import ChannelStats
 from hopstream.stream.endpoint import Endpoint, Page
 from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
-from hopstream.transport.messages import Frame
+from hopstream.transport.connection import Connection, OneFrame
+from hopstream.transport.listener import Call
+from hopstream.transport.location import Location
+from hopstream.transport.messages import VERSION, Frame
+from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.store.processes import ROOT, wait_until
-from tests.stream.serving import Served, asked, node_loader, remote_graph, serve_here
+from tests.stream.serving import SETTINGS, Served, asked, asked_all, node_loader, remote_graph, serve_here
 
 LIMITS = SamplingLimits(threads=1, credit=3)
 NUM_BATCHES = 120
@@ -119,8 +137,10 @@ def test_requests_are_counted_by_operation_and_outcome(watched: MetricsServer, s
     for unknown in ("x" * 500, '"}\n'):
         with pytest.raises(FormatError, match="unknown operation"):
             asked(server, unknown)
-    list(server.answer(b"no frame at all"))
-    wait_until(lambda: Numbers(watched.location).sum_of("hopstream_requests_total") == 7, "seven requests")
+    with pytest.raises(FormatError, match="header field 'op'"):
+        asked(server, None)
+    asked_all(server, "split", node_type="paper", name="train")
+    wait_until(lambda: Numbers(watched.location).sum_of("hopstream_requests_total") == 8, "eight requests")
     numbers = Numbers(watched.location)
     assert numbers.of("hopstream_requests_total", operation="stats", outcome="ok") == 3
     assert numbers.of("hopstream_requests_total", operation="describe_channel", outcome="refused") == 1
@@ -131,7 +151,7 @@ def test_requests_are_counted_by_operation_and_outcome(watched: MetricsServer, s
     assert numbers.of("hopstream_request_duration_seconds_count", operation="stats") == 3
     assert numbers.of("hopstream_request_duration_seconds_bucket", operation="stats", le="+Inf") == 3
     assert 0 < numbers.of("hopstream_request_duration_seconds_sum", operation="stats") < 20
-    assert numbers.of("hopstream_sent_bytes_total", operation="stats") > 0
+    assert numbers.of("hopstream_sent_bytes_total", operation="split") > 0
     assert numbers.sum_of("hopstream_sent_bytes_total") == server.stats.num_bytes
     assert served.services[0].report()["totals"]["num_channels"] == numbers.of("hopstream_channels") == 0
 
@@ -166,18 +186,83 @@ def test_a_failure_and_an_asker_who_leaves_are_told_apart(store_server: StoreSer
             lambda: Numbers(watched.location).of("hopstream_requests_total", operation="fail", outcome="failed") == 1,
             "one failure",
         )
-    noted: list[tuple[object, ...]] = []
 
-    class Notes:
-        def observe(self, *noting: object) -> None:
-            noted.append(noting)
 
-    store_server.observer = Notes()
-    answer = store_server.answer(Frame({"op": "hello"}).tobytes())
-    next(answer)
-    answer.close()
-    ((operation, outcome, seconds, num_bytes),) = noted
-    assert (operation, outcome) == ("hello", "abandoned") and seconds >= 0 and num_bytes > 0
+def test_an_asker_who_leaves_is_counted(served_folder: Path):
+    has_left = threading.Event()
+
+    def hold(call: Frame) -> Iterator[Frame]:
+        assert isinstance(call, Call)
+        call.on_over(has_left.set)
+        assert has_left.wait(20)
+        yield Frame({}, is_last=True)
+
+    with (
+        LocalStore(open_dataset(served_folder)) as store,
+        StoreServer(store, operations={"hold": hold}) as server,
+        MetricsServer("127.0.0.1", 0, server) as watched,
+        closing(connected_to(server)) as connection,
+    ):
+        asking = connection.start(Frame({"op": "hold", "dataset": store.dataset_id}), 20.0, "hold", OneFrame())
+        wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 1, "the request is there")
+        del asking  # nobody will read the answer
+        abandoned = {"operation": "hold", "outcome": "abandoned"}
+        wait_until(lambda: Numbers(watched.location).of("hopstream_requests_total", **abandoned) == 1, "it is counted")
+        wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 0, "it has ended")
+
+
+def test_what_runs_is_told(watched: MetricsServer):
+    (labels,) = Numbers(watched.location).labels("hopstream_build_info")
+    assert labels == {
+        "version": hopstream.__version__, "python": platform.python_version(), "protocol": str(VERSION),
+    }  # fmt: skip
+    assert Numbers(watched.location).of("hopstream_build_info") == 1
+
+
+def test_what_clients_have_and_were_refused_is_counted(served_folder: Path):
+    limits = ServerLimits(max_request_bytes=10_000, max_bytes=1 << 22)
+    with (
+        LocalStore(open_dataset(served_folder)) as store,
+        StoreServer(store, security=ServerSecurity(token="right"), limits=limits) as server,
+        MetricsServer("127.0.0.1", 0, server) as watched,
+    ):
+
+        def number(name: str) -> float:
+            return Numbers(watched.location).of(f"hopstream_{name}")
+
+        with closing(connected_to(server, "wrong")) as stranger, pytest.raises(AccessDenied):
+            stranger.ping(20.0)
+        assert number("refused_tokens_total") == 1
+        with closing(connected_to(server, "right")) as known:
+            known.ping(20.0)
+            assert number("connections") == 1 and number("refused_requests_total") == 0
+            with pytest.raises(SettingsError, match="max-request-bytes"):
+                known.ask(Frame({"op": "stats"}, [np.zeros(10_000)]), 20.0, "stats")
+        wait_until(lambda: number("connections") == 0, "the client is gone")
+        assert number("refused_requests_total") == number("refused_tokens_total") == 1
+        assert number("transport_limit_bytes") == 1 << 22
+        assert number("transport_bytes") == number("calls_under_way") == 0
+
+
+def test_bytes_of_requests_under_way_are_told(served_folder: Path):
+    may_end = threading.Event()
+
+    def hold(_: Frame) -> Iterator[Frame]:
+        assert may_end.wait(20)
+        yield Frame({}, is_last=True)
+
+    with (
+        LocalStore(open_dataset(served_folder)) as store,
+        StoreServer(store, operations={"hold": hold}) as server,
+        MetricsServer("127.0.0.1", 0, server) as watched,
+        closing(connected_to(server)) as connection,
+    ):
+        request_frame = Frame({"op": "hold", "dataset": store.dataset_id}, [np.zeros(100_000)])
+        asking = connection.start(request_frame, 20.0, "hold", OneFrame())
+        wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 1, "the request is there")
+        assert Numbers(watched.location).of("hopstream_transport_bytes") >= 800_000
+        may_end.set()
+        asking.result()
 
 
 def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Served):
@@ -203,7 +288,8 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
         wait_until(has_settled, "the credit is used up")
         ((numbers, stats),) = settled
         (labels,) = numbers.labels("hopstream_channel_batches_made_total")
-        assert labels["loader"] == "NeighborLoader" and set(labels) == {"worker_key", "loader"}
+        assert labels["loader"] == "NeighborLoader" and set(labels) == {"worker", "loader"}
+        assert labels["worker"] == f"rank 0 at {socket.gethostname()[:64]}"
         made, fetched = (
             numbers.of(f"hopstream_channel_batches_{kind}_total", loader="NeighborLoader")
             for kind in ("made", "fetched")
@@ -221,7 +307,7 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
         assert numbers.of("hopstream_channel_fetched_bytes_total") == stats.num_bytes > 0
     wait_until(lambda: Numbers(watched.location).of("hopstream_channels") == 0, "the channel is gone")
     numbers = Numbers(watched.location)
-    assert not [s for s in numbers.samples if "worker_key" in s.labels]
+    assert not [s for s in numbers.samples if "worker" in s.labels]
     assert numbers.of("hopstream_buffered_bytes") == numbers.of("hopstream_batches_waiting") == 0
     assert numbers.of("hopstream_sampling_duration_seconds_count") >= made
     fetches = numbers.of("hopstream_requests_total", operation="fetch_one_sampled_message", outcome="ok")
@@ -273,13 +359,18 @@ def test_the_process_and_no_other_registry_is_told_of(watched: MetricsServer, st
 
 def test_series_of_channels_with_the_same_labels_are_one_and_every_text_can_be_a_label():
     channels = [
-        {"worker_key": key, "loader": "PPRLoader", "num_made": 2, "num_failed": 0, "num_fetched": 1, "num_bytes": 8,
+        {"worker": worker, "loader": "PPRLoader", "num_made": 2, "num_failed": 0, "num_fetched": 1, "num_bytes": 8,
          "sampling_s": 0.5}
-        for key in ("rank 0", "rank 0", 'a"b\\c\nd\ud800é', "x" * 5000)
+        for worker in (
+            "rank 0 at host:17", "rank 0 at host:18", "rank 1 at host:17", "shard:3", "", 'a"b\\c\nd\ud800é',
+            "x" * 5000,
+        )
     ]  # fmt: skip
     made = next(iter(_channel_families(channels)))
-    values = {sample.labels["worker_key"]: sample.value for sample in made.samples}
-    assert values == {"rank 0": 4, 'a"b\\c\nd\\ud800é': 2, "x" * 100: 2}
+    values = {sample.labels["worker"]: sample.value for sample in made.samples}
+    assert values == {
+        "rank 0 at host": 4, "rank 1 at host": 2, "shard:3": 2, "unknown": 2, 'a"b\\c\nd\\ud800é': 2, "x" * 100: 2,
+    }  # fmt: skip
 
 
 def test_hostile_labels_come_through_the_parser(served_folder: Path, watched: MetricsServer, served: Served):
@@ -287,9 +378,9 @@ def test_hostile_labels_come_through_the_parser(served_folder: Path, watched: Me
         next(iter(loader))
         scheduler = served.services[0]._scheduler
         (channel,) = scheduler._channels.values()
-        channel.worker_key = 'a"b\\c\nd\ud800'
-        keys = {one["worker_key"] for one in Numbers(watched.location).labels("hopstream_channel_batches_made_total")}
-        assert keys == {'a"b\\c\nd\\ud800'}
+        channel.worker = 'a"b\\c\nd\ud800'
+        workers = {one["worker"] for one in Numbers(watched.location).labels("hopstream_channel_batches_made_total")}
+        assert workers == {'a"b\\c\nd\\ud800'}
 
 
 def test_a_duration_falls_into_its_bucket():
@@ -335,6 +426,111 @@ def test_a_server_whose_graph_cannot_be_opened_is_not_ready(store_server: StoreS
         service.close()
     with pytest.raises(StoreUnavailable, match="shutting down"):
         service.open_graph()
+
+
+@pytest.fixture
+def in_two_parts(timed_parts: dict[int, Path]) -> Iterator[Served]:
+    with serve_here(timed_parts[2], LIMITS) as served:
+        yield served
+
+
+def test_a_server_is_not_ready_while_a_peer_that_it_needs_is_gone(
+    in_two_parts: Served, timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(metrics, "KEPT_S", 0.0)
+    here, there = in_two_parts.servers
+    with MetricsServer("127.0.0.1", 0, here, in_two_parts.services[0]) as watched:
+        assert request(watched.location, "/readyz")[:2] == (200, "ready\n")
+        there.close()
+        status, reason, _ = request(watched.location, "/readyz")
+        assert status == 503
+        assert reason.startswith(f"gone: {there.location}; part 1 at {there.location} cannot be reached for ping: ")
+        assert reason.count("\n") == 1 and here.location not in reason
+        assert request(watched.location, "/healthz")[0] == 200
+        with LocalStore(open_dataset(timed_parts[2]), [1]) as store, StoreServer(store, there.location):
+            assert request(watched.location, "/readyz")[:2] == (200, "ready\n")
+
+
+def test_a_peer_whose_parts_another_serves_may_be_gone(
+    store_server: StoreServer, timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(metrics, "KEPT_S", 0.0)
+    dataset = open_dataset(timed_parts[2])
+    with ExitStack() as stack:
+        servers = []
+        for part in (0, 1, 1):
+            store = stack.enter_context(LocalStore(dataset, [part]))
+            servers.append(stack.enter_context(StoreServer(store)))
+        locations = ",".join(server.location for server in servers)
+        service = SamplingService(lambda: open_cluster(parse_locations(locations), SETTINGS), LIMITS)
+        stack.callback(service.close)
+        watched = stack.enter_context(MetricsServer("127.0.0.1", 0, store_server, service))
+        assert request(watched.location, "/readyz")[:2] == (200, "ready\n")
+        servers[1].close()
+        assert request(watched.location, "/readyz")[:2] == (200, f"ready; gone: {servers[1].location}\n")
+        servers[2].close()
+        status, reason, _ = request(watched.location, "/readyz")
+        assert status == 503
+        assert reason.startswith(f"gone: {servers[1].location}, {servers[2].location}; ")
+
+
+def test_probes_share_what_was_found(in_two_parts: Served, monkeypatch: pytest.MonkeyPatch):
+    num_rounds = 0
+    gone_peers = RoutedStore.gone_peers
+
+    def counted(store: RoutedStore, timeout_s: float) -> object:
+        nonlocal num_rounds
+        num_rounds += 1
+        return gone_peers(store, timeout_s)
+
+    monkeypatch.setattr(RoutedStore, "gone_peers", counted)
+    monkeypatch.setattr(metrics, "KEPT_S", 60.0)
+    with MetricsServer("127.0.0.1", 0, in_two_parts.servers[0], in_two_parts.services[0]) as watched:
+        for _ in range(5):
+            assert request(watched.location, "/readyz")[0] == 200
+    assert num_rounds == 1
+
+
+def test_a_peer_that_says_nothing_holds_no_probe_up(in_two_parts: Served, monkeypatch: pytest.MonkeyPatch):
+    may_answer = threading.Event()
+
+    def slow(_: RoutedStore, timeout_s: float) -> Sequence[object]:
+        assert timeout_s < metrics.READY_WAIT_S + 2.0 and may_answer.wait(20)
+        return []
+
+    monkeypatch.setattr(RoutedStore, "gone_peers", slow)
+    monkeypatch.setattr(metrics, "READY_WAIT_S", 0.05)
+    in_two_parts.services[0].open_graph()
+    with MetricsServer("127.0.0.1", 0, in_two_parts.servers[0], in_two_parts.services[0]) as watched:
+        wait_until(
+            lambda: (
+                request(watched.location, "/readyz")[:2]
+                == (503, "other servers are still being asked whether they are there\n")
+            ),
+            "the peers are being asked",
+        )
+        may_answer.set()
+        wait_until(lambda: request(watched.location, "/readyz")[0] == 200, "they have answered")
+
+
+def test_failures_are_counted_by_peer(in_two_parts: Served):
+    here, there = in_two_parts.servers
+    settings = replace(SETTINGS, timeout_s=1.0)
+    service = SamplingService(lambda: open_cluster(parse_locations(in_two_parts.locations), settings), LIMITS)
+    with closing(service), MetricsServer("127.0.0.1", 0, here, service) as watched:
+        assert Numbers(watched.location).labels("hopstream_peer_failures_total") == []
+        service.open_graph()
+        assert service.graph is not None
+        peers = {one["peer"] for one in Numbers(watched.location).labels("hopstream_peer_failures_total")}
+        assert peers == {here.location, there.location}
+        there.close()
+        with pytest.raises(StoreUnavailable):
+            service.graph.split("paper", "train")
+        numbers = Numbers(watched.location)
+        assert numbers.of("hopstream_peer_failures_total", peer=there.location) == 1
+        assert numbers.of("hopstream_peer_failures_total", peer=here.location) == 0
+        assert request(watched.location, "/readyz")[0] == 503
+        assert Numbers(watched.location).sum_of("hopstream_peer_failures_total") == 1, "pings do not count"
 
 
 def test_readiness_does_not_wait_for_a_graph_that_takes_long(
@@ -524,6 +720,11 @@ def test_many_scrape_at_once(watched: MetricsServer, served: Served):
     for scraper in scrapers:
         scraper.join(60)
     assert failures == [] and num_batches == NUM_BATCHES // 10
+
+
+def connected_to(server: StoreServer, token: str | None = None) -> Connection:
+    """A connection of a client."""
+    return Connection(Location.parse(server.location), ClientSecurity(token=token))
 
 
 def connected(location: str) -> socket.socket:

@@ -123,6 +123,16 @@ class RemoteStore(Store):
         store.timeout_s, store._is_patient = timeout_s, is_patient
         return store
 
+    def ping(self, timeout_s: float) -> None:
+        """Wait until the server has said that it is there.
+
+        Raises:
+            StoreTimeout: It gave no answer in time.
+            StoreUnavailable: It cannot be reached.
+            AccessDenied: It refused the token or certificate.
+        """
+        self._connection.ping(timeout_s)
+
     def submit(self, operation: str, *arguments: Any) -> Pending[Any]:
         """Start one of this store's operations by its name.
 

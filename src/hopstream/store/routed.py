@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,6 +21,8 @@ from hopstream.errors import (
     FormatError,
     HopstreamError,
     IdRangeError,
+    SettingsError,
+    StoreError,
     StoreTimeout,
     StoreUnavailable,
     VersionMismatch,
@@ -52,8 +56,25 @@ from hopstream.store.stitching import (
 from hopstream.transport.connection import ask_again_if_busy
 
 T = TypeVar("T")
+MAX_PINGING = 64
+"""Servers that are pinged at once; where there are more, they share the deadline."""
 Explain = Callable[[HopstreamError, Sequence[int]], HopstreamError]
 """Gives the error to raise for one of some parts that no store answers for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GonePeer:
+    """A server that does not answer.
+
+    Attributes:
+        location: Where it should be.
+        reason: What was found there, in one line.
+        lost_parts: Its parts that no other store answers for.
+    """
+
+    location: str
+    reason: str
+    lost_parts: tuple[int, ...]
 
 
 class RoutedStore(Store):
@@ -189,6 +210,33 @@ class RoutedStore(Store):
         """What was asked of servers and what halos here answered since the store was opened, by kind."""
         return self._traffic.counts()
 
+    def peer_failures(self) -> dict[str, int]:
+        """How many attempts at each server have failed since the store was opened, by location; pings do not count."""
+        return {peer.location: self._traffic.num_failures(peer.location) for peer in self._peers()}
+
+    def gone_peers(self, timeout_s: float) -> list[GonePeer]:
+        """Ping all servers at once, and tell which of them do not answer.
+
+        Args:
+            timeout_s: How long all of it may take.
+
+        Raises:
+            StateError: The process was forked since the store was opened.
+        """
+        peers = self._peers()
+        if not peers:
+            return []
+        num_rounds = -(-len(peers) // MAX_PINGING)
+        with ThreadPoolExecutor(min(len(peers), MAX_PINGING), thread_name_prefix="hopstream-ping") as pool:
+            reasons = list(pool.map(lambda peer: _ping(peer, timeout_s / num_rounds), peers))
+        answering = {part for store in self._stores if not isinstance(store, RemoteStore) for part in store.parts}
+        answering.update(part for peer, reason in zip(peers, reasons, strict=True) if not reason for part in peer.parts)
+        return [
+            GonePeer(location=peer.location, reason=reason, lost_parts=tuple(sorted(set(peer.parts) - answering)))
+            for peer, reason in zip(peers, reasons, strict=True)
+            if reason
+        ]
+
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
         """The error with the damaged file, where it is one of this machine; see ``Store.explain_damage``."""
         here = [store for store in self._stores if isinstance(store, LocalStore)]
@@ -199,8 +247,11 @@ class RoutedStore(Store):
         for store in self._stores:
             store.close()
 
+    def _peers(self) -> list[RemoteStore]:
+        return [store for store in self._stores if isinstance(store, RemoteStore)]
+
     def _start(self, stitch: Stitch[T], describe: Callable[[], str]) -> Pending[T]:
-        asking = _Asking(stitch, self._stores, self._replicas, self._timeout_s, describe, self._explain)
+        asking = _Asking(self, stitch, describe)
         asking.begin()
         return asking
 
@@ -215,22 +266,13 @@ class _Asking(Generic[T]):
     the others.
     """
 
-    def __init__(
-        self,
-        stitch: Stitch[T],
-        stores: Sequence[Store],
-        replicas: list[list[int]],
-        timeout_s: float,
-        describe: Callable[[], str],
-        explain: Explain,
-    ) -> None:
+    def __init__(self, routed: RoutedStore, stitch: Stitch[T], describe: Callable[[], str]) -> None:
         self._stitch = stitch
-        self._stores = stores
-        self._replicas = replicas
-        self._describe = describe
-        self._explain = explain
-        self._ends = time.monotonic() + timeout_s
-        self._untried: dict[int, list[int]] = {part: list(replicas[part]) for part in stitch.parts()}
+        self._stores, self._replicas = routed._stores, routed._replicas
+        self._describe, self._explain = describe, routed._explain
+        self._traffic = routed._traffic
+        self._ends = time.monotonic() + routed._timeout_s
+        self._untried: dict[int, list[int]] = {part: list(self._replicas[part]) for part in stitch.parts()}
         self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
         self._under_way: list[tuple[int, list[int], Callable[[], None]]] = []
         self._were_busy: dict[int, set[int]] = {part: set() for part in self._untried}
@@ -249,6 +291,7 @@ class _Asking(Generic[T]):
                 finish()
                 self._prefer(index, parts)
             except (StoreTimeout, StoreUnavailable) as error:
+                self._traffic.add_failure(self._stores[index])
                 for part in parts:
                     self._failures[part].append(error)
                     ask_again_if_busy(error, index, self._untried[part], self._were_busy[part])
@@ -256,6 +299,8 @@ class _Asking(Generic[T]):
                 if fatal is None:
                     self._ask(parts)
             except Exception as error:  # the others are waited for: they may be writing into the caller's arrays
+                if parts and isinstance(error, StoreError):  # what the halo here is asked for has no parts
+                    self._traffic.add_failure(self._stores[index])
                 fatal = fatal or error
         if fatal is not None:
             raise fatal
@@ -307,6 +352,15 @@ class _Asking(Generic[T]):
             for note in getattr(failure, "__notes__", []):
                 error.add_note(note)
         return error
+
+
+def _ping(peer: RemoteStore, timeout_s: float) -> str:
+    """Why a server does not answer; empty where it does."""
+    try:
+        peer.ping(timeout_s)
+    except (StoreError, SettingsError) as error:  # of settings: a file of the security that cannot be read any more
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def check_same_dataset(stores: Sequence[Store]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -69,6 +70,7 @@ class Traffic:
         """Count from nothing."""
         self._lock = threading.Lock()
         self._counts: dict[Kind, TrafficCounts] = {kind: TrafficCounts() for kind in KINDS}
+        self._failures: Counter[str] = Counter()
 
     def add(self, kind: Kind, more: TrafficCounts) -> None:
         """Count some more."""
@@ -82,10 +84,21 @@ class Traffic:
         if isinstance(store, RemoteStore):
             self.add(kind, TrafficCounts(remote_requests=1, remote_ids=num_ids, remote_bytes=num_bytes))
 
+    def add_failure(self, store: Store) -> None:
+        """Count an attempt that failed, if it was at another server."""
+        if isinstance(store, RemoteStore):
+            with self._lock:
+                self._failures[store.location] += 1
+
     def counts(self) -> dict[Kind, TrafficCounts]:
         """What was counted so far, by kind."""
         with self._lock:
             return dict(self._counts)
+
+    def num_failures(self, location: str) -> int:
+        """How many attempts at a server failed so far."""
+        with self._lock:
+            return self._failures[location]
 
 
 def reply_bytes(reply: SampleReply) -> int:

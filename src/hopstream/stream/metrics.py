@@ -7,11 +7,13 @@ here and in the scheduler, and become Prometheus's only when somebody asks, so c
 from __future__ import annotations
 
 import logging
+import platform
+import re
 import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
@@ -22,10 +24,15 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from hopstream import __version__
 from hopstream.errors import StateError
-from hopstream.store.server import Outcome, StoreServer
+from hopstream.store.contract import Store
+from hopstream.store.routed import GonePeer, RoutedStore
+from hopstream.store.server import UNKNOWN, Outcome, StoreServer
 from hopstream.stream.endpoint import Endpoint, Page, Pages
 from hopstream.stream.service import SamplingService
+from hopstream.transport.listener import Listener
+from hopstream.transport.messages import VERSION
 
 LOG = logging.getLogger(__name__)
 SECONDS_BOUNDS = (
@@ -34,11 +41,15 @@ SECONDS_BOUNDS = (
 """Upper ends of the histograms' buckets."""
 READY_WAIT_S = 2.0
 """How long ``/readyz`` may take."""
+PING_S = 1.5
+"""How long the other servers have to answer when they are pinged for ``/readyz``."""
+KEPT_S = 2.0
+"""How long it is remembered which of them answered, so that probes cost little."""
 JOIN_S = 5.0
 """How long closing waits for an attempt to open the graph."""
 MAX_LABEL = 100
 MAX_REASON = 1000
-CHANNEL_LABELS = ("worker_key", "loader")
+CHANNEL_LABELS = ("worker", "loader")
 CHANNEL_COUNTERS = {
     "num_made": ("hopstream_channel_batches_made", "Batches made for the channel, failed and repeated ones included."),
     "num_failed": ("hopstream_channel_batches_failed", "Batches of the channel that failed."),
@@ -47,6 +58,8 @@ CHANNEL_COUNTERS = {
     "sampling_s": ("hopstream_channel_sampling_seconds", "Time of sampling threads that the channel took."),
 }
 """By the name that the scheduler gives each number."""
+RANK_WITH_PROCESS = re.compile(r"(rank \d+ at .+):\d+")
+"""What a loader calls itself ends in its process, which would be a new series for each run."""
 TOTAL_GAUGES = {
     "num_channels": ("hopstream_channels", "Sampling channels that are registered."),
     "num_runnable": ("hopstream_runnable_channels", "Channels for which there is a batch to make now."),
@@ -55,8 +68,6 @@ TOTAL_GAUGES = {
     "num_buffered_bytes": ("hopstream_buffered_bytes", "Bytes of batches that wait to be fetched."),
     "num_threads": ("hopstream_sampling_threads", "Threads that sample."),
 }
-
-
 TRAFFIC_COUNTERS = {
     "remote_requests": ("hopstream_remote_requests", "Requests to servers of other parts."),
     "remote_ids": ("hopstream_remote_ids", "Nodes and edges that servers of other parts were asked for."),
@@ -100,7 +111,7 @@ class MetricsServer:
         self._meter = meter = Meter()
         self._server, self._service = server, service
         self._registry = CollectorRegistry()
-        self._registry.register(_ServerCollector(meter, service))
+        self._registry.register(_ServerCollector(meter, server.listener, service))
         ProcessCollector(registry=self._registry)
         self._readiness = Readiness(server, service)
         pages = {"/metrics": self._metrics, "/healthz": lambda: Page.of_text("ok"), "/readyz": self._ready}
@@ -138,8 +149,10 @@ class MetricsServer:
         return Page(body=generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def _ready(self) -> Page:
-        reason = self._readiness.why_not(READY_WAIT_S)
-        return Page.of_text(reason, HTTPStatus.SERVICE_UNAVAILABLE) if reason else Page.of_text("ready")
+        found = self._readiness.find(READY_WAIT_S)
+        if found.reason:
+            return Page.of_text(found.reason, HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page.of_text(f"ready; gone: {', '.join(found.spared)}" if found.spared else "ready")
 
 
 def starting_pages() -> Pages:
@@ -222,8 +235,34 @@ class Meter:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Whether a server is ready.
+
+    Attributes:
+        reason: Why it is not; empty where it is.
+        spared: Where servers are gone whose parts others serve.
+    """
+
+    reason: str = ""
+    spared: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, gone: Sequence[GonePeer]) -> Found:
+        """What to say of servers that do not answer."""
+        needed = [peer for peer in gone if peer.lost_parts]
+        reason = ""
+        if needed:
+            why = "; ".join(peer.reason for peer in needed)[:MAX_REASON]
+            reason = f"gone: {', '.join(peer.location for peer in needed)}; {why}"
+        return cls(reason, tuple(peer.location for peer in gone if not peer.lost_parts))
+
+
+CLOSING = Found("the server is shutting down")
+
+
 class Readiness:
-    """Finds out whether a server can be asked, and opens its graph if nobody has."""
+    """Finds out whether a server can be asked: opens its graph if nobody has, and pings the servers of other parts."""
 
     def __init__(self, server: StoreServer, service: SamplingService | None) -> None:
         """Look at a server, and at what samples there, if anything does."""
@@ -232,17 +271,17 @@ class Readiness:
         self._attempt: _Attempt | None = None
         self._is_closed = False
 
-    def why_not(self, timeout_s: float) -> str:
-        """Why the server is not ready; empty where it is. Takes no longer than ``timeout_s``."""
+    def find(self, timeout_s: float) -> Found:
+        """Whether the server is ready. Takes no longer than ``timeout_s``."""
         if self._is_closed or not self._server.is_serving:
-            return "the server is shutting down"
-        if self._service is None or self._service.has_graph:
-            return ""
+            return CLOSING
+        if self._service is None:
+            return Found()
         attempt = self._attempt_now(self._service)
         if attempt is None:
-            return "the server is shutting down"
+            return CLOSING
         attempt.ended.wait(timeout_s)
-        return attempt.reason
+        return attempt.found
 
     def close(self) -> None:
         """End all waiting; an attempt to open the graph is waited for, for a while."""
@@ -256,11 +295,11 @@ class Readiness:
                 LOG.warning("the graph was still being opened %g s after the server was told to stop", JOIN_S)
 
     def _attempt_now(self, service: SamplingService) -> _Attempt | None:
-        """The attempt under way, or a new one: however many ask, one thread opens the graph. None when closed."""
+        """The attempt under way or of just now, or a new one: however many ask, one thread looks. None when closed."""
         with self._lock:
             if self._is_closed:
                 return None
-            if self._attempt is None or self._attempt.ended.is_set():
+            if self._attempt is None or (self._attempt.ended.is_set() and time.monotonic() >= self._attempt.kept_until):
                 attempt = _Attempt(service)
                 attempt.thread.start()
                 self._attempt = attempt
@@ -268,30 +307,39 @@ class Readiness:
 
 
 class _Attempt:
-    """Opens a graph in a thread of its own."""
+    """Opens a graph where that has not been done, and pings its servers, in a thread of its own."""
 
     def __init__(self, service: SamplingService) -> None:
-        self.reason = "the graph is still being opened"
+        self.found = Found("the graph is still being opened")
         self.ended = threading.Event()
+        self.kept_until = 0.0
+        """A failure to open the graph is not kept: the next one who asks has it tried again."""
         self._service = service
         self.thread = threading.Thread(target=self._run, name="hopstream-ready", daemon=True)
 
     def _run(self) -> None:
         try:
             self._service.open_graph()
-            self.reason = ""
+            self.found = Found("other servers are still being asked whether they are there")
+            self.found = self._peers()
+            self.kept_until = time.monotonic() + KEPT_S
         except Exception as error:  # whatever it is, the graph cannot be opened
             said = str(error).partition("\n")[0]  # without a server's traceback
-            self.reason = f"the graph cannot be opened: {type(error).__name__}: {said}"[:MAX_REASON]
+            self.found = Found(f"the graph cannot be opened: {type(error).__name__}: {said}"[:MAX_REASON])
         finally:
             self.ended.set()
+
+    def _peers(self) -> Found:
+        graph = self._service.graph
+        return Found.of(graph.gone_peers(PING_S)) if isinstance(graph, RoutedStore) else Found()
 
 
 class _ServerCollector(Collector):
     """Puts a server's numbers into Prometheus's form."""
 
-    def __init__(self, meter: Meter, service: SamplingService | None) -> None:
+    def __init__(self, meter: Meter, listener: Listener, service: SamplingService | None) -> None:
         self._meter = meter
+        self._listener = listener
         self._service = service
         self._started_at = time.monotonic()
 
@@ -299,7 +347,9 @@ class _ServerCollector(Collector):
         """All numbers as they are now; those of channels that are gone are gone."""
         uptime_s = time.monotonic() - self._started_at
         yield GaugeMetricFamily("hopstream_uptime_seconds", "Time since the server began to count.", value=uptime_s)
+        yield _build_family()
         yield from self._meter.request_families()
+        yield from _transport_families(self._listener)
         if self._service is None:
             return
         yield from self._meter.batch_families()
@@ -307,7 +357,46 @@ class _ServerCollector(Collector):
         yield from _total_families(report["totals"], report["channels"])
         yield from _cache_families(report["caches"])
         yield from _traffic_families(report["traffic"])
+        yield _failure_family(self._service.graph)
         yield from _channel_families(report["channels"])
+
+
+def _build_family() -> Metric:
+    build = {"version": __version__, "python": platform.python_version(), "protocol": str(VERSION)}
+    family = GaugeMetricFamily("hopstream_build_info", "1; the labels say what runs.", labels=tuple(build))
+    family.add_metric(tuple(build.values()), 1)
+    return family
+
+
+def _transport_families(listener: Listener) -> Iterator[Metric]:
+    """What clients have of the server, and what they were refused."""
+    gauges = {
+        "hopstream_connections": ("Connections of clients.", listener.num_connections),
+        "hopstream_calls_under_way": ("Requests that are being answered.", listener.num_calls),
+        "hopstream_transport_bytes": (
+            "Bytes of requests, and of answers that are being sent.", listener.account.taken,
+        ),
+        "hopstream_transport_limit_bytes": ("The most bytes that these may have.", listener.account.limit),
+    }  # fmt: skip
+    for name, (help_text, value) in gauges.items():
+        yield GaugeMetricFamily(name, help_text, value=value)
+    yield CounterMetricFamily(
+        "hopstream_refused_tokens", "Connections without a token, or with a wrong one.", listener.num_refused_tokens
+    )
+    yield CounterMetricFamily(
+        "hopstream_refused_requests", "Requests that were too large, or that there was no room for.",
+        listener.num_refused_calls,
+    )  # fmt: skip
+
+
+def _failure_family(graph: Store | None) -> Metric:
+    """Attempts that failed, of every other server; nothing before the graph is open."""
+    family = CounterMetricFamily(
+        "hopstream_peer_failures", "Requests that a server of other parts did not answer.", labels=("peer",)
+    )
+    for location, num in graph.peer_failures().items() if isinstance(graph, RoutedStore) else ():
+        family.add_metric((_label(location),), num)
+    return family
 
 
 def _total_families(totals: dict[str, float], channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
@@ -346,11 +435,18 @@ def _channel_families(channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
     for name, (metric, help_text) in CHANNEL_COUNTERS.items():
         sums: dict[tuple[str, str], float] = defaultdict(float)
         for channel in channels:
-            sums[_label(channel["worker_key"]), _label(channel["loader"])] += channel[name]
+            sums[_worker(channel), _label(channel["loader"])] += channel[name]
         family = CounterMetricFamily(metric, help_text, labels=CHANNEL_LABELS)
         for labels, value in sorted(sums.items()):
             family.add_metric(labels, value)
         yield family
+
+
+def _worker(channel: Mapping[str, Any]) -> str:
+    """Whose channel it is: ``rank 0 at host``, whatever process that is."""
+    text = channel["worker"]
+    rank = RANK_WITH_PROCESS.fullmatch(text)
+    return _label(rank[1] if rank else text or UNKNOWN)
 
 
 def _label(text: str) -> str:

@@ -299,6 +299,11 @@ class SamplingService:
         """Whether the graph has been opened. Never waits."""
         return self._graph is not None
 
+    @property
+    def graph(self) -> Store | None:
+        """The graph, if it has been opened. Never waits."""
+        return self._graph
+
     def open_graph(self) -> None:
         """Open the graph unless that has been done; takes as long as the other servers take to answer.
 

@@ -119,13 +119,19 @@ class Connection:
         self.check_process()
         ends = time.monotonic() + timeout_s
         try:
-            link, _ = self._take_link(ends, "ping", is_new=False)
             try:
-                link.ping(ends)
-            finally:
-                self._give_link(link)
+                self._ping(ends, is_new=False)
+            except LinkLost:  # maybe of a link that was there before; the server may have been started again
+                self._ping(ends, is_new=True)
         except Exception as error:
             raise self._explained(error, timeout_s, "ping") from error
+
+    def _ping(self, ends: float, *, is_new: bool) -> None:
+        link, _ = self._take_link(ends, "ping", is_new=is_new)
+        try:
+            link.ping(ends)
+        finally:
+            self._give_link(link)
 
     def check_process(self) -> None:
         """Raise ``StateError`` in a fork of the connection's process. Takes no lock, which may be held there."""
