@@ -23,8 +23,8 @@ from hopstream.store.answer import Operation, StoreAnswers, warm_up
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.settings import ServerLimits
-from hopstream.transport.failures import encode_error, is_askers_fault
-from hopstream.transport.listener import Call, Listener
+from hopstream.transport.failures import encode_error, is_askers_fault, without_paths
+from hopstream.transport.listener import Call, Listener, identity_of
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
 from hopstream.transport.security import ServerSecurity
@@ -105,6 +105,7 @@ class StoreServer(OfOneProcess):
         warm_up(store)
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
+        self._folder = "" if facts.path is None else str(facts.path)
         self._operations: dict[str, Operation] = {**(operations or {}), "stats": self._answer_stats}
         self.observer: Observer | None = None
         """Told of every request from when it is set on."""
@@ -155,12 +156,16 @@ class StoreServer(OfOneProcess):
                 course.num_bytes += frame.num_bytes
                 if frame.is_last:
                     course.outcome = "ok"
-                yield frame
+                yield self._shown(frame, call)
             course.outcome = "ok"
         except Exception as error:  # whatever went wrong is the client's to hear
             course.outcome = "refused" if is_askers_fault(error) else "failed"
             LOG.info("a request failed", exc_info=True)
-            yield encode_error(error)
+            yield self._shown(encode_error(error), call)
+
+    def _shown(self, frame: Frame, call: Frame) -> Frame:
+        """A frame as the asker may see it: tracebacks have paths of the server, too."""
+        return frame if identity_of(call).is_admin else without_paths(frame, self._folder)
 
     def stop(self) -> None:
         """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""

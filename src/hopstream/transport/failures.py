@@ -30,6 +30,20 @@ def encode_error(error: BaseException) -> Frame:
     return error_frame(type(error).__name__, message, "".join(traceback.format_exception(error)))
 
 
+def without_paths(frame: Frame, folder: str) -> Frame:
+    """A frame as those may see it who are told no paths of the server.
+
+    Args:
+        frame: Any frame of an answer; one that tells of no error is given back.
+        folder: The dataset's folder, which is left out of messages; empty where it is not known.
+    """
+    told = frame.header.get("error")
+    if not isinstance(told, dict):
+        return frame
+    message = str(told.get("message"))
+    return error_frame(str(told.get("kind")), message.replace(folder, "…") if folder else message)
+
+
 def is_askers_fault(error: BaseException) -> bool:
     """Whether a request failed because of what it asked for, and not because of the server or of the time it took."""
     return type(error).__name__ in SHARED_ERRORS and not isinstance(error, TimeoutError)

@@ -466,6 +466,8 @@ def _told(error: Exception, location: Location) -> str:
     """Why no connection could be made, with a remedy."""
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return "nothing listens there; start the server, or check the address"
+    if isinstance(error, PermissionError) and location.path:
+        return "this user may not open the socket; only the one who started the server may, or who can enter its folder"
     if isinstance(error, socket.gaierror | UnicodeError):
         return "the host's name is not known; check the address, or write the machine's IP address"
     if isinstance(error, ssl.SSLError):
