@@ -13,13 +13,19 @@ _SECRET = re.compile(r"secret|password|token|key|sig|credential", re.IGNORECASE)
 _WITH_USER = ("abfs", "abfss", "hdfs", "viewfs")
 """Schemes in which what stands before the ``@``, but for a password, says which place it is."""
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
-_SERVERS = ("grpc", "tls")
+_SERVERS = ("tcp", "tls", "unix", "grpc", "grpc+tcp", "grpc+tls")
 _USERINFO = re.compile(r"(?<=://)[^\s/?#'\"]*@")
 
 
 def is_uri(text: str) -> bool:
     """Whether a text is a URI; else it is the path of a local folder."""
     return _SCHEME.match(text) is not None
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a server, or several that are joined by commas."""
+    found = _SCHEME.match(text.lstrip())
+    return found is not None and found[1].lower() in _SERVERS
 
 
 def is_broken_uri(text: str) -> bool:
@@ -37,7 +43,7 @@ def local_path(given: str | os.PathLike[str]) -> Path:
     is_collapsed = is_broken_uri(text)
     if not is_collapsed and not is_uri(text):
         return Path(given)
-    slashes = ":///" if text.lower().startswith("file:") else "://"  # a file's URI names no machine
+    slashes = ":///" if text.lower().startswith(("file:", "unix:")) else "://"  # a path of this machine follows
     uri = text.replace(":/", slashes, 1) if is_collapsed else text
     scheme, _, rest = uri.partition("://")
     shown = shown_uri(uri)

@@ -200,7 +200,7 @@ def test_text(processes, parts: Path):
     up = processes.start("up", parts, "--metrics-port", 0)
     processes.wait_for(up, lambda: any(line.startswith("ready ") for line in up.lines))
     assert up.lines[0].split() == ["server", "parts", "process", "metrics"]
-    assert up.lines[1].startswith("tcp://127.0.0.1:") and " part 0 of 2 " in up.lines[1]
+    assert up.lines[1].startswith("unix:///") and " part 0 of 2 " in up.lines[1]
     assert " http://127.0.0.1:" in up.lines[1]
     with hopstream.open_store(str(parts / "cluster.json")) as store:
         assert store.book.num_ids("paper") == 60

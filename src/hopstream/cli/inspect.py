@@ -15,7 +15,7 @@ from hopstream.cli.server_flags import ClientAccess
 from hopstream.cli.units import bytes_text, count_text, edge_type_text, plural_text, write_types
 from hopstream.errors import SettingsError
 from hopstream.schema import EdgeType
-from hopstream.uris import local_path
+from hopstream.uris import is_address, local_path
 
 if TYPE_CHECKING:
     from hopstream.cli.census import Census
@@ -45,7 +45,7 @@ def run(
     """Show what is in a dataset: types, sizes, degrees, and how well it is cut."""
     output = Output(is_json=json)
     check_page_path(html)
-    if source.startswith(("tcp://", "tls://")):
+    if is_address(source):
         raise SettingsError(f"{source} is an address; inspect takes a dataset's folder or a cluster file")
     path = local_path(source)
     is_cluster = path.name != "manifest.json" and (path.is_file() or (path.suffix == ".json" and not path.exists()))

@@ -275,13 +275,16 @@ class _Opener:
             ) from error
 
     def _security(self) -> ClientSecurity:
-        """Who asks other servers: whoever has this server's token and certificate."""
+        """Who asks other servers: whoever has this server's certificate and, of its own file, what a client takes."""
         from hopstream.transport.security import ClientSecurity, read_pem
 
         own = self._access.read()
+        if self._source.peer_ca is not None:
+            read_pem(self._source.peer_ca)
         return ClientSecurity(
             token=own.token,
-            roots=read_pem(self._source.peer_ca) if self._source.peer_ca else own.client_roots,
+            token_file=own.token_file,
+            roots=self._source.peer_ca or own.client_roots,
             certificate=own.certificate,
             private_key=own.private_key,
             is_insecure=own.is_insecure,

@@ -50,7 +50,9 @@ class ServeSettings:
     )
     location: str = field(
         default="tcp://127.0.0.1:0",
-        metadata={"help": "address to listen at: tcp://host:port or tls://host:port; port 0 takes a free one"},
+        metadata={
+            "help": "address to listen at: tcp://host:port, tls://host:port or unix:///path; port 0 takes a free one"
+        },
     )
     server: int | None = field(
         default=None,
@@ -240,9 +242,10 @@ def _listen(
     store: LocalStore, dataset: Path, settings: ServeSettings, access: ServerAccess, sampler: Sampler
 ) -> StoreServer:
     from hopstream.store.server import StoreServer
+    from hopstream.transport.location import Location
 
     security = access.read()
-    has_tls = settings.location.startswith("tls://")
+    has_tls = Location.parse(settings.location).has_tls
     if has_tls and security.certificate is None:
         raise SettingsError(f"--location {settings.location} needs a certificate; give --tls-cert and --tls-key")
     if security.certificate is not None and not has_tls:

@@ -29,69 +29,83 @@ if TYPE_CHECKING:
 
 
 TOKEN_VARIABLE = "HOPSTREAM_TOKEN"
-_TOKEN_HELP = f"file that holds the token; without it the environment variable {TOKEN_VARIABLE}, if it is set"
+_ELSE_VARIABLE = f"without it the environment variable {TOKEN_VARIABLE}, if it is set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """What a server shows and asks for, as files."""
+    """What a server shows and asks for, as files, which are read anew when they change."""
 
     tls_cert: Path | None = field(default=None, metadata={"help": "certificate chain that the server shows, PEM"})
     tls_key: Path | None = field(default=None, metadata={"help": "private key of the certificate, PEM"})
     client_ca: Path | None = field(
         default=None, metadata={"help": "roots that clients' certificates must lead to, PEM; without it none is asked"}
     )
-    token_file: Path | None = field(default=None, metadata={"help": _TOKEN_HELP})
+    token_file: Path | None = field(
+        default=None,
+        metadata={
+            "help": "file of the token that clients must send, or of a line 'name read|admin token' for each of them; "
+            + _ELSE_VARIABLE
+        },
+    )
     insecure: bool = field(
         default=False, metadata={"help": "listen where other machines can reach, without TLS or without a token"}
     )
 
     def read(self) -> ServerSecurity:
-        """Read the files.
+        """Name the files, after a first look at them.
 
         Raises:
-            SettingsError: A file cannot be read or is not PEM, a token has spaces, or one file of a pair is missing.
+            SettingsError: A file cannot be read, is not PEM or has a line of tokens that is none, or one file of a pair
+                is missing.
         """
-        from hopstream.transport.security import ServerSecurity, read_pem
+        from hopstream.transport.security import ServerSecurity
 
         _check_pair(self.tls_cert, self.tls_key)
         if self.client_ca is not None and self.tls_cert is None:
             raise SettingsError("--client-ca is for TLS; give --tls-cert and --tls-key too")
-        return ServerSecurity(
-            token=_read_token(self.token_file),
-            certificate=read_pem(self.tls_cert) if self.tls_cert else None,
-            private_key=read_pem(self.tls_key) if self.tls_key else None,
-            client_roots=read_pem(self.client_ca) if self.client_ca else None,
+        security = ServerSecurity(
+            token=environment_token() if self.token_file is None else None,
+            token_file=self.token_file,
+            certificate=self.tls_cert,
+            private_key=self.tls_key,
+            client_roots=self.client_ca,
             is_insecure=self.insecure,
         )
+        security.context()
+        return security
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAccess:
-    """What a client shows and trusts, as files."""
+    """What a client shows and trusts, as files, which are read anew when they change."""
 
     server_ca: Path | None = field(
         default=None, metadata={"help": "roots that servers' certificates must lead to, PEM; else the system's"}
     )
     tls_cert: Path | None = field(default=None, metadata={"help": "certificate chain to show to servers, PEM"})
     tls_key: Path | None = field(default=None, metadata={"help": "private key of the certificate, PEM"})
-    token_file: Path | None = field(default=None, metadata={"help": _TOKEN_HELP})
+    token_file: Path | None = field(default=None, metadata={"help": "file of the token to send; " + _ELSE_VARIABLE})
 
     def read(self) -> ClientSecurity:
-        """Read the files.
+        """Name the files, after a first look at them.
 
         Raises:
-            SettingsError: A file cannot be read or is not PEM, a token has spaces, or one file of a pair is missing.
+            SettingsError: A file cannot be read, is not PEM or holds no token, or one file of a pair is missing.
         """
-        from hopstream.transport.security import ClientSecurity, read_pem
+        from hopstream.transport.security import ClientSecurity
 
         _check_pair(self.tls_cert, self.tls_key)
-        return ClientSecurity(
-            token=_read_token(self.token_file),
-            roots=read_pem(self.server_ca) if self.server_ca else None,
-            certificate=read_pem(self.tls_cert) if self.tls_cert else None,
-            private_key=read_pem(self.tls_key) if self.tls_key else None,
+        security = ClientSecurity(
+            token=environment_token() if self.token_file is None else None,
+            token_file=self.token_file,
+            roots=self.server_ca,
+            certificate=self.tls_cert,
+            private_key=self.tls_key,
         )
+        if self.server_ca is not None or self.tls_cert is not None:
+            security.context()
+        return security
 
 
 def _check_pair(certificate: Path | None, key: Path | None) -> None:
@@ -100,12 +114,12 @@ def _check_pair(certificate: Path | None, key: Path | None) -> None:
         raise SettingsError(f"--tls-cert and --tls-key go together; give {missing} too")
 
 
-def _read_token(path: Path | None) -> str | None:
-    """The token of a file, or else of the environment; None where there is neither."""
-    if path is not None:
-        from hopstream.transport.tokens import read_token
+def environment_token() -> str | None:
+    """The token of the environment; None where there is none.
 
-        return read_token(path)
+    Raises:
+        SettingsError: The variable is set, and empty.
+    """
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token and TOKEN_VARIABLE in os.environ:
         raise SettingsError(f"the environment variable {TOKEN_VARIABLE} is empty; set it to a token, or unset it")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopstream.errors import FormatError, HopstreamError
+from hopstream.errors import AccessDenied, FormatError, HopstreamError
 from hopstream.store.cluster import Cluster, ServerEntry
 from hopstream.store.facts import StoreFacts
 from hopstream.store.settings import StoreSettings
@@ -51,12 +51,14 @@ class ServerState:
         answer: What it said; None where it said nothing.
         before: What it said the time before, if it has run since then.
         reason: Why it said nothing.
+        is_refused: It said nothing because whoever asked has not the rights.
     """
 
     entry: ServerEntry
     answer: Answer | None = None
     before: Answer | None = None
     reason: str = ""
+    is_refused: bool = False
 
     def per_s(self, name: str) -> float:
         """How much a number of ``stats`` grew per second, since the time before or else since the server started."""
@@ -96,6 +98,7 @@ class Survey:
         Raises:
             AccessDenied: A token would be sent in the clear.
         """
+        settings = cluster.access(settings)
         self._watched = [_Watched(entry, settings) for entry in cluster.servers]
         self._pool = ThreadPoolExecutor(min(MAX_ASKING, len(self._watched)), "hopstream-top")
 
@@ -131,7 +134,8 @@ class _Watched:
             answer = self._answer(time.monotonic() + self._timeout_s)
         except HopstreamError as error:
             self._facts, self._samples, self._last = None, True, None
-            return ServerState(entry=self._entry, reason=str(error).splitlines()[0])
+            reason = str(error).splitlines()[0]
+            return ServerState(entry=self._entry, reason=reason, is_refused=isinstance(error, AccessDenied))
         before, self._last = self._last, answer
         if before is not None and before.stats["uptime_s"] > answer.stats["uptime_s"]:
             before = None  # it was started again

@@ -17,7 +17,7 @@ from hopstream.cli.progress import Facts, Output, table_of
 from hopstream.cli.serve import parts_text
 from hopstream.cli.server_flags import ClientAccess
 from hopstream.cli.units import bytes_text, count_text, percent_text, plural_text, printable_text
-from hopstream.errors import SettingsError, StoreUnavailable
+from hopstream.errors import AccessDenied, SettingsError, StoreUnavailable
 from hopstream.uris import local_path
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def run(
 ) -> None:
     """Show what servers do and what they sample for whom, until Ctrl-C.
 
-    Rates are since the round before; in the first round, since the server started or the channel was registered.
+    Rates are since the round before; in the first round, since the server started or the channel was registered. Where
+    servers ask for a token, it must be one with admin rights.
     """
     from hopstream.cli.survey import Survey
     from hopstream.store.settings import StoreSettings
@@ -98,6 +99,10 @@ def _read(source: str) -> Cluster:
 
 
 def _check_all(states: Sequence[ServerState]) -> None:
+    refused = [state for state in states if state.is_refused]
+    if refused:
+        names = ", ".join(state.entry.location for state in refused)
+        raise AccessDenied(f"{names}: {refused[0].reason}; top needs a token with admin rights: give --token-file")
     silent = [state for state in states if state.answer is None]
     if silent:
         names = ", ".join(state.entry.location for state in silent)
@@ -153,7 +158,7 @@ def _server_row(state: ServerState) -> tuple[str, ...]:
         known = parts_text(parts, max(parts) + 1).partition(" of ")[0] if parts else ""
         return (
             state.entry.location, known, *[""] * 8,
-            f"no answer: {printable_text(state.reason)}",
+            f"{'refused' if state.is_refused else 'no answer'}: {printable_text(state.reason)}",
         )  # fmt: skip
     rates = (f"{state.per_s('num_requests'):.1f}", bytes_text(round(state.per_s("num_bytes"))))
     head = (state.entry.location, parts_text(answer.parts, answer.num_parts), *rates)

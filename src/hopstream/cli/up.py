@@ -7,7 +7,6 @@ is closed by the system and the child stops; so no child outlives the process th
 from __future__ import annotations
 
 import json as json_format
-import os
 import signal
 import socket
 import subprocess
@@ -23,16 +22,17 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryFile
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
 from hopstream.checks import check_choice
+from hopstream.cli.doors import Doors, remove_made
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
-from hopstream.cli.server_flags import LogSettings, WatchSettings
+from hopstream.cli.server_flags import TOKEN_VARIABLE, LogSettings, WatchSettings
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.dataset.paths import CLUSTER, ROOTS
 from hopstream.dataset.spot_check import Verify
@@ -244,6 +244,23 @@ class UpSettings:
     cluster_file: Path | None = field(
         default=None, metadata={"help": "where clients find the servers; DATASET/cluster.json by default"}
     )
+    bind: Literal["unix", "tcp"] = field(
+        default="unix",
+        metadata={
+            "help": "where servers listen: unix: at sockets that only this user can open; tcp: at free ports of the "
+            "loopback address, with a token"
+        },
+    )
+    token_file: Path | None = field(
+        default=None,
+        metadata={
+            "help": "file of the token that clients must send, or of a line 'name read|admin token' for each of them; "
+            f"without it the environment variable {TOKEN_VARIABLE}, if it is set, and else with --bind tcp one is made"
+        },
+    )
+    no_token: bool = field(
+        default=False, metadata={"help": "ask for no token: with --bind tcp every user of the machine is let in"}
+    )
     start_timeout_s: float = field(
         default=300.0,
         metadata={
@@ -259,6 +276,9 @@ class UpSettings:
         if not 1 <= self.replicas <= 64:
             raise SettingsError(f"replicas is {self.replicas}; it must be from 1 to 64")
         check_choice("verify", self.verify, get_args(Verify))
+        check_choice("bind", self.bind, ("unix", "tcp"))
+        if self.no_token and self.token_file is not None:
+            raise SettingsError("--token-file and --no-token are both given; leave one of them out")
         if not 0 < self.start_timeout_s < 1e6 or not 0 <= self.grace_s < 1e6:
             raise SettingsError(f"start_timeout_s is {self.start_timeout_s}, grace_s {self.grace_s}; wanted seconds")
 
@@ -278,9 +298,10 @@ def run(
 ) -> None:
     """Serve all parts of a dataset on this machine and sample for trainers, until Ctrl-C.
 
-    Every server is a process of its own, at a free port of the loopback address. None of them outlives this command.
-    Without --threads the servers share the machine's cores. --metrics-port is that of the first server; the others take
-    the ports after it.
+    Every server is a process of its own, at a Unix socket in a folder of this user alone, or with --bind tcp at a free
+    port of the loopback address. What clients need, the cluster file names. No server outlives this command. Without
+    --threads the servers share the machine's cores. --metrics-port is that of the first server; the others take the
+    ports after it.
     """
     from hopstream.dataset.layout import open_dataset
 
@@ -288,6 +309,9 @@ def run(
     opened = open_dataset(dataset)
     path = settings.cluster_file or dataset / "cluster.json"
     _free_cluster_file(path)
+    doors = Doors(
+        path, has_sockets=settings.bind == "unix", token_file=settings.token_file, asks_token=not settings.no_token
+    )
     groups = share_parts(opened.manifest.book.num_parts, settings.servers) * settings.replicas
     per_server = replace(limits, threads=limits.threads or -(-limits.num_threads // len(groups)))
     flags = ["--cluster", str(path.resolve()), "--grace-s", str(settings.grace_s), *limit_flags(per_server)]
@@ -297,8 +321,9 @@ def run(
         grace_s=settings.grace_s + EXIT_SLACK_S, on_error_line=_pass_on if logs.log_json else lambda line: None
     )
     # Signals are caught until the last child is gone, so that none of them can break off the stopping.
-    with watched(), stop_signals(children) as signals, children:
-        fleet = _Fleet(opened, children, signals, flags, metrics_flags(watching, len(groups)))
+    with watched(), stop_signals(children) as signals, doors, children:
+        own_flags = [[*doors.flags(number), *one] for number, one in enumerate(metrics_flags(watching, len(groups)))]
+        fleet = _Fleet(opened, children, signals, flags, own_flags, doors)
         if fleet.start(groups, settings.start_timeout_s):
             _free_cluster_file(path)  # another may have been quicker
             with _ClusterFile(path) as file:
@@ -363,6 +388,7 @@ class _Fleet:
         signals: StopSignals,
         flags: Sequence[str],
         own_flags: Sequence[Sequence[str]],
+        doors: Doors,
     ) -> None:
         """Start none yet; ``own_flags`` are those of each server, ``flags`` those of all."""
         self._dataset = dataset
@@ -371,6 +397,7 @@ class _Fleet:
         self._signals = signals
         self._flags = flags
         self._own_flags = own_flags
+        self._doors = doors
         self._servers: list[_Server] = []
 
     def start(self, groups: Sequence[tuple[int, ...]], timeout_s: float) -> bool:
@@ -392,7 +419,7 @@ class _Fleet:
             arguments = ["-P", "-m", "hopstream.cli", "serve", str(self._dataset.root.resolve())]
             arguments += ["--parts", ",".join(map(str, parts)), *self._flags, *self._own_flags[len(self._servers)]]
             name = f"the server of {parts_text(parts, self._num_parts)}"
-            child = self._children.start(name, [*arguments, "--stop-on-eof", "--json"], dict(os.environ))
+            child = self._children.start(name, [*arguments, "--stop-on-eof", "--json"], self._doors.environment())
             self._servers.append(_Server(child, parts))
 
     def _wait_until_ready(self, ends: float, timeout_s: float) -> bool:
@@ -442,7 +469,9 @@ class _Fleet:
 
         root = self._dataset.root.resolve()
         entries = [ServerEntry(location=s.location, parts=s.parts, path=root) for s in self._servers]
-        return Cluster(dataset_id=self._dataset.manifest.dataset_id, servers=tuple(entries))
+        return Cluster(
+            dataset_id=self._dataset.manifest.dataset_id, servers=tuple(entries), token_file=self._doors.named_token
+        )
 
     def show(self, output: Output, clock: Clock, path: Path) -> None:
         """List the servers, and say where clients find them."""
@@ -458,7 +487,11 @@ class _Fleet:
             for s in self._servers
         ]
         output.table(headers, rows, facts)
-        told: Facts = {"cluster_file": str(path), "servers": len(rows), "parts": self._num_parts}
+        token_file = self._doors.token_file
+        told: Facts = {
+            "cluster_file": str(path), "servers": len(rows), "parts": self._num_parts,
+            "token_file": None if token_file is None else str(token_file),
+        }  # fmt: skip
         text = f"{plural_text(len(rows), 'server')}, {plural_text(self._num_parts, 'part')}; Ctrl-C stops them"
         output.stage("ready", str(path), text, told, clock.cost())
 
@@ -553,15 +586,23 @@ def _free_cluster_file(path: Path) -> None:
                 f"{path} names {entry.location}, which is running; stop it, or give another --cluster-file"
             )
     path.unlink(missing_ok=True)
+    remove_made(path, cluster)
 
 
 def _is_listening(location: str) -> bool:
-    """Whether anything accepts connections at an address."""
+    """Whether anything accepts connections at an address; a socket that this user may not open counts, too."""
     from hopstream.transport.location import Location
 
     place = Location.parse(location)
-    with suppress(OSError), socket.create_connection((place.host, place.port), PROBE_S):
-        return True
+    with suppress(OSError):
+        if not place.path:
+            socket.create_connection((place.host, place.port), PROBE_S).close()
+            return True
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(PROBE_S)
+            with suppress(PermissionError, TimeoutError, BlockingIOError):
+                probe.connect(place.path)
+            return True
     return False
 
 

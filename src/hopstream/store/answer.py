@@ -328,8 +328,7 @@ class StoreAnswers:
 def _check_rights(name: str, identity: Identity) -> None:
     if name in ADMIN_OPERATIONS and not identity.is_admin:
         raise AccessDenied(
-            f"{identity.name or 'the token'} has the right to {identity.rights}, and {name} needs admin; use a token "
-            "that has it"
+            f"{name} needs admin rights, and the token of {identity.name!r} has {identity.rights} rights"
         )
 
 

@@ -40,7 +40,7 @@ class ServerEntry:
     """One server of a cluster.
 
     Attributes:
-        location: ``tcp://host:port`` or ``tls://host:port``.
+        location: ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``.
         parts: The parts it serves; empty where only the server knows.
         path: The dataset's folder on the server's machine, if it is known.
     """
@@ -57,10 +57,13 @@ class Cluster:
     Attributes:
         dataset_id: Fingerprint of the dataset; None where the servers are to be asked.
         servers: Several servers may serve the same part.
+        token_file: The file of the token that the servers ask for, which lies beside the cluster file; None where the
+            cluster names none.
     """
 
     dataset_id: str | None
     servers: tuple[ServerEntry, ...]
+    token_file: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a cluster."""
@@ -73,9 +76,26 @@ class Cluster:
         if twice:
             raise SettingsError(f"a cluster names a server twice: {', '.join(twice)}")
 
+    def access(self, settings: StoreSettings | None) -> StoreSettings:
+        """The settings with which the servers are asked: with the cluster's own token where these have none.
+
+        A token file that this user cannot read is left out, after a warning: where all parts are mapped, none is asked.
+
+        Raises:
+            SettingsError: ``settings`` are no ``StoreSettings``.
+        """
+        settings = check_store_settings(settings)
+        if self.token_file is None or settings.security.has_token:
+            return settings
+        try:
+            return replace(settings, security=replace(settings.security, token_file=self.token_file))
+        except SettingsError as error:
+            LOG.warning("%s; the servers of the cluster are asked without a token", error)
+            return settings
+
 
 def read_cluster(path: Path) -> Cluster:
-    """Read ``cluster.json``; a relative folder in it is relative to the file.
+    """Read ``cluster.json``; a relative folder in it is relative to the file, beside which its token file lies.
 
     Raises:
         FormatError: The file is missing, of another format, or leaves a part without server.
@@ -97,7 +117,8 @@ def read_cluster(path: Path) -> Cluster:
         raise FormatError(f"{path} has format {str(got)[:50]}; this version reads {FORMAT}")
     try:
         servers = tuple(_entry_from_json(entry, path.parent) for entry in value["servers"])
-        cluster = Cluster(dataset_id=str(value["dataset_id"]), servers=servers)
+        token_file = _token_file(path, value.get("token_file"))
+        cluster = Cluster(dataset_id=str(value["dataset_id"]), servers=servers, token_file=token_file)
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{path} is not a cluster file: {error!r}") from error
     parts = {part for entry in cluster.servers for part in entry.parts}
@@ -111,8 +132,10 @@ def write_cluster(path: Path, cluster: Cluster) -> None:
     """Write ``cluster.json`` so that nobody sees half of it.
 
     Raises:
-        SettingsError: The dataset or the parts of a server are not known.
+        SettingsError: The dataset or the parts of a server are not known, or the token file lies elsewhere.
     """
+    if cluster.token_file is not None and cluster.token_file.absolute().parent != path.absolute().parent:
+        raise SettingsError(f"token file {cluster.token_file} does not lie beside {path}; put it there")
     write_text(path, cluster_text(cluster))
 
 
@@ -128,17 +151,19 @@ def cluster_text(cluster: Cluster) -> str:
         {"location": e.location, "parts": list(e.parts), "path": None if e.path is None else str(e.path)}
         for e in cluster.servers
     ]
-    value = {"format": FORMAT, "dataset_id": cluster.dataset_id, "servers": servers}
+    value: dict[str, Any] = {"format": FORMAT, "dataset_id": cluster.dataset_id, "servers": servers}
+    if cluster.token_file is not None:
+        value["token_file"] = cluster.token_file.name
     return json.dumps(value, indent=1) + "\n"
 
 
 def parse_locations(text: str) -> Cluster:
-    """A cluster from a list such as ``tcp://host:7001,tcp://host:7002``.
+    """A cluster from a list such as ``tcp://host:7001,unix:///run/graph.sock``.
 
     Raises:
         SettingsError: An entry is not a location.
     """
-    return Cluster(dataset_id=None, servers=tuple(ServerEntry(location=entry.strip()) for entry in text.split(",")))
+    return Cluster(dataset_id=None, servers=tuple(ServerEntry(location=_plain(one)) for one in text.split(",")))
 
 
 def open_cluster(
@@ -167,7 +192,7 @@ def open_cluster(
         AccessDenied: A server refused the token or certificate.
         VersionMismatch: The servers serve different datasets, or not the cluster's.
     """
-    settings = check_store_settings(settings)
+    settings = cluster.access(settings)
     opening = _Opening(cluster, settings, own)
     try:
         return opening.open(explain)
@@ -306,4 +331,31 @@ def _entry_from_json(value: dict[str, Any], folder: Path) -> ServerEntry:
     if not parts or not all(type(part) is int and 0 <= part < 1 << 20 for part in parts):
         raise FormatError(f"parts of {value['location']!r} are {str(parts)[:100]}; they are one or more numbers from 0")
     path = value.get("path")
-    return ServerEntry(location=str(value["location"]), parts=parts, path=None if path is None else folder / str(path))
+    return ServerEntry(
+        location=_plain(str(value["location"])), parts=parts, path=None if path is None else folder / str(path)
+    )
+
+
+def _plain(location: str) -> str:
+    """An address as it is written today; those of earlier versions are read, too."""
+    return str(Location.parse(location.strip()))
+
+
+def _token_file(path: Path, name: object) -> Path | None:
+    """The token file that a cluster file names.
+
+    Whoever wrote the cluster file also says which servers the token is sent to. So it may name no file of somebody
+    else: neither one in another folder nor, by a link, one of another user.
+    """
+    if name is None:
+        return None
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise FormatError(f"token_file is {str(name)[:100]!r}; it must be the name of a file beside the cluster file")
+    found = path.parent / name
+    try:
+        is_foreign = found.stat().st_uid != path.stat().st_uid
+    except OSError:
+        is_foreign = False  # whoever reads it is told
+    if is_foreign:
+        LOG.warning("%s belongs to another user than %s, which names it, and is not used", found, path)
+    return None if is_foreign else found

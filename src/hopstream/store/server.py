@@ -23,8 +23,8 @@ from hopstream.store.answer import Operation, StoreAnswers, warm_up
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.settings import ServerLimits
-from hopstream.transport.failures import encode_error, is_askers_fault
-from hopstream.transport.listener import Call, Listener
+from hopstream.transport.failures import encode_error, is_askers_fault, without_paths
+from hopstream.transport.listener import Call, Listener, identity_of
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
 from hopstream.transport.security import ServerSecurity
@@ -103,9 +103,9 @@ class StoreServer(OfOneProcess):
         wanted = Location.parse(location)
         security.check_bind(wanted)
         warm_up(store)
-        self._path = store.folder.resolve()
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
+        self._folder = str(store.folder)
         self._operations: dict[str, Operation] = {**(operations or {}), "stats": self._answer_stats}
         self.observer: Observer | None = None
         """Told of every request from when it is set on."""
@@ -156,20 +156,16 @@ class StoreServer(OfOneProcess):
                 course.num_bytes += frame.num_bytes
                 if frame.is_last:
                     course.outcome = "ok"
-                yield frame
+                yield self._shown(frame, call)
             course.outcome = "ok"
         except Exception as error:  # whatever went wrong is the client's to hear
             course.outcome = "refused" if is_askers_fault(error) else "failed"
             LOG.info("a request failed", exc_info=True)
-            yield self._told(error, call)
+            yield self._shown(encode_error(error), call)
 
-    def _told(self, error: Exception, call: Call) -> Frame:
-        """The failure as the asker may know it: paths of the server are for those with all rights."""
-        frame = encode_error(error, has_traceback=call.identity.is_admin)
-        if self._path is not None and not call.identity.is_admin:
-            told = frame.header["error"]
-            told["message"] = told["message"].replace(str(self._path), "<dataset>")
-        return frame
+    def _shown(self, frame: Frame, call: Frame) -> Frame:
+        """A frame as the asker may see it: tracebacks have paths of the server, too."""
+        return frame if identity_of(call).is_admin else without_paths(frame, self._folder)
 
     def stop(self) -> None:
         """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""

@@ -20,7 +20,7 @@ from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, ty
 from hopstream.store.cluster import Cluster, open_cluster
 from hopstream.store.contract import FetchRequest, Store
 from hopstream.store.requests import check_entity
-from hopstream.store.settings import StoreSettings, check_store_settings
+from hopstream.store.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class GraphQuestions(OfOneProcess):
             SettingsError: ``settings`` are no ``StoreSettings``.
         """
         self._cluster = cluster
-        self._settings = check_store_settings(settings)
+        self._settings = cluster.access(settings)
         self._opening = threading.Lock()
         self._is_closed = False
         self._opened: Store | None = None

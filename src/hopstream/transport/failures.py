@@ -22,13 +22,27 @@ def error_frame(kind: str, message: str, lines: str = "") -> Frame:
     return Frame({"error": {"kind": kind, "message": message, "traceback": lines}}, (), is_last=True)
 
 
-def encode_error(error: BaseException, *, has_traceback: bool = True) -> Frame:
-    """The frame that tells a client of a failure, with the server's traceback if that is the client's to know."""
+def encode_error(error: BaseException) -> Frame:
+    """The frame that tells a client of a failure, with the server's traceback."""
     message = str(error) or type(error).__name__
     if not isinstance(error, HopstreamError):
         message = f"{type(error).__name__}: {message}"
-    lines = "".join(traceback.format_exception(error)) if has_traceback else ""
+    lines = "".join(traceback.format_exception(error))
     return error_frame(type(error).__name__, message, lines)
+
+
+def without_paths(frame: Frame, folder: str) -> Frame:
+    """A frame as those may see it who are told no paths of the server.
+
+    Args:
+        frame: Any frame of an answer; one that tells of no error is given back.
+        folder: The dataset's folder, which is left out of messages; empty where it is not known.
+    """
+    told = frame.header.get("error")
+    if not isinstance(told, dict):
+        return frame
+    message = str(told.get("message"))
+    return error_frame(str(told.get("kind")), message.replace(folder, "…") if folder else message)
 
 
 def is_askers_fault(error: BaseException) -> bool:

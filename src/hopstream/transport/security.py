@@ -46,8 +46,8 @@ class ServerSecurity(Settings):
     private_key: Pem | None = None
     client_roots: Pem | None = None
     is_insecure: bool = False
-    tokens: Tokens | None = field(init=False, default=None)
-    _context: _Context | None = field(init=False, default=None)
+    tokens: Tokens | None = field(init=False, default=None, compare=False)
+    _context: _Context | None = field(init=False, default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse halves, and read the files."""
@@ -107,7 +107,7 @@ class ClientSecurity(Settings):
 
     Attributes:
         token: Sent to every server that is connected to.
-        token_file: In place of ``token``: a file that holds it.
+        token_file: In place of ``token``: a file that holds it; see ``read_token``.
         roots: PEM roots that the server's certificate must lead to; None trusts the system's.
         certificate: PEM chain that the client shows (mTLS); needs ``private_key``.
         private_key: PEM.
@@ -140,6 +140,11 @@ class ClientSecurity(Settings):
             self.current_token()
         self._keep("_context", _Context(self.certificate, self.private_key, self.roots, is_server=False))
 
+    @property
+    def has_token(self) -> bool:
+        """A token is sent."""
+        return self.token is not None or self.token_file is not None
+
     def current_token(self) -> str | None:
         """The token, of the file as it is now.
 
@@ -154,8 +159,7 @@ class ClientSecurity(Settings):
         Raises:
             AccessDenied: The location has no TLS, and the token would leave this machine.
         """
-        has_token = self.token is not None or self.token_file is not None
-        if has_token and not (location.has_tls or location.is_loopback or self.is_insecure):
+        if self.has_token and not (location.has_tls or location.is_loopback or self.is_insecure):
             raise AccessDenied(f"the token would go to {location} in the clear; use tls://, or allow it with insecure")
 
     def context(self) -> ssl.SSLContext:

@@ -78,6 +78,14 @@ class Watched(Generic[T]):
                 self._marks = marks
             return cast(T, self._value)
 
+    def __getstate__(self) -> dict[str, object]:
+        """What another process needs; it reads the files itself."""
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_marks", "_value")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Know what was given, and have read no file yet."""
+        vars(self).update(state, _lock=threading.Lock(), _marks=None, _value=None)
+
     def _make(self) -> T:
         raise NotImplementedError
 
@@ -133,35 +141,55 @@ def read_tokens(path: Path) -> tuple[Identity, ...]:
     the same name, as while a token is being replaced.
 
     Raises:
-        SettingsError: The file is missing, too large, holds no token, or has a line of another form.
+        SettingsError: The file is missing, too large, holds no token, or has a line of another form; the message has
+            its number.
     """
-    lines = [line.split() for line in _read(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    if len(lines) == 1 and len(lines[0]) == 1:
-        check_token(lines[0][0])
-        return (Identity(digest=_digest(lines[0][0].encode())),)
-    found: list[Identity] = []
-    for words in lines:
-        if len(words) != 3 or words[1] not in get_args(Rights):
-            raise SettingsError(
-                f"token file {path} has a line of {len(words)} words; it is one token, or lines: name read|admin token"
-            )
-        check_token(words[2])
-        found.append(Identity(words[0], cast(Rights, words[1]), _digest(words[2].encode())))
-    if not found:
-        raise SettingsError(f"token file {path} holds no token")
-    return tuple(found)
+    return tuple(Identity(name, rights, _digest(token.encode())) for name, rights, token in _entries(path))
 
 
 def read_token(path: Path) -> str:
-    """Read a client's token from a file: the only one, or the last word of its first line.
+    """Read a client's token from a file: the only one, or of several the first with admin rights, or else the first.
 
     Raises:
-        SettingsError: The file is missing or holds no token.
+        SettingsError: As ``read_tokens``.
     """
-    lines = [line.split() for line in _read(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    token = lines[0][-1] if lines and len(lines[0]) in (1, 3) else "" if not lines else " ".join(lines[0])
-    check_token(token)
-    return token
+    entries = _entries(path)
+    return next((token for _, rights, token in entries if rights == "admin"), entries[0][2])
+
+
+def _entries(path: Path) -> list[tuple[str, Rights, str]]:
+    """Name, rights and token of every line that holds one."""
+    lines = [(number, line.split()) for number, line in enumerate(_read(path).splitlines(), 1)]
+    lines = [(number, words) for number, words in lines if words and not words[0].startswith("#")]
+    if not lines:
+        raise SettingsError(f"token file {path} holds no token")
+    if len(lines) == 1 and len(lines[0][1]) == 1:
+        ((_, (token,)),) = lines
+        check_token(token)
+        return [("", "admin", token)]
+    found: list[tuple[str, Rights, str]] = []
+    line_of: dict[str, int] = {}
+    for number, words in lines:  # what is wrong is told without the words themselves, one of which is a token
+        where = f"{path}:{number}"
+        if len(words) != 3:
+            raise SettingsError(
+                f"{where} has {len(words)} word{'s' if len(words) > 1 else ''}; a token file is one token alone, or "
+                "lines of: name read|admin token"
+            )
+        name, rights, token = words
+        if rights not in get_args(Rights):
+            raise SettingsError(
+                f"{where} has a second word that is neither read nor admin; write: name read|admin token"
+            )
+        try:
+            check_token(token)
+        except SettingsError as error:
+            raise SettingsError(f"{where}: {error}") from error
+        if token in line_of:
+            raise SettingsError(f"{where} has the token of line {line_of[token]}; give each line a token of its own")
+        line_of[token] = number
+        found.append((name, cast(Rights, rights), token))
+    return found
 
 
 def check_token(token: str | None) -> None:

@@ -70,7 +70,7 @@ class Meeting:
         own = (self.settings or StoreSettings()).security
         plain = Location(self.master_addr, self.master_port)
         shows_certificate = self.security is not None and self.security.certificate is not None
-        hides_token = own.token is not None and not (plain.is_loopback or own.is_insecure)
+        hides_token = own.has_token and not (plain.is_loopback or own.is_insecure)
         has_tls = shows_certificate or own.roots is not None or own.certificate is not None or hides_token
         return replace(plain, has_tls=has_tls)
 
