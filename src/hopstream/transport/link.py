@@ -56,26 +56,13 @@ CLOSED_PLAIN = (
     "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
     "check the port, or write tls://"
 )
+CLOSED_TLS = (
+    "the connection was closed before an answer: the server has ended, is another program, or has no TLS; start it "
+    "again, check the port, or write tcp://"
+)
+UNKNOWN_HOST = "the host's name is not known; check the address, or write the machine's IP address"
 TLS_ALERT = 0x15
 """The first byte of what a server with TLS says to a client without."""
-
-
-TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
-    (
-        (ConnectionRefusedError, FileNotFoundError),
-        "nothing listens there; start the server, or check the address",
-    ),
-    (
-        (socket.gaierror, UnicodeError),
-        "the host's name is not known; check the address, or write the machine's IP address",
-    ),
-    (
-        (ConnectionError,),
-        "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it "
-        "again, check the port, or write tls://",
-    ),
-)
-"""What a failure to connect means, and its remedy."""
 
 
 class LinkLost(Exception):
@@ -210,6 +197,7 @@ class Link:
         if self._answers or not self._reading.acquire(blocking=False):
             return self.is_usable
         try:
+            self._stream.expect(1)
             if self._poll.poll(0):
                 self._pump()
         except Exception as error:
@@ -460,7 +448,7 @@ class Link:
             except ConnectionError:
                 read = 0
             except OSError as error:
-                raise LinkLost(_told(error)) from error
+                raise LinkLost(_told(error, location)) from error
             if read is None:
                 _wait(self._stream, select.POLLIN, ends)
             elif read == 0:
@@ -494,7 +482,7 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
     except TimeoutError as error:
         raise StoreTimeout("no connection could be made in time") from error
     except (OSError, UnicodeError) as error:
-        raise LinkLost(_told(error)) from error
+        raise LinkLost(_told(error, location)) from error
     if not location.has_tls:
         return PlainStream(sock)
     opening.leave()
@@ -504,7 +492,7 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError | ValueError) and not isinstance(error, HopstreamError):
-            raise LinkLost(_told(error)) from error
+            raise LinkLost(_told(error, location)) from error
         raise
     stream = TlsStream(wrapped)
     try:
@@ -515,7 +503,7 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
         opening.leave()
         stream.close()
         if isinstance(error, OSError) and not isinstance(error, HopstreamError):
-            raise LinkLost(_told(error)) from error
+            raise LinkLost(_told(error, location)) from error
         raise
     return stream
 
@@ -568,23 +556,28 @@ def _stranger(head: bytes, location: Location) -> str:
     return "what listens there is no hopstream server of this version; check the port"
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception, location: Location) -> str:
     """Why no connection could be made, with a remedy."""
     if isinstance(error, ssl.SSLError):
-        text = str(error)
-        if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
-            return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
-        return (
-            f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates "
-            "and the name that they are for"
-        )
-    if isinstance(error, ConnectionError):
-        return (
-            "the connection was closed before an answer: the server has ended, is another program, or has no TLS; "
-            "start it again, check the port, or write tcp://"
-            if location.has_tls
-            else CLOSED_PLAIN
-        )
+        return _tls_told(error)
+    told: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+        ((ConnectionRefusedError, FileNotFoundError), "nothing listens there; start the server, or check the address"),
+        ((socket.gaierror, UnicodeError), UNKNOWN_HOST),
+        ((ConnectionError,), CLOSED_TLS if location.has_tls else CLOSED_PLAIN),
+    )
+    for kinds, text in told:
+        if isinstance(error, kinds):
+            return text
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return "no network leads there; check the address, the network and the firewall"
     return f"{error}; start the server, or check the address, the certificates and the firewall"
+
+
+def _tls_told(error: ssl.SSLError) -> str:
+    text = str(error)
+    if any(words in text.upper() for words in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "EOF OCCURRED")):
+        return "it speaks no TLS; write tcp:// instead of tls://, or give the server a certificate"
+    return (
+        f"no TLS connection could be made ({text.split('(_ssl')[0].strip()}); check the roots, the certificates "
+        "and the name that they are for"
+    )
