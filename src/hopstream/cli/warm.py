@@ -196,8 +196,9 @@ def _sample_with_halo(folder: Path) -> None:
 
 def _export(folder: Path) -> None:
     """Prepare typed tables with string ids, export subgraphs of them, and read these back."""
+    from importlib.util import find_spec
+
     from hopstream.export.run import export_subgraphs
-    from hopstream.load.examples import ExampleLoader
     from hopstream.load.ppr import PPRLoader
     from hopstream.preparation.prepare import prepare
     from hopstream.sample.ppr_settings import PPRSettings
@@ -214,8 +215,11 @@ def _export(folder: Path) -> None:
     (tables / "spec.pbtxt").write_text(_SPEC)
     prepare(tables, folder / "users", num_parts=2, method="hash", direction="out")
     report = export_subgraphs(folder / "users", tables / "spec.pbtxt", folder / "samples/train.tfrecord", num_workers=0)
-    with ExampleLoader(report.paths, schema=report.schema_path, batch_size=8, collate="numpy") as loader:
-        list(loader)
+    if find_spec("torch") is not None:  # without it, as in a server's image, there are no loaders of examples
+        from hopstream.load.examples import ExampleLoader
+
+        with ExampleLoader(report.paths, schema=report.schema_path, batch_size=8, collate="numpy") as examples:
+            list(examples)
     for _ in example_blocks(report.paths):
         pass
     channels: dict[EdgeType | tuple[EdgeType, ...], float] = {LIKES: 0.5, WEARS: 0.5}
