@@ -6,9 +6,9 @@ Every node that holds the dataset's folder has the custom resource ``graph``, on
 actor per part runs a server there and ends it with itself; trainers are tasks that take batches from all of them.
 
 Servers and trainers know each other by certificates, and all that they say is encrypted. Ray sends what tasks are given
-in the clear, unless it was set up with TLS, so nothing secret is given to them: who needs a certificate makes a key where
-it runs, which stays there, and sends a request to an authority, which is made for this run and signs it. Every node needs
-the command ``openssl``.
+in the clear, unless it was set up with TLS, so nothing secret is given to them: who needs a certificate makes a key
+where it runs, which stays there, and sends a request to an authority, which is made for this run and signs it. Every
+node needs the command ``openssl``.
 """
 
 from __future__ import annotations
