@@ -65,13 +65,21 @@ def _write_datasets(folder: Path) -> None:
 
 
 def _make_graph() -> Graph:
-    """A graph whose nodes have features, times and a split, and whose edges have times and weights."""
+    """A graph whose nodes have features, times and a split, and whose edges have times and weights.
+
+    Kernels copy rows and elements by words of 1, 2, 4 or 8 bytes, so there are features of each.
+    """
     import numpy as np
 
+    from hopstream.arrays import RaggedArray
     from hopstream.ingest import graph_from_arrays
 
     rng = np.random.default_rng(0)
     of_nodes: dict[str, Any] = {"x": rng.random((NUM_NODES, 4)), "y": rng.integers(0, 3, NUM_NODES)}
+    offsets = np.arange(NUM_NODES + 1)
+    for dtype in ("int8", "int16", "int32", "int64"):
+        values = np.arange(NUM_NODES).astype(dtype)
+        of_nodes |= {dtype: values, f"ragged_{dtype}": RaggedArray(values, offsets)}
     of_edges: dict[str, Any] = {"time": rng.integers(0, 100, NUM_EDGES), "weight": rng.random(NUM_EDGES)}
     return graph_from_arrays(
         rng.integers(0, NUM_NODES, (2, NUM_EDGES)),
