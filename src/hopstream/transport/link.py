@@ -78,6 +78,10 @@ TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         "this user may not open the socket; only the one who started the server may, or who can enter its folder",
     ),
     (
+        (PermissionError,),
+        "this user may not connect; a Unix socket is for the user who started the server",
+    ),
+    (
         (socket.gaierror, UnicodeError),
         "the host's name is not known; check the address, or write the machine's IP address",
     ),
