@@ -25,12 +25,10 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import decode_frame, from_batch
 from hopstream.stream import service
 from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
@@ -38,6 +36,7 @@ from hopstream.stream.settings import SamplingLimits
 from hopstream.transport.messages import Frame
 from tests.load.graphs import flat
 from tests.store.processes import wait_until
+from tests.stream.frames import call_of, sent
 from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
 
 CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
@@ -110,7 +109,7 @@ def wanted_batches(folder: Path, epoch: int = 0) -> list[dict[str, object]]:
 
 
 def read(frame: Frame) -> dict[str, object]:
-    return flat(decode_batch(frame, BufferPool(0)))
+    return flat(decode_batch(frame))
 
 
 def test_an_input_is_registered_sampled_fetched_and_destroyed(
@@ -157,9 +156,9 @@ def test_a_stream_that_broke_is_asked_for_again_from_the_first_batch_that_did_no
 ) -> None:
     channel_id = begun(server)
     header = {"op": "fetch_sampled_messages", "dataset": server._answers._store.dataset_id, "channel_id": channel_id}
-    stream = server.answer(Frame({**header, "step": 0}).tobytes())
+    stream = server.answer(call_of(Frame({**header, "step": 0})))
     wanted = wanted_batches(timed_parts[1])
-    assert read(decode_frame(from_batch(next(stream)))) == wanted[0]
+    assert read(sent(next(stream))) == wanted[0]
     scheduler = served.services[0]._scheduler
     assert scheduler.totals["num_sending_bytes"] > 0
     stream.close()
@@ -187,7 +186,7 @@ def test_a_stream_ends_with_the_batch_that_failed(served: Served, server: StoreS
     channel.new_job = Failing
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=1)
     header = {"op": "fetch_sampled_messages", "dataset": server._answers._store.dataset_id, "channel_id": channel_id}
-    frames = [decode_frame(from_batch(one)) for one in server.answer(Frame({**header, "step": 0}).tobytes())]
+    frames = [sent(one) for one in server.answer(call_of(Frame({**header, "step": 0})))]
     assert [next(iter(frame.header)) for frame in frames] == ["batch", "batch", "error"]
     assert "batch 2 cannot be made" in frames[-1].header["error"]["message"]
 
@@ -520,7 +519,7 @@ def gated(timed_parts: dict[int, Path]) -> Iterator[tuple[SamplingService, Gate]
 def init_request() -> Frame:
     options, arrays = encode_options(CONFIG)
     header = {"backend_key": "train", "loader": "NeighborLoader", "options": options}
-    return decode_frame(Frame(header, arrays))
+    return sent(Frame(header, arrays))
 
 
 @pytest.mark.parametrize("failure", [None, ZeroDivisionError("a bug")])
