@@ -112,6 +112,7 @@ def add(
         share,
         credit=credit,
         loader="NeighborLoader",
+        worker=f"rank {channel_id}",
         new_job=lambda: FakeJob(work),
     )
 

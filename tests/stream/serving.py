@@ -269,6 +269,12 @@ def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
     return found
 
 
+def channel_ids_at(service: SamplingService) -> list[int]:
+    """The keys of a service's channels, which it tells nobody but their compute ranks."""
+    with service._scheduler._lock:
+        return list(service._scheduler._channels)
+
+
 def wait_readable(stream: Any, what: str) -> None:
     poll = select.poll()
     poll.register(stream, select.POLLIN | select.POLLHUP)

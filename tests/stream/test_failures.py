@@ -153,7 +153,7 @@ def kill_a_client(servers: list[SamplingProcess], wanted: list[Batches], dataset
     """A rank in another process dies in mid-epoch: its channels go with their leases, and others get their batches."""
 
     def workers_at(server: SamplingProcess) -> set[str]:
-        return {str(channel["worker_key"]) for channel in channels_at(server.location, dataset_id)}
+        return {str(channel["worker"]) for channel in channels_at(server.location, dataset_id)}
 
     locations = locations_of(servers)
     victim = ConsumerProcess(locations, 3)

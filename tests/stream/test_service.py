@@ -33,11 +33,12 @@ from hopstream.stream import service
 from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport import listener
 from hopstream.transport.messages import Frame
 from tests.load.graphs import flat
 from tests.store.processes import wait_until
 from tests.stream.frames import call_of, sent
-from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
+from tests.stream.serving import Caller, Served, asked, asked_all, channel_ids_at, serve_here
 
 CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
 """120 papers, so 5 batches."""
@@ -65,8 +66,8 @@ def lasting(timed_parts: dict[int, Path]) -> Iterator[Served]:
 def served(lasting: Served) -> Iterator[Served]:
     """The server, without channels and backends of other tests."""
     yield lasting
-    for channel in asked(lasting.servers[0], "describe_channels").header["channels"]:
-        asked(lasting.servers[0], "destroy_sampling_input", channel_id=channel["channel_id"])
+    for channel_id in channel_ids_at(lasting.services[0]):
+        asked(lasting.servers[0], "destroy_sampling_input", channel_id=channel_id)
     lasting.services[0]._backends.clear()
 
 
@@ -133,11 +134,11 @@ def test_all_channels_of_a_rank_are_destroyed_by_its_key(server: StoreServer, se
         for rank in (0, 1):
             if (key, rank) != ("val", 1):
                 config = {"batch_size": 25 if key == "train" else 30}
-                register(server, init(server, key, **config), worker_key=f"rank {rank}", config_options=config)
+                register(server, init(server, key, **config), worker_key=f"rank {rank}", worker=f"{rank}", config_options=config)
     assert served.num_channels == 3
     assert asked(server, "destroy_sampling_input", worker_key="rank 0").header == {"was_there": True}
     (left,) = asked(server, "describe_channels").header["channels"]
-    assert (left["worker_key"], served.num_backends) == ("rank 1", 1)
+    assert (left["worker"], served.num_backends) == ("1", 1)
     assert asked(server, "destroy_sampling_input", worker_key="rank 0").header == {"was_there": False}
 
 
@@ -288,7 +289,7 @@ def test_nothing_is_fetched_before_an_epoch_starts(server: StoreServer) -> None:
 
 
 def test_a_channel_is_described(server: StoreServer) -> None:
-    channel_id = begun(server, credit=2)
+    channel_id = begun(server, credit=2, worker="rank 0 at here")
 
     def described() -> dict[str, Any]:
         found: dict[str, Any] = asked(server, "describe_channel", channel_id=channel_id).header["channel"]
@@ -297,13 +298,15 @@ def test_a_channel_is_described(server: StoreServer) -> None:
     wait_until(lambda: described()["num_waiting"] == 2, "the credit is used up")
     found = described()
     for name, wanted in {
-        "channel_id": channel_id, "worker_key": "rank 0", "epoch": 0, "num_steps": 5, "num_own_steps": 5, "credit": 2,
+        "worker": "rank 0 at here", "loader": "NeighborLoader", "epoch": 0, "num_steps": 5, "num_own_steps": 5, "credit": 2,
         "is_epoch_done": False, "num_in_flight": 0, "num_made": 2, "num_failed": 0, "num_fetched": 0,
     }.items():  # fmt: skip
         assert found[name] == wanted, name
     assert found["num_buffered_bytes"] > 0
     every = asked(server, "describe_channels").header
-    assert [one["channel_id"] for one in every["channels"]] == [channel_id]
+    assert [one["channel"] for one in every["channels"]] == [found["channel"]]
+    assert not {"channel_id", "worker_key", "backend_id"} & (found.keys() | every["channels"][0].keys())
+    assert str(channel_id) not in str(every)  # who reads this cannot use the channel
     assert (every["totals"]["num_channels"], every["totals"]["num_waiting"]) == (1, 2)
 
 
@@ -311,7 +314,7 @@ def test_registering_again_finds_the_channel(served: Served, server: StoreServer
     backend_id = init(server)
     assert register(server, backend_id) == register(server, backend_id)
     assert served.num_channels == 1
-    with pytest.raises(SettingsError, match="worker_key 'rank 0' is taken by another input"):
+    with pytest.raises(SettingsError, match="worker_key is taken by another input"):
         register(server, backend_id, first=1)
     assert served.num_channels == 1
 
@@ -471,7 +474,8 @@ def test_a_call_that_makes_no_sense_is_refused(server: StoreServer, name: str) -
         asked_all(server, op, **header)
 
 
-def test_every_operation_needs_the_token(timed_parts: dict[int, Path]) -> None:
+def test_every_operation_needs_the_token(timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "REFUSAL_S", 0.0)
     with serve_here(timed_parts[1], token="open-sesame") as served:
         (server,) = served.servers
         assert set(OPERATIONS) <= set(served.services[0].operations)
@@ -635,9 +639,9 @@ def test_cycles_leave_nothing(timed_parts: dict[int, Path]) -> None:
 def test_closing_tells_what_is_left(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1]) as served:
         (server,) = served.servers
-        channel_id = begun(server)
+        channel_id = begun(server, worker="rank 0 at here")
         (left,) = served.services[0].close()
-        assert left["channel_id"] == channel_id
+        assert left["worker"] == "rank 0 at here"
         with pytest.raises(HopstreamError):
             asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0)
         assert served.services[0].close() == []

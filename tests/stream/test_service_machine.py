@@ -270,7 +270,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         there = {model.channel_id: model for model in self.models if model.is_there}
         with self.scheduler._lock:
             channels = dict(self.scheduler._channels)
-            waiting = sum(len(made.message) for one in channels.values() for made in one.done.values())
+            waiting = sum(made.message.num_bytes for one in channels.values() for made in one.done.values())
             assert self.scheduler._buffered_bytes == waiting
             for channel_id, channel in channels.items():
                 model = there[channel_id]
