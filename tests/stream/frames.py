@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from hopstream.errors import FormatError
 from hopstream.transport.listener import Call
-from hopstream.transport.messages import REQUEST, Frame, empty_arrays, encode_message
+from hopstream.transport.messages import REQUEST, Frame, empty_arrays
 from hopstream.transport.receiver import Receiver
+from tests.transport.peer import message_bytes
 
 
 class _Said:
@@ -41,11 +42,6 @@ class _Said:
         pass
 
 
-def bytes_of(frame: Frame) -> bytes:
-    """A frame as the bytes of a request."""
-    return b"".join(encode_message(REQUEST, 1, frame, timeout_ms=1000))
-
-
 def frame_of(data: bytes) -> Frame:
     """The frame that the first message of some bytes holds.
 
@@ -61,7 +57,7 @@ def frame_of(data: bytes) -> Frame:
 
 def sent(frame: Frame) -> Frame:
     """A frame as it comes out at the other end."""
-    return frame_of(bytes_of(frame))
+    return frame_of(message_bytes(REQUEST, 1, frame))
 
 
 def call_of(frame: Frame) -> Call:

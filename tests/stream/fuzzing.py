@@ -17,7 +17,7 @@ from hopstream.store.contract import KEY
 from hopstream.store.server import StoreServer
 from hopstream.stream.messages import encode_options, recipe_digest
 from hopstream.transport.messages import PREFIX, REQUEST, Frame, padded
-from tests.stream.frames import bytes_of
+from tests.transport.peer import message_bytes
 
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "bool")
 DEEP: list[Any] = []
@@ -139,9 +139,7 @@ def as_bytes(array: np.ndarray) -> bytes:
     return array.tobytes()
 
 
-def sensible_requests(
-    server: StoreServer, channel_id: int, backend_id: int, config: Mapping[str, Any]
-) -> list[Frame]:
+def sensible_requests(server: StoreServer, channel_id: int, backend_id: int, config: Mapping[str, Any]) -> list[Frame]:
     """A request of every operation of a server that samples, with arrays and records where it may have them.
 
     Args:
@@ -211,5 +209,5 @@ class Reached:
 def mutated(rng: np.random.Generator, request: Frame) -> bytes:
     """A request that is damaged in one of the two ways: three of four times in what it says."""
     if rng.random() < 0.25:
-        return with_changed_bytes(rng, bytes_of(request))
+        return with_changed_bytes(rng, message_bytes(REQUEST, 1, request))
     return with_changed_fields(rng, request)

@@ -226,7 +226,7 @@ def test_the_server_that_another_one_waits_for_is_named(
                 list(iterator)
             told = str(raised.value)
             assert f"{servers[0].location}: " in told
-            assert f"\n  {servers[1].location} gave no answer in 1 s to hello" in told
+            assert f"\n  {servers[1].location} gave no answer in 1 s to ping" in told
         finally:
             servers[1].thaw()
 

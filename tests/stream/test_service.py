@@ -134,7 +134,13 @@ def test_all_channels_of_a_rank_are_destroyed_by_its_key(server: StoreServer, se
         for rank in (0, 1):
             if (key, rank) != ("val", 1):
                 config = {"batch_size": 25 if key == "train" else 30}
-                register(server, init(server, key, **config), worker_key=f"rank {rank}", worker=f"{rank}", config_options=config)
+                register(
+                    server,
+                    init(server, key, **config),
+                    worker_key=f"rank {rank}",
+                    worker=f"{rank}",
+                    config_options=config,
+                )
     assert served.num_channels == 3
     assert asked(server, "destroy_sampling_input", worker_key="rank 0").header == {"was_there": True}
     (left,) = asked(server, "describe_channels").header["channels"]
@@ -298,8 +304,8 @@ def test_a_channel_is_described(server: StoreServer) -> None:
     wait_until(lambda: described()["num_waiting"] == 2, "the credit is used up")
     found = described()
     for name, wanted in {
-        "worker": "rank 0 at here", "loader": "NeighborLoader", "epoch": 0, "num_steps": 5, "num_own_steps": 5, "credit": 2,
-        "is_epoch_done": False, "num_in_flight": 0, "num_made": 2, "num_failed": 0, "num_fetched": 0,
+        "worker": "rank 0 at here", "loader": "NeighborLoader", "epoch": 0, "num_steps": 5, "num_own_steps": 5,
+        "credit": 2, "is_epoch_done": False, "num_in_flight": 0, "num_made": 2, "num_failed": 0, "num_fetched": 0,
     }.items():  # fmt: skip
         assert found[name] == wanted, name
     assert found["num_buffered_bytes"] > 0
