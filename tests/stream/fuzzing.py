@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -193,15 +194,17 @@ class Reached:
         for operations in (server._answers._operations, server._operations):
             for name, operation in list(operations.items()):
                 operations[name] = self._counting(name, operation)  # type: ignore[index]
+        facts: Any = server._answers._facts
+        server._answers._facts = SimpleNamespace(to_frame=self._counting("describe", facts.to_frame))  # type: ignore[assignment]
 
     @property
     def total(self) -> int:
         return sum(self.by_operation.values())
 
-    def _counting(self, name: str, operation: Callable[[Frame], Any]) -> Callable[[Frame], Any]:
-        def counted(frame: Frame) -> Any:
+    def _counting(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
             self.by_operation[name] += 1
-            return operation(frame)
+            return operation(*arguments, **named)
 
         return counted
 
