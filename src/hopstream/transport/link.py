@@ -595,6 +595,9 @@ def _stranger(head: bytes, location: Location) -> str:
 
 def _told(error: Exception, location: Location) -> str:
     """Why no connection could be made, with a remedy."""
+    for kinds, text in TOLD:
+        if isinstance(error, kinds):
+            return text
     if isinstance(error, ssl.SSLError):
         return _told_of_tls(error)
     if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
