@@ -58,11 +58,6 @@ CLOSED_PLAIN = (
     "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
     "check the port, or write tls://"
 )
-CLOSED_TLS = (
-    "the connection was closed before an answer: the server has ended, is another program, or has no TLS; start it "
-    "again, check the port, or write tcp://"
-)
-UNKNOWN_HOST = "the host's name is not known; check the address, or write the machine's IP address"
 TLS_ALERT = 0x15
 """The first byte of what a server with TLS says to a client without."""
 
@@ -76,10 +71,6 @@ TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
         (PermissionError,),
         "this user may not open the socket; only the one who started the server may, or who can enter its folder",
-    ),
-    (
-        (PermissionError,),
-        "this user may not connect; a Unix socket is for the user who started the server",
     ),
     (
         (socket.gaierror, UnicodeError),
