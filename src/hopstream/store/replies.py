@@ -190,6 +190,8 @@ class SampleReader(PieceReader):
         return SampleReply(counts=counts, neighbor_ids=neighbors, edge_ids=edge_ids)
 
     def _joined(self, request: SampleRequest, runs: Sequence[SampleReply]) -> SampleReply:
+        if len(runs) == 1:
+            return runs[0]
         no_neighbors = np.empty(0, neighbor_dtype(self._store.book, request.edge_type, request.direction))
         no_edges = np.empty(0, np.int64)
         return SampleReply(
