@@ -36,7 +36,7 @@ def test_lines_give_names_and_rights(tmp_path: Path) -> None:
         "one": ("anna", "read", False), "two": ("ops", "admin", True), "three": ("anna", "read", False),
         "four": None, "": None, "one ": None, "on": None,
     }  # fmt: skip
-    assert read_token(path) == "one"
+    assert read_token(path) == "two"  # the first with all rights
 
 
 def test_a_server_without_tokens_knows_nobody() -> None:
@@ -48,10 +48,10 @@ def test_a_server_without_tokens_knows_nobody() -> None:
     [
         ("", "holds no token"),
         ("# nothing\n", "holds no token"),
-        ("anna one\n", "a line of 2 words; it is one token, or lines: name read|admin token"),
-        ("anna write one\n", "a line of 3 words"),
-        ("one\ntwo\n", "a line of 1 words"),
-        ("anna read one two\n", "a line of 4 words"),
+        ("anna one\n", "t:1 has 2 words; a token file is one token alone, or lines of: name read|admin token"),
+        ("anna write one\n", "t:1 has a second word that is neither read nor admin"),
+        ("one\ntwo\n", "t:1 has 1 word; "),
+        ("anna read one two\n", "t:1 has 4 words; "),
         ("x" * 257, "at most 256 characters, got 257"),
         ("naïve", "cannot be read"),
         ("anna read a\x7f\n", "printable ASCII"),
@@ -106,7 +106,7 @@ def test_what_was_read_stays_in_force_where_a_file_is_broken_or_gone(
     for _ in range(3):
         assert tokens.find(b"one") is not None
     assert [message for message in caplog.messages if "what was read before stays in force" in message] == [
-        f"token file {path} has a line of 6 words; it is one token, or lines: name read|admin token; "
+        f"{path}:1 has 6 words; a token file is one token alone, or lines of: name read|admin token; "
         "what was read before stays in force"
     ]
     path.unlink()
