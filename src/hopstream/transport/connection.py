@@ -321,7 +321,8 @@ class UnderWay:
 
     def _is_passing(self, error: Exception) -> bool:
         """Whether the server may well answer in a while."""
-        is_passing = isinstance(error, ServerBusy) or (isinstance(error, LinkLost) and self._connection.has_left)
+        is_going = isinstance(error, LinkLost | StoreUnavailable) and self._connection.has_left
+        is_passing = isinstance(error, ServerBusy) or is_going
         return is_passing and self._may_repeat
 
     def _send(self, *, is_new: bool) -> Exception | None:
