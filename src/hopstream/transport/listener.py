@@ -390,10 +390,15 @@ class Listener:
         shown = address[0] if isinstance(address, tuple) else "a Unix socket"
         peer = _Peer(stream, shown, has_shaken_hands=context is None)
         with self._lock:
+            is_late = self._is_closed
             oldest = (
                 next(iter(self._strangers.values())) if len(self._strangers) >= self._limits.max_strangers else None
             )
-            self._peers[peer.fd] = self._strangers[peer.fd] = peer
+            if not is_late:
+                self._peers[peer.fd] = self._strangers[peer.fd] = peer
+        if is_late:  # nobody will look after it any more
+            stream.close()
+            return
         if oldest is not None:
             self._drop(oldest)
         with peer.lock:
