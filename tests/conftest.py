@@ -112,7 +112,11 @@ def no_leaks() -> Iterator[None]:
     names_before = {thread.name for thread in threads_before if thread.name.startswith("hopstream-serve ")}
     children_before = set(_children())
     yield
-    left_threads = [t for t in threading.enumerate() if t not in threads_before and t.name not in names_before and not _is_foreign(t)]
+    left_threads = [
+        t
+        for t in threading.enumerate()
+        if t not in threads_before and t.name not in names_before and not _is_foreign(t)
+    ]
     for thread in left_threads:
         thread.join(GRACE_S)
     alive = [t.name for t in left_threads if t.is_alive()]

@@ -261,7 +261,9 @@ def test_the_first_replica_is_chosen_by_a_setting(typed_case: Case) -> None:
                 [RemoteStore(s.location) for s in (one, two)], StoreSettings(first_replica=first)
             ) as store:
                 store.sample(requests_of(typed_case))
-            wait_until(lambda n=sum(before): one.stats.num_requests + two.stats.num_requests == n + 3, "all are counted")
+            wait_until(
+                lambda n=sum(before): one.stats.num_requests + two.stats.num_requests == n + 3, "all are counted"
+            )
             after = [server.stats.num_requests for server in (one, two)]
             assert tuple(b - a for a, b in zip(before, after, strict=True)) == wanted
 

@@ -120,9 +120,7 @@ def test_an_address_of_another_machine_is_told(typed_case: Case) -> None:
         StoreServer(typed_case.shared(), "tcp://[::1%nowhere]:1")
 
 
-@pytest.mark.parametrize(
-    "location", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://10.1.2.3:0", "tcp://host.example:0"]
-)
+@pytest.mark.parametrize("location", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://10.1.2.3:0", "tcp://host.example:0"])
 def test_an_open_address_needs_tls_and_a_token(typed_case: Case, location: str) -> None:
     with pytest.raises(AccessDenied, match="can be reached from other machines"):
         StoreServer(typed_case.shared(), location)

@@ -66,6 +66,8 @@ MESSAGE_S = 10.0
 """A message must come in so many seconds, and one more for every ``SLOWEST_BYTES_PER_S``."""
 MAX_CALLS_OF_ONE = 64
 """Requests of one connection that are being answered."""
+MAX_UNTOLD = 1000
+"""Pongs and refusals of requests that may wait for a client that does not read; one more ends its connection."""
 FREE_REFUSALS = 3
 """Wrong tokens of one address that are told of at once; from then on each takes twice as long as the one before."""
 REFUSAL_S = 0.25
@@ -104,18 +106,19 @@ class Call(Frame):
         self._request_bytes = num_bytes - CALL_BYTES
         self._frames: Iterator[Frame] | None = None
         self._has_ended = self._is_large = False
-        self._listeners: list[Callable[[], None]] | None = None
+        self._listeners: list[Callable[[], None]] = []
 
     def on_over(self, tell: Callable[[], None]) -> None:
         """Have a function called, once, when nobody waits for the answer any more; it must not wait or raise."""
-        self._listeners = [*(self._listeners or ()), tell]
+        self._listeners.append(tell)
         if self.is_over:
-            tell()
+            self._give_up()
 
     def _give_up(self) -> None:
         self.is_over = True
-        for tell in self._listeners or ():
-            tell()
+        while self._listeners:
+            with suppress(IndexError):  # another thread tells it
+                self._listeners.pop()()
 
 
 def identity_of(frame: Frame) -> Identity:
@@ -138,6 +141,8 @@ class _Peer:
         self.out: deque[memoryview] = deque()
         self.calls: dict[int, Call] = {}
         self.parked: list[Call] = []
+        self.num_untold = 0
+        """Messages beside answers that wait because the client does not read."""
         self.is_reading = self.is_leaving = self.is_closed = False
         self.refused_at = 0.0
         """When it is told that its token is wrong; 0 where it is not."""
@@ -293,10 +298,12 @@ class Listener:
                     needs_thread = self._num_idle < 1 and self._num_threads < self._limits.max_calls + SPARE_THREADS
                 if needs_thread:
                     self._start_thread()
-                for fd, mask in events:
-                    self._serve(fd, mask)
-                with self._lock:
-                    self._num_idle += 1
+                try:
+                    for fd, mask in events:
+                        self._serve(fd, mask)
+                finally:
+                    with self._lock:
+                        self._num_idle += 1
         except Exception:
             if not self._is_closed:
                 LOG.exception("a thread of the server failed")
@@ -392,7 +399,7 @@ class Listener:
         """Watch for whatever is waited for; called with the peer's lock."""
         if peer.is_closed:
             return
-        events = (0 if peer.is_reading else READ) | (WRITE if peer.out else 0)
+        events = (0 if peer.is_reading or peer.refused_at else READ) | (WRITE if peer.out else 0)
         if events:
             self._poller.arm(peer.fd, events)
 
@@ -406,43 +413,62 @@ class Listener:
         except FormatError as error:
             LOG.warning("the connection of %s is ended: %s", peer.address, error)
             self._drop(peer)
+        except Exception:
+            LOG.exception("the connection of %s is ended", peer.address)
+            self._drop(peer)
 
     def _attend(self, peer: _Peer, mask: int) -> None:
         with peer.lock:
+            if peer.is_closed:
+                return
             may_read = bool(mask & READ) and not peer.is_reading
             peer.is_reading = peer.is_reading or may_read
-            resumed = self._flushed(peer) if mask & WRITE else []
-            if not may_read:
-                self._arm(peer)
         calls: list[Call] = []
-        if may_read:
-            try:
-                calls = self._read(peer)
-            finally:
-                with peer.lock:
-                    peer.is_reading = False
+        try:
+            with peer.lock:
+                resumed = self._flushed(peer) if mask & WRITE else []
+                if not may_read:
                     self._arm(peer)
-        calls += resumed
+            calls += resumed
+            if may_read:
+                self._read(peer, calls)
+        except BaseException:
+            self._drop(peer)  # before another thread is told of it
+            for call in calls:
+                self._end(call)
+            raise
+        finally:
+            if may_read:
+                self._leave_reading(peer)
         if len(calls) > 1:
             self._dispatch(calls[1:])
         if calls:
             self._go_on(calls[0])
 
+    def _leave_reading(self, peer: _Peer) -> None:
+        """Let another thread read; a connection that has ended meanwhile is closed."""
+        with peer.lock:
+            peer.is_reading = False
+            if peer.is_closed:
+                peer.stream.close()
+            else:
+                self._arm(peer)
+
     def _flushed(self, peer: _Peer) -> list[Call]:
         """Write what waits; the calls that can go on then. Called with the peer's lock."""
         if peer.is_closed or not peer.stream.send(peer.out):
             return []
+        peer.num_untold = 0
         resumed, peer.parked = peer.parked, []
         return resumed
 
-    def _read(self, peer: _Peer) -> list[Call]:
-        """Read what has come; the requests among it."""
+    def _read(self, peer: _Peer, calls: list[Call]) -> None:
+        """Read what has come, and add the requests among it to the calls."""
         if peer.receiver is None and not self._meet(peer):
-            return []
+            return
         receiver = peer.receiver
         if receiver is None:
-            return []
-        calls: list[Call] = []
+            return
         while not peer.is_closed:
             message = receiver.next()
             if message is None:
@@ -452,10 +478,11 @@ class Listener:
             self._take(peer, *message, calls)
             if not (receiver.has_buffered or peer.stream.has_pending()):
                 break
-        return calls
 
     def _meet(self, peer: _Peer) -> bool:
         """Go on with handshake and hello; whether the peer is known from now on."""
+        if peer.refused_at:
+            return False
         if not peer.has_shaken_hands:
             stream = peer.stream
             assert isinstance(stream, TlsStream)  # noqa: S101 - all others need no handshake
@@ -510,7 +537,8 @@ class Listener:
             self._refusals[peer.address] = (num, now + FORGIVEN_S)
             if len(self._refusals) > MAX_ADDRESSES:
                 del self._refusals[next(iter(self._refusals))]
-        delay_s = min(MAX_REFUSAL_S, REFUSAL_S * 2 ** (num - FREE_REFUSALS - 1)) if num > FREE_REFUSALS else 0.0
+        num_delayed = min(num - FREE_REFUSALS, 16)
+        delay_s = min(MAX_REFUSAL_S, REFUSAL_S * 2.0 ** (num_delayed - 1)) if num_delayed > 0 else 0.0
         LOG.warning("%s refused a connection of %s: its token is missing or wrong", self.location, peer.address)
         peer.refused_at = now + delay_s
         if not delay_s:
@@ -550,13 +578,16 @@ class Listener:
                 return
             peer.is_closed = True
             self._poller.forget(peer.fd)
-            peer.stream.close()
+            if peer.is_reading:  # the thread that reads closes it, so that it never reads of another connection
+                peer.stream.shut_down()
+            else:
+                peer.stream.close()
             calls, parked = list(peer.calls.values()), peer.parked
             peer.parked = []
             peer.out.clear()
             coming, peer.coming_bytes = peer.coming_bytes, 0
         if coming:
-            self.account.end(coming)
+            self._give_back(coming)
         for call in calls:
             call._give_up()
         for call in parked:
@@ -588,9 +619,14 @@ class Listener:
             self.num_refused_calls += 1
             self._send(peer, encode_message(ANSWER, prefix.number, error_frame(kind, text), is_last=True))
             return False
-        peer.coming_bytes = size + CALL_BYTES
-        peer.coming_ends = time.monotonic() + MESSAGE_S + size / SLOWEST_BYTES_PER_S
-        return True
+        with peer.lock:
+            is_closed = peer.is_closed
+            if not is_closed:
+                peer.coming_ends = time.monotonic() + MESSAGE_S + size / SLOWEST_BYTES_PER_S
+                peer.coming_bytes = size + CALL_BYTES
+        if is_closed:
+            self._give_back(size + CALL_BYTES)
+        return not is_closed
 
     def _refusal(self, peer: _Peer, size: int) -> tuple[str, str] | None:
         """Why a request is not taken; None where room has been taken for it."""
@@ -626,9 +662,12 @@ class Listener:
         elif prefix.kind == CANCEL:
             self._cancel(peer, prefix.number)
         elif frame is not None:
-            num_bytes, peer.coming_bytes = peer.coming_bytes, 0
-            call = Call(peer, prefix.number, frame, time.monotonic() + prefix.timeout_ms / 1000, num_bytes)
-            peer.calls[prefix.number] = call
+            with peer.lock:
+                if peer.is_closed:
+                    return
+                num_bytes, peer.coming_bytes = peer.coming_bytes, 0
+                call = Call(peer, prefix.number, frame, time.monotonic() + prefix.timeout_ms / 1000, num_bytes)
+                peer.calls[prefix.number] = call
             calls.append(call)
 
     def _cancel(self, peer: _Peer, number: int) -> None:
@@ -659,8 +698,9 @@ class Listener:
                 frame = error_frame("RemoteError", f"{type(error).__name__}: {error}")
                 buffers = encode_message(ANSWER, call._number, frame, is_last=True)
             call._has_ended = is_last
-            if len(buffers) > 1 or call._is_large:
-                self._charge(call, sum(map(len, buffers)))
+            frame_bytes = sum(map(len, buffers))
+            if frame_bytes > CALL_BYTES or call._is_large:
+                self._charge(call, frame_bytes)
             try:
                 if not self._send(peer, buffers, call):
                     return
@@ -680,6 +720,10 @@ class Listener:
                 return True
             if call is not None:
                 peer.parked.append(call)
+            else:
+                peer.num_untold += 1
+                if peer.num_untold > MAX_UNTOLD:
+                    raise ConnectionResetError("it does not read what it is told")
             self._arm(peer)
             return False
 
@@ -704,7 +748,11 @@ class Listener:
                 close()
             except Exception:
                 LOG.exception("an answer could not be ended")
-        if self.account.end(call._num_bytes) and self._is_leaving:
+        self._give_back(call._num_bytes)
+
+    def _give_back(self, num_bytes: int) -> None:
+        """Give back what a request took."""
+        if self.account.end(num_bytes) and self._is_leaving:
             with self._changed:
                 self._changed.notify_all()
 

@@ -144,13 +144,14 @@ class TlsStream:
         Raises:
             OSError: The peers do not come to terms.
         """
-        try:
-            self._socket.do_handshake()
-        except ssl.SSLWantReadError:
-            return None
-        except ssl.SSLWantWriteError:
-            return False
-        return True
+        with self._lock:
+            try:
+                self._socket.do_handshake()
+            except ssl.SSLWantReadError:
+                return None
+            except ssl.SSLWantWriteError:
+                return False
+            return True
 
     def recv_into(self, target: memoryview) -> int | None:
         """See ``ByteStream``."""
