@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 
@@ -27,9 +28,12 @@ def environment() -> dict[str, str]:
 class ServerProcess:
     """A server in a process of its own."""
 
-    def __init__(self, root: Path, *arguments: object) -> None:
+    def __init__(self, root: Path, *arguments: object, log: Path | None = None) -> None:
         command = [sys.executable, "-m", "tests.store.serve", str(root), *map(str, arguments)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment(), text=True)
+        with nullcontext() if log is None else log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT, env=environment(), text=True
+            )
         self.location = ""
 
     def wait_ready(self) -> ServerProcess:

@@ -11,6 +11,7 @@ from pathlib import Path
 from hopstream.dataset.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
+from hopstream.store.settings import ServerLimits
 from hopstream.transport.messages import Frame
 from hopstream.transport.security import ServerSecurity, read_pem
 from hopstream.transport.tokens import read_token
@@ -32,18 +33,24 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--client-roots", type=Path, default=None)
     parser.add_argument("--grace", type=float, default=20.0)
     parser.add_argument("--says-path", action="store_true")
+    parser.add_argument("--insecure", action="store_true", help="listen where other machines can reach")
+    parser.add_argument("--max-bytes", type=int, default=1 << 30)
+    parser.add_argument("--max-request-bytes", type=int, default=256 << 20)
+    parser.add_argument("--quiet", action="store_true", help="log errors only")
     given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(level=logging.ERROR if given.quiet else logging.WARNING, stream=sys.stderr)
     parts = None if given.parts is None else [int(part) for part in given.parts.split(",")]
     security = ServerSecurity(
         token=given.token and read_token(given.token),
         certificate=given.certificate and read_pem(given.certificate),
         private_key=given.key and read_pem(given.key),
         client_roots=given.client_roots and read_pem(given.client_roots),
+        is_insecure=given.insecure,
     )
+    limits = ServerLimits(max_bytes=given.max_bytes, max_request_bytes=given.max_request_bytes)
     with LocalStore(open_dataset(given.root), parts) as store:
         server = StoreServer(
-            store, given.location, security=security, path=given.root if given.says_path else None,
+            store, given.location, security=security, limits=limits, path=given.root if given.says_path else None,
             operations={"fail": fail},
         )  # fmt: skip
         print(server.location, flush=True)  # noqa: T201

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from pathlib import Path
 
 from hopstream.dataset.layout import open_dataset
@@ -19,6 +20,7 @@ from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.security import ServerSecurity
 
 
 def poison(bad_step: int) -> None:
@@ -33,6 +35,18 @@ def poison(bad_step: int) -> None:
     NodeMaker.make = failing_make  # type: ignore[method-assign]
 
 
+def slow_down(seconds: float) -> None:
+    """Let every batch of every loader of nodes take longer."""
+    make = NodeMaker.make
+
+    def slow_make(self: NodeMaker, epoch: int, step: int) -> object:
+        time.sleep(seconds)
+        return make(self, epoch, step)
+
+    if seconds:
+        NodeMaker.make = slow_make  # type: ignore[method-assign]
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
@@ -43,9 +57,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--lease", type=float, default=120.0)
     parser.add_argument("--store-timeout", type=float, default=10.0)
     parser.add_argument("--poison", type=int, default=-1)
+    parser.add_argument("--slow", type=float, default=0.0, help="seconds that every batch takes more")
+    parser.add_argument("--insecure", action="store_true", help="listen where other machines can reach")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
     poison(given.poison)
+    slow_down(given.slow)
     location = given.locations.split(",")[given.part if given.number is None else given.number]
 
     def open_graph() -> Store:
@@ -57,7 +74,8 @@ def main(arguments: list[str]) -> None:
     dataset = open_dataset(given.root)
     parts = range(dataset.manifest.book.num_parts) if given.all_parts else [given.part]
     with LocalStore(dataset, parts) as store:
-        server = StoreServer(store, location, operations=service.operations)
+        security = ServerSecurity(is_insecure=given.insecure)
+        server = StoreServer(store, location, security=security, operations=service.operations)
         print(server.location, flush=True)  # noqa: T201
         server.serve_forever()
         service.close()
