@@ -7,6 +7,7 @@ so the same schema describes a raw graph, a partitioned dataset and a served one
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard, cast
@@ -89,7 +90,7 @@ class FeatureSchema:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row where rows are of fixed width, of one element where they are ragged."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.numpy_dtype.itemsize
+        return math.prod(self.shape) * self.numpy_dtype.itemsize
 
     def to_json(self) -> dict[str, Any]:
         """A JSON value that ``from_json`` reads back."""

@@ -316,7 +316,7 @@ class _Asking(Generic[T]):
             store = self._stores[index]
             if isinstance(store, RemoteStore):
                 is_last = not all(self._untried[part] for part in group)
-                remote = store.with_timeout(self._share_s(group), is_patient=is_last)
+                remote = store.with_timeout(self._share_s(group), is_patient=is_last, is_checked=True)
                 self._under_way.append((index, group, self._stitch.start(remote, group)))
             else:
                 here.append((index, group, self._stitch.start(store, group)))
