@@ -48,8 +48,8 @@ class Aim:
     def connect(self) -> socket.socket:
         if self.location.path:
             sock = socket.socket(socket.AF_UNIX)
+            sock.connect(self.location.path)  # with a time limit it would not wait for its turn
             sock.settimeout(20)
-            sock.connect(self.location.path)
             return sock
         return socket.create_connection((self.location.host, self.location.port), 20)
 
@@ -131,7 +131,7 @@ def mutations(aim: Aim, go_on: GoOn) -> int:
             said.append(mutated(rng, bytes(message)) if rng.random() < 0.7 else bytes(message))
         with suppress(OSError), aim.connect() as sock:
             sock.sendall(b"".join(said))
-            sock.settimeout(0.001 if rng.random() < 0.5 else 0.05)
+            sock.settimeout(0.001 if rng.random() < 0.95 else 0.05)
             while sock.recv(1 << 16):
                 pass
         num += PER_CONNECTION

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.settings import StoreSettings
 from hopstream.transport import receiver
-from hopstream.transport.listener import Listener
+from hopstream.transport.listener import MAX_REFUSAL_S, Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import ALIGNMENT, PREFIX, REQUEST, Frame, encode_hello
 from hopstream.transport.receiver import INPUT_BYTES
@@ -43,11 +45,11 @@ MESSAGE_S = 10.0
 """When it ends one on which a request is not complete."""
 BACK_S = 2.0
 """How soon after an attack a server has what it had before."""
-MAX_BYTES = 400 << 20
+MAX_BYTES = 200 << 20
 """Private memory of a server that is attacked."""
 KEPT = 0.8
 """The share of its speed that a client keeps while its server is attacked."""
-NUM_CALLS, NUM_ROUNDS = 300, 5
+NUM_CALLS, NUM_ROUNDS = 300, 8
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +106,11 @@ class State:
         num_bytes = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon:"))
         return len(list((self._root / "task").iterdir())), len(list((self._root / "fd").iterdir())), num_bytes
 
-    def check_back(self, what: str) -> None:
+    def check_back(self, what: str, within_s: float = BACK_S) -> None:
         """Soon there are no more threads and descriptors than before, and memory has stayed small."""
         began = time.monotonic()
-        while (found := self.now())[:2] > (self.threads, self.files) or found[1] > self.files:
-            assert time.monotonic() < began + BACK_S, (
+        while (found := self.now())[0] > self.threads or found[1] > self.files:
+            assert time.monotonic() < began + within_s, (
                 f"after {what}: {found[0]} threads of {self.threads}, {found[1]} descriptors of {self.files}"
             )
             time.sleep(0.01)
@@ -205,7 +207,7 @@ def kept_speed(honest: Honest, attack: Callable[[], Attack]) -> float:
             during_s = honest.median_s()
             under_way.end()
         after_s = honest.median_s()
-        shares.append(max(before_s, after_s) / during_s)
+        shares.append((before_s + after_s) / 2 / during_s)
         say(
             f"{under_way.kind}: {under_way.num / under_way.took_s:.0f} a second; a call took {1e3 * before_s:.2f} ms "
             f"before, {1e3 * during_s:.2f} ms meanwhile, {1e3 * after_s:.2f} ms after"
@@ -223,7 +225,7 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
     with Honest(server.location, near) as honest:
         state = State(server.pid)
         share = kept_speed(honest, lambda: Attack(kind, server.location, near.dataset_id))
-        state.check_back(kind)
+        state.check_back(kind, BACK_S + MAX_REFUSAL_S)
         honest.call()
     assert share >= KEPT
 
@@ -247,7 +249,7 @@ def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count:
             attack.end()
         say(f"{attack.num} messages in {attack.took_s:.0f} s, {honest.num_calls} calls beside them")
         assert attack.num >= count
-        state.check_back("mutated messages")
+        state.check_back("mutated messages", BACK_S + MAX_REFUSAL_S)
         honest.call()
 
 
@@ -403,14 +405,13 @@ def test_fifty_slow_readers(server: ServerProcess, near: LocalStore) -> None:
         state = State(server.pid)
         attack = Attack("slow_readers", server.location, near.dataset_id)
         with attack:
-            shares = []
-            time.sleep(1.0)
-            threads, _, num_bytes = state.now()
-            assert threads <= state.threads + 3
+            wait_until(lambda: state.now()[1] >= state.files + 50, "all have asked")
+            wait_until(lambda: state.now()[0] <= state.threads, "no thread waits for a reader", 10.0)
             for _ in range(100):
-                shares.append(honest.call())
+                honest.call()
+            num_bytes = state.now()[2]
             attack.end()
-        say(f"50 slow readers: {threads} threads of {state.threads}, {(num_bytes - state.num_bytes) >> 20} MiB more")
+        say(f"50 slow readers: {(num_bytes - state.num_bytes) >> 20} MiB more")
         assert num_bytes < state.num_bytes + (200 << 20)
         state.check_back("slow readers")
 
@@ -436,7 +437,9 @@ NUM_STREAMS = 10_000
 
 
 @pytest.mark.slow
-def test_nothing_of_a_stranger_is_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_stranger_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Without the right token no prefix and no header is read, whatever comes."""
     parsed: list[str] = []
     read_prefix, read_header = receiver.read_prefix, receiver.read_header
@@ -451,13 +454,14 @@ def test_nothing_of_a_stranger_is_parsed(tmp_path: Path, monkeypatch: pytest.Mon
     listener = Listener(Location.parse(f"unix://{tmp_path}/socket"), answer, security=ServerSecurity(token=TOKEN))
     location = str(listener.location)
     rng = random.Random(11)
+    caplog.set_level(logging.ERROR)
     request = message_bytes(REQUEST, 1, Frame({"op": "describe"}))
     try:
         for _ in range(NUM_STREAMS):
-            with suppress(OSError), Peer(location, says_hello=False) as peer:
-                peer.send(_without_token(rng) + request * rng.randrange(3))
-                peer.socket.settimeout(0.0)
-                peer.socket.recv(1000)
+            with suppress(ConnectionError, BlockingIOError), connected(location) as peer:
+                peer.sendall(_without_token(rng) + request * rng.randrange(3))
+                peer.settimeout(0.0)
+                peer.recv(1000)
         wait_until(lambda: listener.num_connections == 0, "all streams are ended")
         assert parsed == [] and asked == []
         with Peer(location, TOKEN) as peer:  # those who have it are heard
@@ -465,6 +469,13 @@ def test_nothing_of_a_stranger_is_parsed(tmp_path: Path, monkeypatch: pytest.Mon
         assert parsed == ["prefix", "header"] and len(asked) == 1
     finally:
         listener.close(5.0)
+
+
+def connected(location: str) -> socket.socket:
+    """A connection to a Unix socket, which waits for its turn."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(location.removeprefix("unix://"))
+    return sock
 
 
 def _without_token(rng: random.Random) -> bytes:
