@@ -63,6 +63,7 @@ def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
         case("gather"),
         case("loader"),
         case("loader", 2),
+        case("wire"),
         case("two_trainers"),
         case("streaming"),
         case("modes"),

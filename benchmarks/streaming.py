@@ -31,14 +31,15 @@ from hopstream.schema import NODE
 from hopstream.store import open_store
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
-from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.messages import decode_batch, encode_batch
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from hopstream.transport.connection import Connection as ServerConnection
+from hopstream.transport.connection import OneFrame
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
+from hopstream.transport.security import ClientSecurity
 
 NUM_SERVERS = 2
 OVERLAP = 2
@@ -69,7 +70,7 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
             message = encode_batch(maker.make(frame.header["epoch"], frame.header["step"]))
         finally:
             makers.put(maker)
-        yield message
+        yield Frame(message.header, message.arrays, is_last=True)
 
     with LocalStore(open_dataset(folder), [part]) as store:
         server = StoreServer(store, operations={**service.operations, "make": make}, path=folder)
@@ -111,7 +112,7 @@ def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
 
 def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[[int], int]:
     """Have every batch made in the call that asks for it, some threads per server; how many rows they had."""
-    connections = [ServerConnection(Location.parse(location), StoreSettings()) for location in locations]
+    connections = [ServerConnection(Location.parse(location), ClientSecurity()) for location in locations]
     buffers = BufferPool(1 << 30)
     taken = [0]
 
@@ -120,11 +121,10 @@ def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[
         with suppress(Empty):
             while True:
                 step = steps.get_nowait()
-                reader = _Reader(buffers)
                 epoch, in_epoch = divmod(step, num_steps)
                 request = Frame({"op": "make", "dataset": dataset, "epoch": epoch, "step": in_epoch})
-                connections[step % NUM_SERVERS].call(request, WAIT_S, "make", reader)
-                rows.append(reader.num_rows)
+                answer = connections[step % NUM_SERVERS].ask(request, WAIT_S, "make", OneFrame(buffers.take))
+                rows.append(len(decode_batch(answer).node_keys[NODE]))
 
     def take(num_batches: int) -> int:
         rows: list[int] = []
@@ -142,15 +142,6 @@ def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[
         return sum(rows)
 
     return take
-
-
-class _Reader:
-    def __init__(self, buffers: BufferPool) -> None:
-        self._buffers = buffers
-        self.num_rows = 0
-
-    def take(self, frame: Frame) -> None:
-        self.num_rows += len(decode_batch(frame, self._buffers).node_keys[NODE])
 
 
 def settled_cpu_s(pipes: Sequence[Connection]) -> float:

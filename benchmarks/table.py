@@ -55,6 +55,14 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
     ("loader", "`NeighborLoader` to `Data`, 1 thread", lambda f: _loader(f)),
     ("loader-2-threads", "`NeighborLoader` to `Data`, 2 threads", lambda f: _loader(f)),
     (
+        "wire",
+        "one server asked: a small call; a stream of rows; one seed over two servers",
+        lambda f: (
+            f"{f['small_call_ms']:.2f} ms ({f['tls_small_call_ms']:.2f} with TLS); {f['stream_gb_per_s']:.1f} GB/s "
+            f"({f['tls_stream_gb_per_s']:.1f}); {f['one_seed_ms']:.1f} ms"
+        ),
+    ),
+    (
         "two_trainers",
         "two trainers, each with half the graph, asking the other's server",
         lambda f: f"{f['ms_per_batch']:.1f} ms per batch of the machine",

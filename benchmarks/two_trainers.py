@@ -1,6 +1,6 @@
 """What does a batch cost where two trainers share a machine, each with half of the graph, and ask each other's server?
 
-Each trainer maps its own part and asks a server, over Flight on the loopback, for the other. Parts are assigned at
+Each trainer maps its own part and asks a server, over the loopback, for the other. Parts are assigned at
 random, so half of every frontier and half of all features come over the wire. The figure is the time of the machine:
 how long both together took, by the batches of both.
 """

@@ -149,6 +149,8 @@ def test_verbs_refuse_uris(words: list[str], capsys: pytest.CaptureFixture[str])
         (Path("file:///data/mag"), "file:///data/mag is a URI, which is not read; write the path: /data/mag"),
         ("s3://me:hidden@bucket/mag", "s3://bucket/mag is not on this machine; "),
         (Path("tcp://host:7001"), "tcp://host:7001 is the address of a server; give it as a str, not as a Path"),
+        (Path("unix:///run/s"), "unix:///run/s is the address of a server; give it as a str, not as a Path"),
+        ("grpc+tls://h:1", "grpc+tls://h:1 is the address of a server; give the path of a local file or folder"),
         ("memory:/x", "memory://x is not on this machine; "),
         (" gs://bucket/x", "gs://bucket/x is not on this machine; "),
     ],

@@ -1,6 +1,6 @@
 """Does each room keep to its own library where the import linter cannot see it?
 
-The import linter sees ``pyarrow`` as a whole; Flight, which is the network, belongs to the store and the stream alone.
+The import linter sees ``pyarrow`` as a whole; servers are asked by our own transport alone, and by no other library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tests.circles import circles
 
 SOURCE = Path(__file__).parents[1] / "src" / "hopstream"
-WIRE_ROOMS = {"store", "stream"}
+FOREIGN_TRANSPORTS = {"pyarrow.flight", "grpc"}
 FORBIDDEN_CALLS = {"eval", "exec"}
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
@@ -39,11 +39,12 @@ def source_files(*words: str) -> Iterator[tuple[Path, ast.Module]]:
             yield path.relative_to(SOURCE), ast.parse(text)
 
 
-def test_only_store_and_stream_speak_flight():
+def test_nobody_speaks_flight_or_grpc():
     offenders = [
-        str(path)
-        for path, tree in source_files("flight")
-        if path.parts[0] not in WIRE_ROOMS and any(m.startswith("pyarrow.flight") for m in imported_modules(tree))
+        f"{path} imports {module}"
+        for path, tree in source_files("flight", "grpc")
+        for module in imported_modules(tree)
+        if any(f"{module}.".startswith(f"{foreign}.") for foreign in FOREIGN_TRANSPORTS)
     ]
     assert offenders == []
 

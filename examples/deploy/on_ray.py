@@ -4,17 +4,22 @@
 
 Every node that holds the dataset's folder has the custom resource ``graph``, one for each server that it may run. One
 actor per part runs a server there and ends it with itself; trainers are tasks that take batches from all of them.
+
+Servers and trainers know each other by certificates, and all that they say is encrypted. Ray sends what tasks are given
+in the clear, unless it was set up with TLS, so nothing secret is given to them: who needs a certificate makes a key
+where it runs, which stays there, and sends a request to an authority, which is made for this run and signs it. Every
+node needs the command ``openssl``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import secrets
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,7 +27,75 @@ import ray
 
 import hopstream
 
-START_S, STOP_S, TRAIN_S = 300.0, 30.0, 3600.0
+START_S, STOP_S, TRAIN_S, SIGN_S = 300.0, 30.0, 3600.0, 60.0
+DAYS = 30
+"""How long certificates hold: longer than a run."""
+AUTHORITY = """
+[req]
+distinguished_name = name
+x509_extensions = extensions
+[name]
+[extensions]
+basicConstraints = critical, CA:TRUE, pathlen:0
+keyUsage = critical, keyCertSign
+subjectKeyIdentifier = hash
+"""
+MEMBER = """
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth, clientAuth
+authorityKeyIdentifier = keyid
+subjectAltName = IP:{host}
+"""
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+def openssl(folder: Path, *words: str) -> None:
+    """Run ``openssl`` in a folder."""
+    done = subprocess.run(["openssl", *words], cwd=folder, capture_output=True, text=True, timeout=SIGN_S)
+    if done.returncode:
+        raise RuntimeError(f"openssl {words[0]} failed: {done.stderr}")
+
+
+class Authority:
+    """Signs certificates of servers and trainers of one run."""
+
+    def __init__(self) -> None:
+        """Make a key, which stays here."""
+        self._folder = TemporaryDirectory()  # of this user alone
+        self._path = Path(self._folder.name)
+        (self._path / "config").write_text(AUTHORITY)
+        openssl(
+            self._path, "req", "-x509", *NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-days", str(DAYS),
+            "-config", "config", "-subj", "/CN=hopstream on Ray",
+        )  # fmt: skip
+
+    def sign(self, request: str, host: str) -> tuple[str, str]:
+        """A certificate for whoever is at an IP address and has made the request, and the root that it leads to."""
+        (self._path / "request.pem").write_text(request)
+        (self._path / "extensions").write_text(MEMBER.format(host=host))
+        openssl(
+            self._path, "x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+            "-days", str(DAYS), "-extfile", "extensions", "-out", "member.pem",
+        )  # fmt: skip
+        return (self._path / "member.pem").read_text(), (self._path / "ca.pem").read_text()
+
+
+def write_certificate(folder: Path, host: str, sign: Callable[[str, str], tuple[str, str]]) -> None:
+    """Make ``own.key`` and have ``own.pem`` signed, in a folder of this user alone; the root is ``ca.pem`` there."""
+    (folder / "config").write_text(AUTHORITY)
+    openssl(
+        folder, "req", "-new", *NEW_KEY, "-keyout", "own.key", "-out", "request.pem", "-config", "config",
+        "-subj", "/CN=member",
+    )  # fmt: skip
+    certificate, root = sign((folder / "request.pem").read_text(), host)
+    (folder / "own.pem").write_text(certificate)
+    (folder / "ca.pem").write_text(root)
+
+
+def signed_by(authority: ray.actor.ActorHandle) -> Callable[[str, str], tuple[str, str]]:
+    """Has requests signed by the actor."""
+    return lambda request, host: ray.get(authority.sign.remote(request, host), timeout=SIGN_S)
 
 
 @ray.remote(resources={"graph": 1})
@@ -40,18 +113,17 @@ class Server:
 
     def location(self) -> str:
         """Where the server will listen."""
-        return f"tcp://{self._host}:{self._port}"
+        return f"tls://{self._host}:{self._port}"
 
-    def start(self, cluster: str, token: str) -> None:
-        """Start the server and wait until it is ready; --insecure is for a network that nobody else reaches."""
-        token_file = Path(self._folder.name) / "token"
-        token_file.touch(mode=0o600)
-        token_file.write_text(token)
+    def start(self, cluster: str, authority: ray.actor.ActorHandle) -> None:
+        """Start the server and wait until it is ready. It answers those who have a certificate of the authority."""
+        folder = Path(self._folder.name)
+        write_certificate(folder, self._host, signed_by(authority))
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "hopstream.cli", "serve", self._parts, "--parts", str(self._part),
-                "--location", self.location(), "--cluster", cluster, "--token-file", str(token_file), "--insecure",
-                "--stop-on-eof", "--json",
+                "--location", self.location(), "--cluster", cluster, "--tls-cert", str(folder / "own.pem"),
+                "--tls-key", str(folder / "own.key"), "--client-ca", str(folder / "ca.pem"), "--stop-on-eof", "--json",
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -67,14 +139,19 @@ class Server:
 
 
 @ray.remote(num_cpus=1)
-def train(cluster: str, token: str, rank: int, world_size: int) -> int:
+def train(cluster: str, authority: ray.actor.ActorHandle, rank: int, world_size: int) -> int:
     """Take one epoch of batches; how many seeds they had."""
-    settings = hopstream.StoreSettings(security=hopstream.ClientSecurity(token=token, is_insecure=True))
-    graph = hopstream.RemoteGraph(cluster, settings=settings)
-    with hopstream.NeighborLoader(
-        graph, [10, 5], batch_size=256, shuffle=True, rank=rank, world_size=world_size, collate="numpy"
-    ) as loader:
-        return sum(batch.batch_size for batch in loader)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write_certificate(folder, ray.util.get_node_ip_address(), signed_by(authority))
+        security = hopstream.ClientSecurity(
+            roots=folder / "ca.pem", certificate=folder / "own.pem", private_key=folder / "own.key"
+        )
+        graph = hopstream.RemoteGraph(cluster, settings=hopstream.StoreSettings(security=security))
+        with hopstream.NeighborLoader(
+            graph, [10, 5], batch_size=256, shuffle=True, rank=rank, world_size=world_size, collate="numpy"
+        ) as loader:
+            return sum(batch.batch_size for batch in loader)
 
 
 def check_room(num_cpus: float, num_servers: int) -> None:
@@ -97,13 +174,13 @@ def main() -> None:
     options = parser.parse_args()
     ray.init()
     check_room(options.server_cpus * options.parts + options.trainers, options.parts)
-    token = secrets.token_hex(32)
+    authority = ray.remote(Authority).options(num_cpus=0).remote()
     parts = str(Path(options.dataset).absolute())  # actors work in folders of their own
     servers = [Server.options(num_cpus=options.server_cpus).remote(parts, part) for part in range(options.parts)]
     cluster = ",".join(ray.get([server.location.remote() for server in servers], timeout=START_S))
-    ray.get([server.start.remote(cluster, token) for server in servers], timeout=START_S)
+    ray.get([server.start.remote(cluster, authority) for server in servers], timeout=START_S)
     started = time.monotonic()
-    trainers = [train.remote(cluster, token, rank, options.trainers) for rank in range(options.trainers)]
+    trainers = [train.remote(cluster, authority, rank, options.trainers) for rank in range(options.trainers)]
     seeds = ray.get(trainers, timeout=TRAIN_S)
     print(f"{sum(seeds)} seeds on {options.trainers} trainers in {time.monotonic() - started:.1f} s")
     statuses = ray.get([server.stop.remote() for server in servers], timeout=2 * STOP_S)

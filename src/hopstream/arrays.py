@@ -32,6 +32,8 @@ from hopstream.schema import NUMERIC_DTYPES, STRING, FeatureSchema
 
 IntArray = NDArray[np.int64]
 Array = NDArray[Any]
+FEW = 16
+"""Values that Python compares faster than numpy does."""
 CHUNK_BYTES = 8 << 20
 CHECKSUM_BYTES = 1 << 20
 """Bytes that are summed at a time: the library takes ``bytes`` only, and a copy of this size stays in the cache."""
@@ -587,3 +589,10 @@ def check_file(path: Path, record: FileRecord) -> None:
     got = int.from_bytes(total.digest(), "big")
     if got != record.crc32c:
         raise ChecksumError(f"{path} has crc32c {got:08x}; the manifest says {record.crc32c:08x}; copy the file again")
+
+
+def is_within(values: Array, first: int, stop: int) -> bool:
+    """Whether all integers of an array are in ``[first, stop)``."""
+    if len(values) <= FEW:
+        return all(first <= value < stop for value in values.tolist())
+    return int(values.min()) >= first and int(values.max()) < stop

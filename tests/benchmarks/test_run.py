@@ -24,7 +24,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
 
 
 LIMITED = ["sampling", "gather", "loader", "loader-2-threads", "two_trainers"]
-OTHERS = ["partition", "streaming", "modes", "links", "walks", "ppr", "export"]
+OTHERS = ["partition", "wire", "streaming", "modes", "links", "walks", "ppr", "export"]
 
 
 @pytest.mark.bench

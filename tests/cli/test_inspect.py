@@ -115,9 +115,10 @@ def test_verify_needs_files(run_command, tmp_path: Path):
     assert result.status == 2 and "--verify reads the files of a dataset" in result.err
 
 
-def test_an_address_is_no_path(run_command):
-    result = run_command("inspect", "tcp://127.0.0.1:1")
-    assert result.status == 2 and result.err.startswith("error: tcp://127.0.0.1:1 is an address; inspect")
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tls://host:1", "unix:///run/s", "grpc+tls://host:1"])
+def test_an_address_is_no_path(run_command, address: str):
+    result = run_command("inspect", address)
+    assert result.status == 2 and result.err.startswith(f"error: {address} is an address; inspect")
 
 
 TIMED = {"time_attr": "time", "weight_attr": "rating", "neighbor_keys": True, "links": [KNOWS]}

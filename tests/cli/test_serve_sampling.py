@@ -310,7 +310,7 @@ def test_own_parts_are_mapped_wherever_the_cluster_says_they_are(typed_graph, tm
 def test_a_thread_that_does_not_end_is_told_with_its_channels(caplog: pytest.LogCaptureFixture):
     class Stuck:
         def describe(self) -> list[dict[str, Any]]:
-            channel = {"channel_id": 7, "worker_key": "a\x1b[2J", "epoch": 1, "num_epoch_fetched": 2}
+            channel = {"channel": 7, "worker": "a\x1b[2J", "epoch": 1, "num_epoch_fetched": 2}
             return [{**channel, "num_own_steps": 3, "is_mid_epoch": True}]
 
         def close(self, join_s: float) -> None:

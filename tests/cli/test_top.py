@@ -180,8 +180,8 @@ def stats(uptime_s: float, num_requests: int) -> dict[str, float]:
     return {"num_requests": num_requests, "num_failures": 0, "num_bytes": 0, "uptime_s": uptime_s}
 
 
-def channel(channel_id: int, sampling_s: float, num_fetched: int) -> dict[str, Any]:
-    return {"channel_id": channel_id, "sampling_s": sampling_s, "num_fetched": num_fetched, "age_s": 10.0}
+def channel(number: int, sampling_s: float, num_fetched: int) -> dict[str, Any]:
+    return {"channel": number, "sampling_s": sampling_s, "num_fetched": num_fetched, "age_s": 10.0}
 
 
 def test_rates_are_since_the_round_before():

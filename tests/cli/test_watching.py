@@ -38,7 +38,7 @@ def test_a_server_answers_for_itself(processes, parts: Path):
     assert page(location, "/readyz") == (200, "ready\n")
     RemoteStore(ready["location"]).close()
     status, text = page(location, "/metrics")
-    assert status == 200 and 'hopstream_requests_total{operation="hello"' in text
+    assert status == 200 and 'hopstream_requests_total{operation="describe"' in text
     assert "hopstream_channels" not in text
     assert page(location, "/")[0] == 404
     os.kill(server.process.pid, signal.SIGTERM)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 from urllib.request import urlopen
 
@@ -23,11 +26,14 @@ import yaml
 
 import hopstream
 from hopstream.dataset.layout import open_dataset
+from hopstream.errors import AccessDenied, StoreUnavailable
 from hopstream.graph.graph import Graph, NodeTable
 from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer
 from hopstream.stream.metrics import MetricsServer
+from hopstream.transport.security import ServerSecurity
 from tests.load.graphs import make_timed_graph
 from tests.ports import free_port, free_ports
 from tests.store.processes import wait_until
@@ -36,6 +42,8 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 DEADLINE_S = 180.0
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 MANIFEST = DEPLOY / "kubernetes.yaml"
+DOCKERFILE = DEPLOY / "Dockerfile"
+ROOT = DEPLOY.parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +250,10 @@ def values_of(container: Any) -> dict[str, str]:
 
 
 def test_the_manifest_starts_servers_and_trainers(manifests, serve_options):
-    assert set(manifests) == {("Service", "graph"), ("StatefulSet", "graph"), ("Service", "train"), ("Job", "train")}
+    assert set(manifests) == {
+        ("Service", "graph"), ("StatefulSet", "graph"), ("PodDisruptionBudget", "graph"), ("NetworkPolicy", "graph"),
+        ("Service", "train"), ("Job", "train"), ("NetworkPolicy", "train"),
+    }  # fmt: skip
     servers = manifests["StatefulSet", "graph"]
     (command,) = container_of(servers)["args"]
     assert options_of(command) <= serve_options
@@ -331,6 +342,160 @@ def test_pods_mount_what_they_name_and_say_what_they_take(manifests, kind):
     assert all(any(path.startswith(f"{mounted}/") for mounted in paths) for path in named)
 
 
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
+def test_pods_have_no_rights(manifests, kind):
+    (document,) = [one for (of_kind, _), one in manifests.items() if of_kind == kind]
+    pod = document["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    of_pod = pod["securityContext"]
+    assert of_pod["runAsNonRoot"] is True and of_pod["runAsUser"] > 0
+    assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container_of(document)["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    may_write = {mount["name"] for mount in container_of(document)["volumeMounts"] if not mount.get("readOnly")}
+    assert may_write == {"tmp"}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert "emptyDir" in volumes["tmp"]
+    for name in ("tls", "token"):  # no user but the pod's, which has the group, may read them
+        assert volumes[name]["secret"]["defaultMode"] == 0o440
+    assert of_pod["fsGroup"] == of_pod["runAsGroup"]
+
+
+def test_images_have_the_version_of_this_package(manifests):
+    images = {container_of(manifests[one])["image"] for one in (("StatefulSet", "graph"), ("Job", "train"))}
+    assert images == {f"registry.example.org/{name}:{hopstream.__version__}" for name in ("hopstream", "train")}
+    named = re.findall(r"registry\.example\.org/hopstream:(\S+?)\.?(?:\s|$)", DOCKERFILE.read_text())
+    assert set(named) == {hopstream.__version__}
+
+
+def test_one_server_at_a_time_may_be_drained(manifests):
+    budget = manifests["PodDisruptionBudget", "graph"]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["selector"] == manifests["StatefulSet", "graph"]["spec"]["selector"]
+
+
+def peers_of(rule: Any) -> list[tuple[str, Any]]:
+    """Who is let through by a rule: pods of an application, or of a namespace."""
+    return [
+        (one, labels["matchLabels"].get("app") or labels["matchLabels"]["kubernetes.io/metadata.name"])
+        for peer in rule.get("from", rule.get("to"))
+        for one, labels in peer.items()
+    ]
+
+
+def test_nobody_reaches_a_server_but_those_who_need_it(manifests):
+    policy = manifests["NetworkPolicy", "graph"]["spec"]
+    assert policy["podSelector"] == manifests["StatefulSet", "graph"]["spec"]["selector"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    ports = {port["name"]: port["containerPort"] for port in container_of(manifests["StatefulSet", "graph"])["ports"]}
+    store, metrics = ({"protocol": "TCP", "port": ports[name]} for name in ("store", "metrics"))
+    assert [(peers_of(rule), rule["ports"]) for rule in policy["ingress"]] == [
+        ([("podSelector", "graph"), ("podSelector", "train")], [store]),
+        ([("namespaceSelector", "monitoring")], [metrics]),
+    ]
+    assert [(peers_of(rule), rule["ports"]) for rule in policy["egress"]] == [
+        ([("podSelector", "graph")], [store]),
+        (
+            [("namespaceSelector", "kube-system")],
+            [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
+        ),
+    ]
+
+
+def test_trainers_are_reached_by_each_other_alone(manifests):
+    policy = manifests["NetworkPolicy", "train"]["spec"]
+    labels = manifests["Job", "train"]["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"] == {"matchLabels": labels}
+    assert policy["policyTypes"] == ["Ingress"]
+    (rule,) = policy["ingress"]
+    assert peers_of(rule) == [("podSelector", "train")] and "ports" not in rule
+
+
+@pytest.fixture(scope="module")
+def stages() -> list[list[tuple[str, str]]]:
+    """Instructions and their arguments of each stage of the Dockerfile."""
+    lines = [line for line in DOCKERFILE.read_text().splitlines() if not line.startswith("#")]
+    found: list[list[tuple[str, str]]] = []
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        name, _, rest = line.partition(" ")
+        if name == "FROM":
+            found.append([])
+        if line:
+            found[-1].append((name, rest.strip()))
+    return found
+
+
+def variables_of(stage: list[tuple[str, str]]) -> dict[str, str]:
+    words = [word for name, rest in stage if name == "ENV" for word in shlex.split(rest)]
+    return dict(word.split("=", 1) for word in words)  # type: ignore[misc]
+
+
+def test_the_image_is_made_of_what_is_named_by_version_and_runs_without_rights(manifests, stages):
+    for stage in stages:
+        assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+( AS \w+)?", stage[0][1])
+    pod = manifests["StatefulSet", "graph"]["spec"]["template"]["spec"]["securityContext"]
+    last = stages[-1]
+    names = [name for name, _ in last]
+    assert dict(last)["USER"] == f"{pod['runAsUser']}:{pod['runAsGroup']}"
+    # Whoever runs the server may not change the kernels that it runs.
+    assert names.index("RUN") < names.index("USER") and names.count("USER") == 1
+
+
+def test_the_image_has_all_files_that_the_package_is_built_of(stages):
+    copied = {word for name, rest in stages[0] if name == "COPY" for word in rest.split()[:-1]}
+    assert all((ROOT / path).exists() for path in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hatch = project["tool"]["hatch"]
+    wanted = [
+        project["project"]["readme"], *project["project"]["license-files"], hatch["version"]["path"],
+        *hatch["build"]["targets"]["wheel"]["packages"],
+    ]  # fmt: skip
+    assert all(any(path == one or path.startswith(f"{one}/") for one in copied) for path in wanted)
+    (install,) = [rest for name, rest in stages[0] if name == "RUN"]
+    assert "--constraint constraints.txt" in install and "constraints.txt" in copied
+
+
+OUTSIDE = """
+import sys
+sys.modules.update(dict.fromkeys(
+    ["torch", "torch_geometric", "ray", "apache_beam", "scipy", "networkx", "psutil", "cryptography"]
+))
+"""
+"""Makes a Python that has no more than the image."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_image_has_all_kernels_that_its_servers_need(stages, serve_options, tmp_path):
+    variables = variables_of(stages[-1])
+    assert variables["NUMBA_CPU_NAME"] == "generic"  # nodes have other processors than the machine that builds
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "sitecustomize.py").write_text(OUTSIDE)
+    kernels = tmp_path / variables["NUMBA_CACHE_DIR"].removeprefix("/")
+    paths = [str(ROOT / "src"), str(tmp_path / "outside"), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ, **variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "NUMBA_CACHE_DIR": str(kernels), "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }  # fmt: skip
+    (command,) = [rest for name, rest in stages[-1] if name == "RUN"]
+    warmed = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=700)
+    assert warmed.returncode == 0, warmed.stderr
+    compiled = {path.parent.name.partition("-")[0] for path in kernels.rglob("*.nbi")}
+    assert {"neighbors", "weighted", "gather", "stitch"} <= compiled
+    for path in (kernels, *kernels.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    write_parts(make_timed_graph(np.random.default_rng(3)), tmp_path / "parts", num_parts=1, weight_attr="stars")
+    words = [*dict(stages[-1])["ENTRYPOINT"].strip('[]"').split(), "serve", str(tmp_path / "parts"), "--sample"]
+    with subprocess.Popen(
+        [*words, "--stop-on-eof"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        said, warned = server.communicate(timeout=DEADLINE_S)  # the end of stdin ends it
+    assert server.returncode == 0 and "ready" in said
+    assert "compil" not in warned
+
+
 def test_servers_have_the_time_to_end_that_they_take(manifests):
     servers = manifests["StatefulSet", "graph"]
     words = shlex.split(container_of(servers)["args"][0])
@@ -349,6 +514,67 @@ def test_the_script_for_ray_starts_servers_that_there_are(serve_options):
         if any(isinstance(item, ast.Constant) and item.value == "serve" for item in node.elts)
     ]
     assert {word for word in words if word.startswith("--")} <= serve_options
+    assert {"--tls-cert", "--tls-key", "--client-ca"} <= set(words)
+    assert not {"--insecure", "--token-file"} & set(words)
+
+
+def load_on_ray() -> ModuleType:
+    """The script for Ray as a module."""
+    spec = importlib.util.spec_from_file_location("on_ray_example", DEPLOY / "on_ray.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_script_for_ray_lets_nobody_in_whom_its_authority_does_not_know(tmp_path):
+    on_ray = load_on_ray()
+    sent: list[str] = []
+
+    def member(name: str, authority: Any) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+
+        def sign(*request: str) -> tuple[str, str]:
+            answer = authority.sign(*request)
+            sent.extend((*request, *answer))
+            return answer
+
+        on_ray.write_certificate(folder, "127.0.0.1", sign)
+        return folder
+
+    authority, another = on_ray.Authority(), on_ray.Authority()
+    with authority._folder, another._folder:
+        server_folder, trainer = member("server", authority), member("trainer", authority)
+        stranger = member("stranger", another)
+    assert len(sent) == 12 and not any("PRIVATE" in text for text in sent)  # what goes through Ray
+    assert all((folder / "own.key").stat().st_mode & 0o077 == 0 for folder in (server_folder, trainer, stranger))
+
+    def settings(folder: Path, root: Path, *, shows: bool = True) -> hopstream.StoreSettings:
+        shown = {"certificate": folder / "own.pem", "private_key": folder / "own.key"} if shows else {}
+        return hopstream.StoreSettings(
+            prefer_local=False, timeout_s=20.0, security=hopstream.ClientSecurity(roots=root / "ca.pem", **shown)
+        )
+
+    graph = Graph(nodes={"node": NodeTable(num_nodes=1)}, edges={}, splits={}).check()
+    write_parts(graph, tmp_path / "parts", num_parts=1)
+    security = ServerSecurity(
+        certificate=server_folder / "own.pem", private_key=server_folder / "own.key",
+        client_roots=server_folder / "ca.pem",
+    )  # fmt: skip
+    with (
+        LocalStore(open_dataset(tmp_path / "parts")) as store,
+        StoreServer(store, "tls://127.0.0.1:0", security=security) as server,
+    ):
+        with RemoteStore(server.location, settings(trainer, trainer)) as remote:
+            assert remote.dataset_id == store.dataset_id
+        for refused in (
+            settings(trainer, trainer, shows=False),
+            settings(stranger, trainer),  # its certificate is another authority's
+            settings(trainer, stranger),  # it trusts another authority
+        ):
+            with pytest.raises((AccessDenied, StoreUnavailable)):
+                RemoteStore(server.location, refused)
 
 
 @pytest.mark.soak

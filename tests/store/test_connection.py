@@ -102,7 +102,7 @@ def test_a_host_without_address_is_told() -> None:
 def test_a_server_without_tls_is_told(typed_case: Case) -> None:
     with (
         StoreServer(typed_case.shared()) as server,
-        pytest.raises(StoreUnavailable, match="no TLS.* write tcp://"),
+        pytest.raises(StoreUnavailable, match=r"no TLS.* write tcp://"),
     ):
         RemoteStore(server.location.replace("tcp:", "tls:"), SOON)
 
@@ -274,7 +274,7 @@ def test_a_busy_server_is_told_at_the_deadline_or_when_the_store_is_closed() -> 
         waiting = pool.submit(connection.call, Frame({}), 60, "ask()", Numbers())
         wait_until(lambda: len(attempts) > 4, "asked")
         connection.close()
-        with pytest.raises(StoreUnavailable, match="the store (is|was) closed"):
+        with pytest.raises(StoreUnavailable, match=r"the store (is|was) closed"):
             waiting.result(5)
 
 

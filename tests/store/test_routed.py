@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -253,6 +254,10 @@ def test_every_replica_that_failed_is_named(typed_case: Case) -> None:
     )
 
 
+def have_ended(servers: Sequence[StoreServer], num_requests: int) -> bool:
+    return sum(server.stats.num_requests for server in servers) == num_requests
+
+
 def test_the_first_replica_is_chosen_by_a_setting(typed_case: Case) -> None:
     with StoreServer(typed_case.shared()) as one, StoreServer(typed_case.shared()) as two:
         for first, wanted in [(0, (2, 1)), (1, (1, 2)), (2, (2, 1)), (5, (1, 2))]:
@@ -261,9 +266,7 @@ def test_the_first_replica_is_chosen_by_a_setting(typed_case: Case) -> None:
                 [RemoteStore(s.location) for s in (one, two)], StoreSettings(first_replica=first)
             ) as store:
                 store.sample(requests_of(typed_case))
-            wait_until(
-                lambda n=sum(before): one.stats.num_requests + two.stats.num_requests == n + 3, "all are counted"
-            )
+            wait_until(partial(have_ended, (one, two), sum(before) + 3), "all requests are counted")
             after = [server.stats.num_requests for server in (one, two)]
             assert tuple(b - a for a, b in zip(before, after, strict=True)) == wanted
 

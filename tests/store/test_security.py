@@ -183,7 +183,7 @@ def test_scheme_and_certificate_must_agree(typed_case: Case, server_identity: Id
 
 def test_a_certificate_that_is_none_is_told(typed_case: Case) -> None:
     security = ServerSecurity(token=TOKEN, certificate=b"not PEM", private_key=b"not PEM")
-    with pytest.raises(SettingsError, match="is not a PEM file|TLS cannot be set up .* PEM"):
+    with pytest.raises(SettingsError, match=r"is not a PEM file|TLS cannot be set up .* PEM"):
         StoreServer(typed_case.shared(), TLS, security=security)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.store.wire import decode_frame
 from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.scheduler import Scheduler
 from hopstream.stream.settings import SamplingLimits
@@ -31,16 +30,15 @@ def message_of(epoch: int, step: int, num_bytes: int = 64) -> Frame:
     return Frame({"batch": [epoch, step]}, [np.zeros(num_bytes, np.uint8)])
 
 
-MESSAGE_BYTES = len(message_of(0, 0))
+MESSAGE_BYTES = message_of(0, 0).num_bytes
 
 
 def batch_of(message: Frame | None) -> tuple[int, int] | None:
     """Which batch a message holds; raises the error that it tells of."""
     if message is None:
         return None
-    frame = decode_frame(message)
-    raise_error(frame, "a server", "fetch_one_sampled_message")
-    epoch, step = frame.header["batch"]
+    raise_error(message, "a server", "fetch_one_sampled_message")
+    epoch, step = message.header["batch"]
     return epoch, step
 
 
@@ -114,6 +112,7 @@ def add(
         share,
         credit=credit,
         loader="NeighborLoader",
+        worker=f"rank {channel_id}",
         new_job=lambda: FakeJob(work),
     )
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from hopstream.store.contract import KEY
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import ALIGNMENT, MAGIC, PREFIX, VERSION, decode_frame
 from hopstream.stream.messages import encode_options, recipe_digest
-from hopstream.transport.messages import Frame
+from hopstream.transport.messages import PREFIX, REQUEST, Frame, padded
+from tests.transport.peer import message_bytes
 
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "bool")
 DEEP: list[Any] = []
@@ -37,9 +38,9 @@ EVIL = tuple(json.dumps(value) for value in (
 SPLIT = "train"
 
 
-def with_changed_bytes(rng: np.random.Generator, message: np.ndarray) -> bytes:
+def with_changed_bytes(rng: np.random.Generator, message: bytes) -> bytes:
     """A message with some bytes changed, taken out, put in or said twice."""
-    data = bytearray(message.tobytes())
+    data = bytearray(message)
     for _ in range(int(rng.integers(1, 4))):
         place, length = int(rng.integers(0, len(data))), int(rng.integers(1, 9))
         kind = rng.integers(0, 5)
@@ -128,20 +129,18 @@ def changed_value(rng: np.random.Generator, dtype: np.dtype) -> Any:
 
 
 def encoded(header: Mapping[str, Any], specs: Sequence[Any], arrays: Sequence[np.ndarray]) -> bytes:
-    """As ``encode_frame``, and whatever it would refuse to write."""
+    """As ``encode_message``, and whatever it would refuse to write."""
     text = json.dumps({**header, "arrays": specs}).encode(errors="surrogatepass")
-    prefix = bytearray(PREFIX.size)
-    PREFIX.pack_into(prefix, 0, MAGIC, VERSION, 0, len(text))
-    return b"".join(padded(piece) for piece in (bytes(prefix) + text, *(array.tobytes() for array in arrays)))
+    body_bytes = sum(padded(array.nbytes) for array in arrays)
+    prefix = PREFIX.pack(REQUEST, 0, 0, len(text), 1, body_bytes, 1000, 0)
+    return prefix + b"".join(piece.ljust(padded(len(piece)), b"\0") for piece in (text, *map(as_bytes, arrays)))
 
 
-def padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % ALIGNMENT)
+def as_bytes(array: np.ndarray) -> bytes:
+    return array.tobytes()
 
 
-def sensible_requests(
-    server: StoreServer, channel_id: int, backend_id: int, config: Mapping[str, Any]
-) -> list[np.ndarray]:
+def sensible_requests(server: StoreServer, channel_id: int, backend_id: int, config: Mapping[str, Any]) -> list[Frame]:
     """A request of every operation of a server that samples, with arrays and records where it may have them.
 
     Args:
@@ -151,14 +150,14 @@ def sensible_requests(
         config: The backend's options.
     """
     dataset = server._answers._store.dataset_id
-    requests: list[np.ndarray] = []
+    requests: list[Frame] = []
 
     def add(op: str, arrays: Sequence[np.ndarray] = (), **header: Any) -> None:
         requests.append(Frame({"op": op, "dataset": dataset, **header}, arrays))
 
     keys = np.arange(20)
     rates, owner = ["user", "rates", "paper"], ["user", "rates", "paper", "in"]
-    for op in ("hello", "stats", "describe_channels"):
+    for op in ("describe", "stats", "describe_channels"):
         add(op)
     of_channel = {"channel_id": channel_id, "epoch": 0, "turn": 0}
     add("start_new_epoch_sampling", **of_channel, first_step=1)
@@ -195,21 +194,23 @@ class Reached:
         for operations in (server._answers._operations, server._operations):
             for name, operation in list(operations.items()):
                 operations[name] = self._counting(name, operation)  # type: ignore[index]
+        facts: Any = server._answers._facts
+        server._answers._facts = SimpleNamespace(to_frame=self._counting("describe", facts.to_frame))  # type: ignore[assignment]
 
     @property
     def total(self) -> int:
         return sum(self.by_operation.values())
 
-    def _counting(self, name: str, operation: Callable[[Frame], Any]) -> Callable[[Frame], Any]:
-        def counted(frame: Frame) -> Any:
+    def _counting(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
             self.by_operation[name] += 1
-            return operation(frame)
+            return operation(*arguments, **named)
 
         return counted
 
 
-def mutated(rng: np.random.Generator, message: np.ndarray) -> bytes:
-    """A message that is damaged in one of the two ways: three of four times in what it says."""
+def mutated(rng: np.random.Generator, request: Frame) -> bytes:
+    """A request that is damaged in one of the two ways: three of four times in what it says."""
     if rng.random() < 0.25:
-        return with_changed_bytes(rng, message)
-    return with_changed_fields(rng, decode_frame(message))
+        return with_changed_bytes(rng, message_bytes(REQUEST, 1, request))
+    return with_changed_fields(rng, request)

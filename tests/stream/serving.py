@@ -29,7 +29,7 @@ from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from hopstream.transport.connection import Connection
 from hopstream.transport.location import Location
-from hopstream.transport.messages import Frame
+from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.load.graphs import flat, make_timed_graph
 from tests.ports import free_ports
@@ -120,6 +120,9 @@ class Answer:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
 
+    def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[np.ndarray]:
+        return empty_arrays(specs)
+
     def take(self, frame: Frame) -> None:
         self.frames.append(frame)
 
@@ -128,8 +131,7 @@ class Caller:
     """Asks a server of this process, over one connection."""
 
     def __init__(self, server: StoreServer, token: str | None = None) -> None:
-        settings = StoreSettings(timeout_s=20.0, security=ClientSecurity(token=token))
-        self._connection = Connection(Location.parse(server.location), settings)
+        self._connection = Connection(Location.parse(server.location), ClientSecurity(token=token))
         self._dataset_id = server._answers._store.dataset_id
 
     def __call__(self, op: str, arrays: Sequence[np.ndarray] = (), **header: object) -> list[Frame]:
@@ -258,13 +260,19 @@ def locations_of(processes: Sequence[SamplingProcess]) -> str:
 
 def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
     """What a server says of its channels."""
-    connection, answer = Connection(Location.parse(location), SETTINGS), Answer()
+    connection, answer = Connection(Location.parse(location), SETTINGS.security), Answer()
     try:
         connection.call(Frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
     finally:
         connection.close()
     found: list[dict[str, Any]] = answer.frames[0].header["channels"]
     return found
+
+
+def channel_ids_at(service: SamplingService) -> list[int]:
+    """The keys of a service's channels, which it tells nobody but their compute ranks."""
+    with service._scheduler._lock:
+        return list(service._scheduler._channels)
 
 
 def wait_readable(stream: Any, what: str) -> None:

@@ -241,4 +241,4 @@ class TestCosts:
     def test_bytes_that_wait_are_counted(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=3))
         make_all(channel)
-        assert channel.num_buffered_bytes == sum(len(message_of(0, step)) for step in range(3))
+        assert channel.num_buffered_bytes == sum(message_of(0, step).num_bytes for step in range(3))

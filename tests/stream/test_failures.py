@@ -153,7 +153,7 @@ def kill_a_client(servers: list[SamplingProcess], wanted: list[Batches], dataset
     """A rank in another process dies in mid-epoch: its channels go with their leases, and others get their batches."""
 
     def workers_at(server: SamplingProcess) -> set[str]:
-        return {str(channel["worker_key"]) for channel in channels_at(server.location, dataset_id)}
+        return {str(channel["worker"]) for channel in channels_at(server.location, dataset_id)}
 
     locations = locations_of(servers)
     victim = ConsumerProcess(locations, 3)
@@ -226,7 +226,7 @@ def test_the_server_that_another_one_waits_for_is_named(
                 list(iterator)
             told = str(raised.value)
             assert f"{servers[0].location}: " in told
-            assert f"\n  {servers[1].location} gave no answer in 1 s to hello" in told
+            assert f"\n  {servers[1].location} gave no answer in 1 s to ping" in told
         finally:
             servers[1].thaw()
 

@@ -57,8 +57,8 @@ class FakeWorld:
                 self.time.run()
                 return self.sampling_s()
             finally:
-                for known in scheduler.describe():
-                    scheduler.remove(int(str(known["channel_id"])))
+                for channel_id in list(scheduler._channels):
+                    scheduler.remove(channel_id)
                 self.time.release()
 
     def channel(

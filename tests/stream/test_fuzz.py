@@ -13,14 +13,14 @@ import numpy as np
 import psutil
 import pytest
 
-from hopstream.errors import HopstreamError
+from hopstream.errors import FormatError, HopstreamError
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import decode_frame, from_batch
 from hopstream.stream.messages import encode_options, recipe_digest
 from hopstream.stream.settings import SamplingLimits
 from hopstream.transport.messages import Frame
+from tests.stream.frames import call_of, frame_of, sent
 from tests.stream.fuzzing import Reached, mutated, sensible_requests
-from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
+from tests.stream.serving import Caller, Served, asked, asked_all, channel_ids_at, serve_here
 
 CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
 """120 papers, so 5 batches."""
@@ -46,11 +46,10 @@ def served(timed_parts: dict[int, Path]) -> Iterator[Served]:
         yield served
 
 
-def renew(call: Caller) -> tuple[int, int]:
+def renew(call: Caller, served: Served) -> tuple[int, int]:
     """Destroy all channels, and make one whose epoch 0 is under way; its number and that of its backend."""
-    (frame,) = call("describe_channels")
-    for channel in frame.header["channels"]:
-        call("destroy_sampling_input", channel_id=channel["channel_id"])
+    for channel_id in channel_ids_at(served.services[0]):
+        call("destroy_sampling_input", channel_id=channel_id)
     options, arrays = encode_options(CONFIG)
     (frame,) = call("init_sampling_backend", arrays, backend_key="k", loader="NeighborLoader", options=options)
     backend_id = frame.header["backend_id"]
@@ -59,9 +58,9 @@ def renew(call: Caller) -> tuple[int, int]:
         "register_sampling_input", backend_id=backend_id, config=recipe_digest("NeighborLoader", options, arrays),
         worker_key="rank 0", options=inputs, first=0, stride=1, credit=2,
     )  # fmt: skip
-    channel_id = frame.header["channel_id"]
+    channel_id = int(frame.header["channel_id"])
     call("start_new_epoch_sampling", channel_id=channel_id, epoch=0)
-    return int(channel_id), int(backend_id)
+    return channel_id, int(backend_id)
 
 
 @dataclass
@@ -99,14 +98,14 @@ def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome
     (server,) = served.servers
     process, started = psutil.Process(), time.monotonic()
     with Caller(server) as call:
-        renew(call)
+        renew(call, served)
         before = 0
         outcome = Outcome(num_messages, Reached(server))
-        requests: list[np.ndarray] = []
+        requests: list[Frame] = []
         for number in range(num_messages):
             if number % RENEWED_EVERY == 0:
                 counted = dict(outcome.reached.by_operation)
-                requests = sensible_requests(server, *renew(call), CONFIG)
+                requests = sensible_requests(server, *renew(call, served), CONFIG)
                 outcome.reached.by_operation.update(counted)  # these calls were none of the mutated
                 if number in (0, 1000):
                     before = process.memory_info().rss
@@ -114,15 +113,21 @@ def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome
             if number % 50 == 0:
                 outcome.growth_bytes = max(outcome.growth_bytes, process.memory_info().rss - before)
         outcome.took_s = time.monotonic() - started
-        channel_id, _ = renew(call)
+        channel_id, _ = renew(call, served)
         assert len(call("fetch_sampled_messages", channel_id=channel_id, step=0)) == 6
     return outcome
 
 
 def send(server: StoreServer, ticket: bytes, outcome: Outcome) -> None:
     """Have one request answered, and note how."""
-    for batch in server.answer(ticket):
-        told = decode_frame(from_batch(batch)).header.get("error")
+    try:
+        request = frame_of(ticket)
+    except FormatError as error:  # its connection ends
+        outcome.errors["FormatError"] += 1
+        assert len(str(error)) < 1000
+        return
+    for frame in server.answer(call_of(request)):
+        told = sent(frame).header.get("error")
         if told is not None:
             outcome.errors[told["kind"]] += 1
             more = len(told["message"]) - len(ticket)
@@ -136,12 +141,12 @@ def test_what_is_mutated_is_what_servers_answer(served: Served) -> None:
     """Every operation has a request, and none of them is refused as it stands."""
     (server,) = served.servers
     with Caller(server) as call:
-        channel_id, backend_id = renew(call)
+        channel_id, backend_id = renew(call, served)
         requests = sensible_requests(server, channel_id, backend_id, CONFIG)
-    assert {decode_frame(request).header["op"] for request in requests} == server.operation_names
+    assert {request.header["op"] for request in requests} == server.operation_names
     for request in requests:
-        frames = [decode_frame(from_batch(batch)).header for batch in server.answer(request.tobytes())]
-        op = decode_frame(request).header["op"]
+        frames = [sent(frame).header for frame in server.answer(call_of(sent(request)))]
+        op = request.header["op"]
         assert frames
         # The graph has splits of nodes alone.
         assert frames[-1].get("error", {}).get("kind") == ("UnknownNameError" if op == "edge_split" else None), op
@@ -187,11 +192,8 @@ def test_requests_of_a_quarter_of_a_gibibyte_are_taken_unless_said_otherwise(tim
     assert limits.max_request_bytes == 256 << 20
     with serve_here(timed_parts[1], SamplingLimits(threads=1)) as served:
         (server,) = served.servers
-        dataset = server._answers._store.dataset_id
-        process, ticket = psutil.Process(), bytearray((256 << 20) + 8)
-        frame = Frame({"op": "split", "dataset": dataset}, [])
-        ticket[: len(frame)] = frame.tobytes()
+        process, most = psutil.Process(), np.ones((256 << 20) - 1000, np.uint8)
         before = process.memory_info().rss
-        (batch,) = server.answer(bytes(ticket))
-        assert "error" in decode_frame(from_batch(batch)).header
-        assert process.memory_info().rss - before < 300 << 20
+        with pytest.raises(HopstreamError, match="node_type"):
+            asked(server, "split", [most])
+        assert process.memory_info().rss - before < 300 << 20  # it was there once

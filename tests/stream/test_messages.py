@@ -18,9 +18,10 @@ from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, HopstreamError
 from hopstream.load.batch import BufferPool, MiniBatch
 from hopstream.schema import NUMERIC_DTYPES
-from hopstream.store.wire import decode_frame
 from hopstream.stream.messages import decode_batch, encode_batch
+from hopstream.transport.connection import OneFrame
 from hopstream.transport.messages import Frame
+from tests.stream.frames import sent as sent_frame
 
 NAMES = st.text(min_size=1, max_size=4)
 EDGE_TYPES = st.tuples(NAMES, NAMES, NAMES)
@@ -66,7 +67,7 @@ BATCHES = st.builds(
 
 
 def sent(batch: MiniBatch) -> MiniBatch:
-    return decode_batch(decode_frame(encode_batch(batch)), BufferPool(0))
+    return decode_batch(sent_frame(encode_batch(batch)))
 
 
 def plain(value: Any) -> Any:
@@ -102,7 +103,7 @@ def small_batch() -> MiniBatch:
 
 
 def test_the_message_is_json_with_numbered_arrays() -> None:
-    frame = decode_frame(encode_batch(small_batch()))
+    frame = sent_frame(encode_batch(small_batch()))
     assert frame.header == {
         "batch": {
             "epoch": 2, "index": 7, "seed_type": "a", "input_ids": 0, "node_keys": [["a", 1]],
@@ -115,20 +116,24 @@ def test_the_message_is_json_with_numbered_arrays() -> None:
     assert [str(array.dtype) for array in frame.arrays[4:7]] == ["float32", "uint8", "int64"]
 
 
-def test_a_batch_owns_its_arrays() -> None:
-    message = encode_batch(small_batch())
-    batch = decode_batch(decode_frame(message), BufferPool(0))
-    message[:] = 0
-    assert everything(batch) == everything(small_batch())
+def test_a_batch_has_the_arrays_of_its_frame_and_no_copies() -> None:
+    """So they lie where the connection was told to put them, and nowhere else."""
+    frame = encode_batch(small_batch())
+    batch = decode_batch(frame)
+    assert batch.input_ids is frame.arrays[0]
+    assert batch.node_features["a"]["x"] is frame.arrays[4]
+    arriving = OneFrame(BufferPool(1 << 20).take)
+    arriving.take(Frame(frame.header, arriving.place(frame.header, [(a.dtype, a.shape) for a in frame.arrays])))
+    assert arriving.frame is not None
+    assert [a.shape for a in arriving.frame.arrays] == [a.shape for a in frame.arrays]
 
 
 def header() -> dict[str, Any]:
-    return copy.deepcopy(decode_frame(encode_batch(small_batch())).header)
+    return copy.deepcopy(encode_batch(small_batch()).header)
 
 
 def read(header: dict[str, Any]) -> MiniBatch:
-    arrays = decode_frame(encode_batch(small_batch())).arrays
-    return decode_batch(Frame(header, arrays), BufferPool(0))
+    return decode_batch(Frame(header, encode_batch(small_batch()).arrays))
 
 
 REPLACED: list[tuple[str, Any]] = [
@@ -182,10 +187,10 @@ def test_a_message_without_a_batch_is_refused(value: Any) -> None:
     ids=["shifted", "backwards", "too few", "none", "too high", "negative"],
 )
 def test_offsets_that_lead_elsewhere_are_refused(spoil: Callable[[np.ndarray], np.ndarray]) -> None:
-    frame = decode_frame(encode_batch(small_batch()))
+    frame = sent_frame(encode_batch(small_batch()))
     frame.arrays[6] = spoil(frame.arrays[6])
     with pytest.raises(FormatError, match="ragged column"):
-        decode_batch(frame, BufferPool(0))
+        decode_batch(frame)
 
 
 @settings(deadline=None)
@@ -215,11 +220,11 @@ def test_a_small_message_makes_no_large_batch() -> None:
     lists = ("edge_index", "edge_keys", "node_features", "edge_features", "attributes")
     message["batch"] |= {"input_ids": 1, "trees": None, **{name: [] for name in lists}}
     message["batch"]["node_keys"] = [[str(number), 0] for number in range(10_000)]
-    frame = decode_frame(Frame(message, [array, array]))
+    frame = Frame(message, [array, array])
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match="names it twice"):
-            decode_batch(frame, BufferPool(0))
+            decode_batch(frame)
         assert tracemalloc.get_traced_memory()[1] < 8 * array.nbytes
     finally:
         tracemalloc.stop()

@@ -37,7 +37,7 @@ from hopstream.store.settings import ServerLimits
 from hopstream.stream import endpoint, metrics
 from hopstream.stream.channel import ChannelStats
 from hopstream.stream.endpoint import Endpoint, Page
-from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families
+from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families, _failure_family
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
 from hopstream.transport.connection import Connection, OneFrame
@@ -371,6 +371,27 @@ def test_series_of_channels_with_the_same_labels_are_one_and_every_text_can_be_a
     assert values == {
         "rank 0 at host": 4, "rank 1 at host": 2, "shard:3": 2, "unknown": 2, 'a"b\\c\nd\\ud800é': 2, "x" * 100: 2,
     }  # fmt: skip
+
+
+def test_a_peer_keeps_its_label_whatever_folder_its_socket_is_in():
+    class Counted(RoutedStore):
+        def __init__(self, counts: dict[str, int]) -> None:
+            self._counts = counts
+
+        def peer_failures(self) -> dict[str, int]:
+            return self._counts
+
+    counts = {
+        "tcp://10.0.0.9:7001": 3, "unix:///run/user/0/hopstream-ab_12xyz/0": 2,
+        "unix:///run/user/0/hopstream-ab_12xyz/1": 1,
+        "unix:///srv/hopstream-graph/0": 0,
+    }  # fmt: skip
+    family = _failure_family(Counted(counts))
+    assert {sample.labels["peer"]: sample.value for sample in family.samples} == {
+        "tcp://10.0.0.9:7001": 3, "unix:///run/user/0/hopstream-*/0": 2, "unix:///run/user/0/hopstream-*/1": 1,
+        "unix:///srv/hopstream-graph/0": 0,
+    }  # fmt: skip
+    assert list(_failure_family(None).samples) == []
 
 
 def test_hostile_labels_come_through_the_parser(served_folder: Path, watched: MetricsServer, served: Served):

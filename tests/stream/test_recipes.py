@@ -21,7 +21,6 @@ from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.store.contract import Links
-from hopstream.store.wire import decode_frame
 from hopstream.stream.messages import (
     LONG_LIST,
     MAX_DEPTH,
@@ -30,6 +29,7 @@ from hopstream.stream.messages import (
     recipe_digest,
 )
 from hopstream.transport.messages import Frame
+from tests.stream.frames import sent as sent_frame
 
 ARRAYS = st.sampled_from(NUMERIC_DTYPES).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
@@ -52,7 +52,7 @@ VALUES = st.recursive(
 def sent(options: dict[str, Any]) -> dict[str, Any]:
     """What a server makes of options, after the whole way."""
     header, arrays = encode_options(options)
-    frame = decode_frame(Frame({"options": header}, arrays))
+    frame = sent_frame(Frame({"options": header}, arrays))
     return decode_options(frame.header["options"], frame.arrays)
 
 
@@ -178,9 +178,9 @@ def test_arrays_are_copies_on_both_sides() -> None:
     array = np.arange(3)
     header, arrays = encode_options({"seeds": array})
     array[0] = 9
-    frame = Frame({}, arrays)
-    got = decode_options(header, decode_frame(frame).arrays)["seeds"]
-    frame[:] = 0
+    frame = sent_frame(Frame({}, arrays))
+    got = decode_options(header, frame.arrays)["seeds"]
+    frame.arrays[0][:] = 0
     assert got.tolist() == [0, 1, 2]
     assert got.flags.writeable
     assert got.flags.aligned

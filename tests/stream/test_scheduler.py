@@ -732,7 +732,7 @@ class TestLimits:
             clock.now += 5
             (known,) = scheduler.describe()
             wanted = {
-                "channel_id": 1, "backend_id": 1, "worker_key": "rank 1", "epoch": 4, "num_steps": 7,
+                "channel": 1, "worker": "rank 1", "loader": "NeighborLoader", "epoch": 4, "num_steps": 7,
                 "num_own_steps": 3, "is_epoch_done": True, "credit": 2, "num_in_flight": 0, "num_waiting": 2,
                 "num_buffered_bytes": 2 * MESSAGE_BYTES, "num_made": 3, "num_failed": 0, "num_fetched": 1,
                 "num_bytes": MESSAGE_BYTES, "sampling_s": 0.0, "idle_s": 5.0,
@@ -756,7 +756,7 @@ class TestClosing:
         with pytest.raises(ChannelLost):
             consumer.result()
         gate.open()
-        assert [one["channel_id"] for one in closing.result()] == [1, 2]
+        assert [one["channel"] for one in closing.result()] == [1, 2]
         assert set(threading.enumerate()) == threads_before
         assert scheduler.totals["num_buffered_bytes"] == 0
         assert scheduler.close() == []

@@ -25,20 +25,20 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
-from hopstream.store.wire import decode_frame, from_batch
 from hopstream.stream import service
 from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport import listener
 from hopstream.transport.messages import Frame
 from tests.load.graphs import flat
 from tests.store.processes import wait_until
-from tests.stream.serving import Caller, Served, asked, asked_all, serve_here
+from tests.stream.frames import call_of, sent
+from tests.stream.serving import Caller, Served, asked, asked_all, channel_ids_at, serve_here
 
 CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
 """120 papers, so 5 batches."""
@@ -66,8 +66,8 @@ def lasting(timed_parts: dict[int, Path]) -> Iterator[Served]:
 def served(lasting: Served) -> Iterator[Served]:
     """The server, without channels and backends of other tests."""
     yield lasting
-    for channel in asked(lasting.servers[0], "describe_channels").header["channels"]:
-        asked(lasting.servers[0], "destroy_sampling_input", channel_id=channel["channel_id"])
+    for channel_id in channel_ids_at(lasting.services[0]):
+        asked(lasting.servers[0], "destroy_sampling_input", channel_id=channel_id)
     lasting.services[0]._backends.clear()
 
 
@@ -110,7 +110,7 @@ def wanted_batches(folder: Path, epoch: int = 0) -> list[dict[str, object]]:
 
 
 def read(frame: Frame) -> dict[str, object]:
-    return flat(decode_batch(frame, BufferPool(0)))
+    return flat(decode_batch(frame))
 
 
 def test_an_input_is_registered_sampled_fetched_and_destroyed(
@@ -134,11 +134,17 @@ def test_all_channels_of_a_rank_are_destroyed_by_its_key(server: StoreServer, se
         for rank in (0, 1):
             if (key, rank) != ("val", 1):
                 config = {"batch_size": 25 if key == "train" else 30}
-                register(server, init(server, key, **config), worker_key=f"rank {rank}", config_options=config)
+                register(
+                    server,
+                    init(server, key, **config),
+                    worker_key=f"rank {rank}",
+                    worker=f"{rank}",
+                    config_options=config,
+                )
     assert served.num_channels == 3
     assert asked(server, "destroy_sampling_input", worker_key="rank 0").header == {"was_there": True}
     (left,) = asked(server, "describe_channels").header["channels"]
-    assert (left["worker_key"], served.num_backends) == ("rank 1", 1)
+    assert (left["worker"], served.num_backends) == ("1", 1)
     assert asked(server, "destroy_sampling_input", worker_key="rank 0").header == {"was_there": False}
 
 
@@ -157,9 +163,9 @@ def test_a_stream_that_broke_is_asked_for_again_from_the_first_batch_that_did_no
 ) -> None:
     channel_id = begun(server)
     header = {"op": "fetch_sampled_messages", "dataset": server._answers._store.dataset_id, "channel_id": channel_id}
-    stream = server.answer(Frame({**header, "step": 0}).tobytes())
+    stream = server.answer(call_of(Frame({**header, "step": 0})))
     wanted = wanted_batches(timed_parts[1])
-    assert read(decode_frame(from_batch(next(stream)))) == wanted[0]
+    assert read(sent(next(stream))) == wanted[0]
     scheduler = served.services[0]._scheduler
     assert scheduler.totals["num_sending_bytes"] > 0
     stream.close()
@@ -187,7 +193,7 @@ def test_a_stream_ends_with_the_batch_that_failed(served: Served, server: StoreS
     channel.new_job = Failing
     asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=1)
     header = {"op": "fetch_sampled_messages", "dataset": server._answers._store.dataset_id, "channel_id": channel_id}
-    frames = [decode_frame(from_batch(one)) for one in server.answer(Frame({**header, "step": 0}).tobytes())]
+    frames = [sent(one) for one in server.answer(call_of(Frame({**header, "step": 0})))]
     assert [next(iter(frame.header)) for frame in frames] == ["batch", "batch", "error"]
     assert "batch 2 cannot be made" in frames[-1].header["error"]["message"]
 
@@ -289,7 +295,7 @@ def test_nothing_is_fetched_before_an_epoch_starts(server: StoreServer) -> None:
 
 
 def test_a_channel_is_described(server: StoreServer) -> None:
-    channel_id = begun(server, credit=2)
+    channel_id = begun(server, credit=2, worker="rank 0 at here")
 
     def described() -> dict[str, Any]:
         found: dict[str, Any] = asked(server, "describe_channel", channel_id=channel_id).header["channel"]
@@ -298,13 +304,15 @@ def test_a_channel_is_described(server: StoreServer) -> None:
     wait_until(lambda: described()["num_waiting"] == 2, "the credit is used up")
     found = described()
     for name, wanted in {
-        "channel_id": channel_id, "worker_key": "rank 0", "epoch": 0, "num_steps": 5, "num_own_steps": 5, "credit": 2,
-        "is_epoch_done": False, "num_in_flight": 0, "num_made": 2, "num_failed": 0, "num_fetched": 0,
+        "worker": "rank 0 at here", "loader": "NeighborLoader", "epoch": 0, "num_steps": 5, "num_own_steps": 5,
+        "credit": 2, "is_epoch_done": False, "num_in_flight": 0, "num_made": 2, "num_failed": 0, "num_fetched": 0,
     }.items():  # fmt: skip
         assert found[name] == wanted, name
     assert found["num_buffered_bytes"] > 0
     every = asked(server, "describe_channels").header
-    assert [one["channel_id"] for one in every["channels"]] == [channel_id]
+    assert [one["channel"] for one in every["channels"]] == [found["channel"]]
+    assert not {"channel_id", "worker_key", "backend_id"} & (found.keys() | every["channels"][0].keys())
+    assert str(channel_id) not in str(every)  # who reads this cannot use the channel
     assert (every["totals"]["num_channels"], every["totals"]["num_waiting"]) == (1, 2)
 
 
@@ -312,7 +320,7 @@ def test_registering_again_finds_the_channel(served: Served, server: StoreServer
     backend_id = init(server)
     assert register(server, backend_id) == register(server, backend_id)
     assert served.num_channels == 1
-    with pytest.raises(SettingsError, match="worker_key 'rank 0' is taken by another input"):
+    with pytest.raises(SettingsError, match="worker_key is taken by another input"):
         register(server, backend_id, first=1)
     assert served.num_channels == 1
 
@@ -472,7 +480,8 @@ def test_a_call_that_makes_no_sense_is_refused(server: StoreServer, name: str) -
         asked_all(server, op, **header)
 
 
-def test_every_operation_needs_the_token(timed_parts: dict[int, Path]) -> None:
+def test_every_operation_needs_the_token(timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "REFUSAL_S", 0.0)
     with serve_here(timed_parts[1], token="open-sesame") as served:
         (server,) = served.servers
         assert set(OPERATIONS) <= set(served.services[0].operations)
@@ -520,7 +529,7 @@ def gated(timed_parts: dict[int, Path]) -> Iterator[tuple[SamplingService, Gate]
 def init_request() -> Frame:
     options, arrays = encode_options(CONFIG)
     header = {"backend_key": "train", "loader": "NeighborLoader", "options": options}
-    return decode_frame(Frame(header, arrays))
+    return sent(Frame(header, arrays))
 
 
 @pytest.mark.parametrize("failure", [None, ZeroDivisionError("a bug")])
@@ -636,9 +645,9 @@ def test_cycles_leave_nothing(timed_parts: dict[int, Path]) -> None:
 def test_closing_tells_what_is_left(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1]) as served:
         (server,) = served.servers
-        channel_id = begun(server)
+        channel_id = begun(server, worker="rank 0 at here")
         (left,) = served.services[0].close()
-        assert left["channel_id"] == channel_id
+        assert left["worker"] == "rank 0 at here"
         with pytest.raises(HopstreamError):
             asked(server, "fetch_one_sampled_message", channel_id=channel_id, step=0)
         assert served.services[0].close() == []

@@ -23,7 +23,6 @@ from hopstream.errors import ChannelLost, StateError, StoreUnavailable
 from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.local import LocalStore
-from hopstream.store.wire import decode_frame
 from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
@@ -31,6 +30,7 @@ from hopstream.transport.failures import raise_error
 from hopstream.transport.messages import Frame
 from tests.load.graphs import flat
 from tests.stream.fakes import settle
+from tests.stream.frames import sent
 from tests.stream.serving import write_timed_parts
 
 NUM_STEPS, NUM_EPOCHS, WORLD_SIZE = 6, 3, 2
@@ -125,8 +125,8 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     def ask(self, op: str, arrays: Any = (), **header: Any) -> list[Frame]:
         """What the service answers; raises what it tells of."""
-        request = decode_frame(Frame(header, arrays))
-        frames = [decode_frame(answer) for answer in self.service.operations[op](request)]
+        request = sent(Frame(header, arrays))
+        frames = [sent(answer) for answer in self.service.operations[op](request)]
         for frame in frames:
             raise_error(frame, "the service", op)
         return frames
@@ -270,7 +270,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         there = {model.channel_id: model for model in self.models if model.is_there}
         with self.scheduler._lock:
             channels = dict(self.scheduler._channels)
-            waiting = sum(len(made.message) for one in channels.values() for made in one.done.values())
+            waiting = sum(made.message.num_bytes for one in channels.values() for made in one.done.values())
             assert self.scheduler._buffered_bytes == waiting
             for channel_id, channel in channels.items():
                 model = there[channel_id]

@@ -68,7 +68,11 @@ class Peer:
         if where.path:
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(TIMEOUT_S)
-            self.socket.connect(where.path)
+            try:
+                self.socket.connect(where.path)
+            except OSError:
+                self.socket.close()
+                raise
         else:
             self.socket = socket.create_connection((where.host, where.port), TIMEOUT_S)
         if context is not None:

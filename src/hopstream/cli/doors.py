@@ -11,6 +11,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
 from hopstream.cli.server_flags import TOKEN_VARIABLE, environment_token
+from hopstream.dataset.paths import TOKEN_SUFFIX, is_made_token
 from hopstream.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 FOLDER_PREFIX = "hopstream-"
 """How the names of folders for sockets begin."""
-TOKEN_SUFFIX = ".token"
 TOKEN_BYTES = 32
 LONGEST_NAME = "01234567/1234567"
 """What the path of a socket has at the most behind the prefix."""
@@ -124,7 +124,7 @@ def remove_made(cluster_file: Path, cluster: Cluster) -> None:
     from hopstream.transport.location import Location
 
     token = cluster.token_file
-    if token is not None and token.name.startswith(f"{cluster_file.name}.") and token.name.endswith(TOKEN_SUFFIX):
+    if token is not None and is_made_token(token.name, cluster_file.name):
         token.unlink(missing_ok=True)
     for folder in {Path(Location.parse(entry.location).path).parent for entry in cluster.servers}:
         if folder.name.startswith(FOLDER_PREFIX):

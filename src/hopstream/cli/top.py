@@ -29,7 +29,7 @@ SERVER_HEADERS = (
     ">threads", "state",
 )  # fmt: skip
 CHANNEL_HEADERS = (
-    "channel of", "worker key", "loader", ">epoch", ">fetched", ">credit", ">in flight", ">waiting", ">batches/s",
+    "channel of", "worker", "loader", ">epoch", ">fetched", ">credit", ">in flight", ">waiting", ">batches/s",
     ">sampling",
 )  # fmt: skip
 KEY_LENGTH = 60

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import IntArray
+from hopstream.arrays import IntArray, is_within
 from hopstream.errors import FormatError, IdRangeError
 from hopstream.schema import Direction, EdgeType, type_label
 
@@ -159,7 +159,7 @@ class PartitionBook:
     def check_ids(self, entity: Entity, ids: IntArray) -> None:
         """Raise ``IdRangeError`` that names the first id outside the entity's range."""
         num_ids = self.num_ids(entity)
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= num_ids):
+        if not is_within(ids, 0, num_ids):
             row = int(np.flatnonzero((ids < 0) | (ids >= num_ids))[0])
             raise IdRangeError(f"{entity_label(entity)}: ids[{row}] is {int(ids[row])}; ids are 0..{num_ids - 1}")
 

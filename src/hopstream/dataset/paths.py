@@ -245,6 +245,7 @@ def _range_length(book: PartitionBook, entity: str | tuple[EdgeType, Direction],
 ROOTS, CLUSTER = "roots.json", "cluster.json"
 BESIDE_MANIFEST = (ROOTS, CLUSTER)
 """Files that may stand beside a manifest, and say where parts lie and who serves them."""
+TOKEN_SUFFIX = ".token"
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20
 
@@ -344,3 +345,8 @@ def check_is_here(folder: Path, part: int, dataset_id: str) -> None:
         f"{where}: {ROOTS} says that part {part} lies in {' and in '.join(uris)}; open it there, get it with "
         "hopstream pull, or ask the server that has it"
     )
+
+
+def is_made_token(name: str, cluster_name: str = CLUSTER) -> bool:
+    """Whether a file is, by its name, a token that was made for the servers of a cluster file beside it."""
+    return name.startswith(f"{cluster_name}.") and name.endswith(TOKEN_SUFFIX)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, is_within, offsets_of
 from hopstream.dataset.book import ends_of
 from hopstream.errors import FormatError
 from hopstream.kernels.stitch import scatter_rows
@@ -190,6 +190,8 @@ class SampleReader(PieceReader):
         return SampleReply(counts=counts, neighbor_ids=neighbors, edge_ids=edge_ids)
 
     def _joined(self, request: SampleRequest, runs: Sequence[SampleReply]) -> SampleReply:
+        if len(runs) == 1:
+            return runs[0]
         no_neighbors = np.empty(0, neighbor_dtype(self._store.book, request.edge_type, request.direction))
         no_edges = np.empty(0, np.int64)
         return SampleReply(
@@ -360,5 +362,5 @@ def _as_bytes(rows: Array, feature: FeatureSchema) -> Array:
 
 
 def _check_range(what: str, ids: Array, stop: int, first: int = 0) -> None:
-    if len(ids) and (int(ids.min()) < first or int(ids.max()) >= stop):
+    if not is_within(ids, first, stop):
         raise FormatError(f"the answer has a {what} id outside {first}..{stop - 1}")

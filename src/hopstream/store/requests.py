@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, IntArray, is_within
 from hopstream.checks import known_names, known_words
 from hopstream.dataset.book import Entity, PartitionBook, ends_of, entity_label
 from hopstream.errors import IdRangeError, SettingsError, UnknownNameError
@@ -263,7 +263,7 @@ def check_keys(store: Store, node_type: str, keys: IntArray) -> None:
     """Raise ``UnknownNameError`` or ``IdRangeError`` unless these are keys of a node type of the dataset."""
     store.schema.check_node_type(node_type)
     num_nodes = store.book.num_ids(node_type)
-    if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= num_nodes):
+    if not is_within(keys, 0, num_nodes):
         row = int(np.flatnonzero((keys < 0) | (keys >= num_nodes))[0])
         raise IdRangeError(f"{node_type} keys[{row}] is {int(keys[row])}; they are 0..{num_nodes - 1}")
 
@@ -289,7 +289,7 @@ def _check_integers(name: str, array: IntArray, shape: tuple[int, ...]) -> None:
 
 
 def _check_range(what: str, values: IntArray, stop: int) -> None:
-    if len(values) and (int(values.min()) < 0 or int(values.max()) >= stop):
+    if not is_within(values, 0, stop):
         row = int(np.flatnonzero((values < 0) | (values >= stop))[0])
         raise IdRangeError(f"{what}[{row}] is {int(values[row])}; they are 0..{stop - 1}")
 

@@ -103,9 +103,9 @@ class StoreServer(OfOneProcess):
         wanted = Location.parse(location)
         security.check_bind(wanted)
         warm_up(store)
+        self._folders = {str(store.folder.absolute()), str(store.folder.resolve())}
         facts = StoreFacts.of(store, max_ids=limits.max_ids, path=None if path is None else path.resolve())
         self._answers = StoreAnswers(store, limits, facts)
-        self._folder = str(store.folder)
         self._operations: dict[str, Operation] = {**(operations or {}), "stats": self._answer_stats}
         self.observer: Observer | None = None
         """Told of every request from when it is set on."""
@@ -164,8 +164,8 @@ class StoreServer(OfOneProcess):
             yield self._shown(encode_error(error), call)
 
     def _shown(self, frame: Frame, call: Frame) -> Frame:
-        """A frame as the asker may see it: tracebacks have paths of the server, too."""
-        return frame if identity_of(call).is_admin else without_paths(frame, self._folder)
+        """A frame as the asker may see it: paths of the server are for those with all rights."""
+        return frame if identity_of(call).is_admin else without_paths(frame, self._folders)
 
     def stop(self) -> None:
         """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""

@@ -73,7 +73,7 @@ class RowCost:
     @property
     def total(self) -> float:
         """The weight of all rows."""
-        return self.weight(0, self.num_rows)
+        return self.num_rows * self.row_bytes if self.offsets is None else self.weight(0, self.num_rows)
 
     @property
     def heaviest(self) -> float:
@@ -96,6 +96,11 @@ def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]
 
     Rows come in order; a request without rows has no piece. A run of a row's elements has a list of its own.
     """
+    if sum(cost.total for cost in costs) <= budget:  # as most requests are
+        whole = [Piece(request, 0, cost.num_rows) for request, cost in enumerate(costs) if cost.num_rows]
+        if whole:
+            yield whole
+        return
     pieces: list[Piece] = []
     left = budget
     for request, cost in enumerate(costs):

@@ -98,7 +98,7 @@ class SampledChannel:
         loader: Name of the loader's class that makes its batches.
         share: Batches that are made ahead.
         credit: Most batches that are being made or wait.
-        max_bytes: Frame of waiting messages above which no batch is made ahead.
+        max_bytes: Bytes of waiting messages above which no batch is made ahead.
         new_job: Makes what makes batches; called once per thread that works for the channel.
         arrived: Tells whoever waits for a batch.
         turn: Number of the iteration, ascending; -1 before the first.
@@ -252,7 +252,7 @@ class SampledChannel:
 
     @property
     def num_buffered_bytes(self) -> int:
-        """Frame of messages that wait."""
+        """Bytes of messages that wait."""
         return sum(made.message.num_bytes for made in self.done.values())
 
     def _next_ahead(self) -> int | None:

@@ -58,6 +58,8 @@ CHANNEL_COUNTERS = {
     "sampling_s": ("hopstream_channel_sampling_seconds", "Time of sampling threads that the channel took."),
 }
 """By the name that the scheduler gives each number."""
+MADE_FOLDER = re.compile(r"/hopstream-[a-z0-9_]{8}/")
+"""A folder for sockets that ``hopstream up`` has made: its name is another one each time."""
 RANK_WITH_PROCESS = re.compile(r"(rank \d+ at .+):\d+")
 """What a loader calls itself ends in its process, which would be a new series for each run."""
 TOTAL_GAUGES = {
@@ -394,8 +396,11 @@ def _failure_family(graph: Store | None) -> Metric:
     family = CounterMetricFamily(
         "hopstream_peer_failures", "Requests that a server of other parts did not answer.", labels=("peer",)
     )
+    sums: dict[str, int] = defaultdict(int)
     for location, num in graph.peer_failures().items() if isinstance(graph, RoutedStore) else ():
-        family.add_metric((_label(location),), num)
+        sums[_label(MADE_FOLDER.sub("/hopstream-*/", location))] += num
+    for peer, num in sums.items():
+        family.add_metric((peer,), num)
     return family
 
 

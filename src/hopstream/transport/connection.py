@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,15 +26,13 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.transport.failures import raise_error
-from hopstream.transport.link import Answer, Link, LinkLost, Opening, Sink
+from hopstream.transport.link import LEAVE_S, Answer, Link, LinkGivenUp, LinkLost, Opening, Sink
 from hopstream.transport.location import Location
 from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 from hopstream.transport.security import ClientSecurity
 
 MAX_LINKS = 8
 """Links to one server; with more requests under way they share them."""
-CLOSE_S = 10.0
-"""How long a closing connection waits for threads that read; they take milliseconds."""
 BUSY_S = 0.05
 """How long to wait before a server is asked again that is too busy; twice as long after every further time."""
 MAX_BUSY_S = 1.0
@@ -58,6 +57,7 @@ class Connection:
         self._changed = threading.Condition(self._lock)
         self._idle: list[Link] = []
         self._users: dict[Link, int] = {}
+        self._left: deque[Link] = deque()
         self._opening: set[Opening] = set()
         self._is_closed = False
         self.has_left = False
@@ -168,7 +168,7 @@ class Connection:
             opening.give_up()
         for link in links:
             link.close()
-        ends = time.monotonic() + CLOSE_S
+        ends = time.monotonic() + LEAVE_S
         for link in links:
             link.wait_until_left(ends)
 
@@ -186,6 +186,7 @@ class Connection:
         """
         with self._lock:
             self.check_open(what)
+            self._take_back()
             now = time.monotonic()
             while self._idle:
                 link = self._idle.pop()
@@ -217,17 +218,31 @@ class Connection:
 
     def _give_link(self, link: Link) -> None:
         """Say that a link is not used any more."""
+        self._left.append(link)
         with self._lock:
-            num_users = self._users[link] - 1
-            if num_users:
-                self._users[link] = num_users
-                return
+            self._take_back()
+
+    def _give_link_soon(self, link: Link) -> None:
+        """Say so in a finalizer, which may run in a thread that holds the lock."""
+        self._left.append(link)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._lock.release()
+
+    def _take_back(self) -> None:
+        """Count links that are not used any more; called with the lock."""
+        while self._left:
+            link = self._left.popleft()
+            self._users[link] -= 1
+            if self._users[link]:
+                continue
             del self._users[link]
             if link.is_usable and not self._is_closed:
                 self._idle.append(link)
-                return
-            self._retire(link)
-            self._changed.notify_all()
+            else:
+                self._retire(link)
 
     def _retire(self, link: Link) -> None:
         """Use a link no more; called with the lock."""
@@ -286,7 +301,8 @@ class UnderWay:
             error = self._error or self._read()
             if error is None:
                 return
-            if isinstance(error, LinkLost) and self._was_old and not was_renewed and self._may_repeat:
+            is_renewed = self._was_old or isinstance(error, LinkGivenUp)
+            if isinstance(error, LinkLost) and is_renewed and not was_renewed and self._may_repeat:
                 was_renewed = True
                 self._error = self._send(is_new=True)
             elif self._is_patient and self._is_passing(error) and time.monotonic() + wait_s < self._ends:
@@ -305,7 +321,8 @@ class UnderWay:
 
     def _is_passing(self, error: Exception) -> bool:
         """Whether the server may well answer in a while."""
-        is_passing = isinstance(error, ServerBusy) or (isinstance(error, LinkLost) and self._connection.has_left)
+        is_going = isinstance(error, LinkLost | StoreUnavailable) and self._connection.has_left
+        is_passing = isinstance(error, ServerBusy) or is_going
         return is_passing and self._may_repeat
 
     def _send(self, *, is_new: bool) -> Exception | None:
@@ -367,7 +384,7 @@ class UnderWay:
         link = getattr(self, "_link", None)
         if link is not None and self._answer is not None and not self._connection.is_foreign:
             link.cancel(self._answer)
-            self._leave()
+            self._connection._give_link_soon(link)
 
 
 class OneFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Collection
 
 from hopstream import errors
 from hopstream.errors import FormatError, HopstreamError, RemoteError, ServerBusy, StoreUnavailable
@@ -23,26 +24,27 @@ def error_frame(kind: str, message: str, lines: str = "") -> Frame:
 
 
 def encode_error(error: BaseException) -> Frame:
-    """The frame that tells a client of a failure, with the server's traceback."""
+    """The frame that tells a client of a failure, with the server's traceback; see ``without_paths``."""
     message = str(error) or type(error).__name__
     if not isinstance(error, HopstreamError):
         message = f"{type(error).__name__}: {message}"
-    lines = "".join(traceback.format_exception(error))
-    return error_frame(type(error).__name__, message, lines)
+    return error_frame(type(error).__name__, message, "".join(traceback.format_exception(error)))
 
 
-def without_paths(frame: Frame, folder: str) -> Frame:
+def without_paths(frame: Frame, folders: Collection[str]) -> Frame:
     """A frame as those may see it who are told no paths of the server.
 
     Args:
         frame: Any frame of an answer; one that tells of no error is given back.
-        folder: The dataset's folder, which is left out of messages; empty where it is not known.
+        folders: Names of the dataset's folder, which are left out of messages.
     """
     told = frame.header.get("error")
     if not isinstance(told, dict):
         return frame
     message = str(told.get("message"))
-    return error_frame(str(told.get("kind")), message.replace(folder, "…") if folder else message)
+    for folder in folders:
+        message = message.replace(folder, "…")
+    return error_frame(str(told.get("kind")), message)
 
 
 def is_askers_fault(error: BaseException) -> bool:

@@ -51,6 +51,8 @@ from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
 
 FRESH_S = 0.05
 """How long after an answer a link is taken to be there still."""
+LEAVE_S = 10.0
+"""How long to wait for a thread that reads of a closed connection; it takes milliseconds."""
 MAX_TIMEOUT_MS = (1 << 32) - 1
 CLOSED_PLAIN = (
     "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
@@ -80,6 +82,10 @@ TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 
 class LinkLost(Exception):
     """A connection could not be made, or ended; says why, and what to do."""
+
+
+class LinkGivenUp(LinkLost):
+    """A connection was ended here, because one of its answers is not wanted any more."""
 
 
 class Sink(Protocol):
@@ -187,6 +193,8 @@ class Link:
         self._reading, self._sending = threading.Lock(), threading.Lock()
         self._changed = threading.Condition()
         self._num_followers = 0
+        self._filling = 0
+        """Number of the answer whose arrays are being read; 0 for none."""
         self._read_at = 0.0
         self.is_leaving = False
         """The server has asked for no more requests over this connection."""
@@ -210,6 +218,7 @@ class Link:
         if self._answers or not self._reading.acquire(blocking=False):
             return self.is_usable
         try:
+            self._stream.expect(1)
             if self._poll.poll(0):
                 self._pump()
         except Exception as error:
@@ -269,8 +278,12 @@ class Link:
         return True
 
     def cancel(self, answer: Answer) -> None:
-        """Give an answer up; where nothing else is under way, the connection with it."""
+        """Give an answer up; where nothing else is under way, the connection with it. Its arrays are left alone."""
         self._forget(answer)
+        if self._filling == answer.number:
+            self.close(LinkGivenUp("an answer came too slowly"))
+            self.wait_until_left(time.monotonic() + LEAVE_S)
+            return
         if not self._answers:
             self.close()
             return
@@ -360,6 +373,7 @@ class Link:
                 return
 
     def _take(self, prefix: Prefix, frame: Frame | None) -> None:
+        self._filling = 0
         if prefix.kind == GOODBYE:
             self.is_leaving = True
             return
@@ -397,8 +411,10 @@ class Link:
         return prefix.kind != ANSWER or prefix.number in self._answers
 
     def _place(self, prefix: Prefix, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array] | None:
+        self._filling = prefix.number  # before the answer is looked for: who gives it up looks in the other order
         answer = self._answers.get(prefix.number)
         if answer is None:
+            self._filling = 0
             return None
         if "error" in header:
             return empty_arrays(specs)
@@ -570,6 +586,9 @@ def _stranger(head: bytes, location: Location) -> str:
 
 def _told(error: Exception, location: Location) -> str:
     """Why no connection could be made, with a remedy."""
+    for kinds, text in TOLD:
+        if isinstance(error, kinds):
+            return text
     if isinstance(error, ssl.SSLError):
         return _told_of_tls(error)
     if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):

@@ -73,6 +73,8 @@ FREE_REFUSALS = 3
 REFUSAL_S = 0.25
 MAX_REFUSAL_S = 4.0
 FORGIVEN_S = 60.0
+LEAVE_S = 2.0
+"""How long a client is answered whose token is not in force any more: what it asks before it hears so is not lost."""
 MAX_ADDRESSES = 1024
 ABORT_S = 2.0
 """How long calls have to notice that the server gives them up."""
@@ -146,6 +148,8 @@ class _Peer:
         self.is_reading = self.is_leaving = self.is_closed = False
         self.refused_at = 0.0
         """When it is told that its token is wrong; 0 where it is not."""
+        self.revoked_at = 0.0
+        """When its token was found not to be in force any more; 0 where it is."""
         self.coming_bytes = 0
         self.coming_ends = 0.0
         """Bytes that were taken for a message that is coming, and when it must be here."""
@@ -386,10 +390,15 @@ class Listener:
         shown = address[0] if isinstance(address, tuple) else "a Unix socket"
         peer = _Peer(stream, shown, has_shaken_hands=context is None)
         with self._lock:
+            is_late = self._is_closed
             oldest = (
                 next(iter(self._strangers.values())) if len(self._strangers) >= self._limits.max_strangers else None
             )
-            self._peers[peer.fd] = self._strangers[peer.fd] = peer
+            if not is_late:
+                self._peers[peer.fd] = self._strangers[peer.fd] = peer
+        if is_late:  # nobody will look after it any more
+            stream.close()
+            return
         if oldest is not None:
             self._drop(oldest)
         with peer.lock:
@@ -633,6 +642,8 @@ class Listener:
         limits = self._limits
         if peer.is_leaving:
             return "StoreUnavailable", "the server is shutting down"
+        if peer.revoked_at and time.monotonic() > peer.revoked_at + LEAVE_S:
+            return "AccessDenied", "the token is not in force any more; connect anew with another"
         if size > limits.max_request_bytes:
             text = f"the request has {size} bytes; the server takes {limits.max_request_bytes} (--max-request-bytes)"
             return "SettingsError", text
@@ -770,7 +781,7 @@ class Listener:
                     self._poller.arm(self._socket.fileno(), READ)
             for peer in peers:
                 self._look_after(peer, now)
-            self._drop_revoked(peers)
+            self._revoke(peers, now)
         finally:
             self._ticking.release()
 
@@ -781,6 +792,9 @@ class Listener:
             elif now - peer.since > self._limits.hello_s:
                 self._drop(peer)
             return
+        if peer.revoked_at and now > peer.revoked_at + LEAVE_S and not peer.calls:
+            self._drop(peer)
+            return
         is_late = bool(peer.coming_bytes) and now > peer.coming_ends
         for call in list(peer.calls.values()):
             if now > call.ends and not call.is_over:
@@ -790,7 +804,7 @@ class Listener:
             LOG.info("the connection of %s is ended: it has been too slow", peer.address)
             self._drop(peer)
 
-    def _drop_revoked(self, peers: Sequence[_Peer]) -> None:
+    def _revoke(self, peers: Sequence[_Peer], now: float) -> None:
         """Ask clients whose token is not in force any more to connect anew."""
         tokens = self._security.tokens
         if tokens is None:
@@ -800,8 +814,10 @@ class Listener:
             return
         self._known_identities = in_force
         for peer in peers:
-            if peer.identity is not None and peer.identity not in in_force:
-                self._say_goodbye(peer)
+            if peer.identity is not None and peer.identity not in in_force and not peer.revoked_at:
+                peer.revoked_at = now
+                with suppress(OSError):
+                    self._send(peer, encode_message(GOODBYE, 0))
 
 
 def _hello_bytes(hello: bytearray) -> int:

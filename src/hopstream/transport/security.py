@@ -54,6 +54,8 @@ class ServerSecurity(Settings):
         check_token(self.token)
         if self.token is not None and self.token_file is not None:
             raise SettingsError("a token and a token file were given; give one of them")
+        if self.token_file is not None:
+            self._keep("token_file", local_path(self.token_file))
         if (self.certificate is None) != (self.private_key is None):
             raise SettingsError("a server's certificate and private key come together, got only one of them")
         if self.client_roots is not None and self.certificate is None:
@@ -133,6 +135,8 @@ class ClientSecurity(Settings):
         check_token(self.token)
         if self.token is not None and self.token_file is not None:
             raise SettingsError("a token and a token file were given; give one of them")
+        if self.token_file is not None:
+            self._keep("token_file", local_path(self.token_file))
         if (self.certificate is None) != (self.private_key is None):
             raise SettingsError("a client's certificate and private key come together, got only one of them")
         if self.token_file is not None:

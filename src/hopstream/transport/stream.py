@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import weakref
 from collections import deque
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -80,9 +81,10 @@ class PlainStream:
     """A socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take a connected socket over."""
+        """Take a connected socket over; it is closed with the stream, or when nobody has the stream any more."""
         _prepare(sock)
         self._socket = sock
+        weakref.finalize(self, _close, sock).atexit = False
         self._low_water = _LowWater(sock)
 
     def fileno(self) -> int:
@@ -128,9 +130,10 @@ class TlsStream:
     """A socket with TLS. OpenSSL takes one thread at a time, so calls, which do not wait, take turns."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
-        """Take a socket over, before or after its handshake."""
+        """Take a socket over, before or after its handshake; see ``PlainStream``."""
         _prepare(sock)
         self._socket = sock
+        weakref.finalize(self, _close, sock).atexit = False
         self._low_water = _LowWater(sock)
         self._lock = threading.Lock()
 

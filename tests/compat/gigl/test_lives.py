@@ -54,13 +54,13 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.store.wire import decode_frame
 from hopstream.stream.settings import SamplingLimits
 from hopstream.transport.messages import Frame
 from tests.compat.gigl.channels import CONFIG, OPTIONS, init, register, registration
 from tests.compat.gigl.conftest import WAIT_S, cluster, serving
 from tests.compat.gigl.ring import write_ring
 from tests.ports import free_port
+from tests.transport.peer import carried
 
 SOON_S = 0.4
 
@@ -184,7 +184,7 @@ def test_who_finds_no_server_0_is_told_where_it_should_be(folder: Path, role: st
 def told(kept: roster.Roster, step: str, role: str, rank: int, **more: Any) -> dict[str, Any]:
     """The answer of a roster to a member that is called as its rank, or as ``name``."""
     header = {"op": "roster", "role": role, "rank": rank, "name": f"{rank}", "step": step, **more}
-    return decode_frame(next(kept._answer(decode_frame(Frame(header))))).header
+    return carried(next(kept._answer(carried(Frame(header))))).header
 
 
 def test_servers_that_disagree_are_refused() -> None:

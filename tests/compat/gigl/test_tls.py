@@ -127,7 +127,7 @@ def test_who_shows_or_trusts_something_else_is_told_in_time(
         (trusting(authority, roots=None), StoreUnavailable, no_tls),
         (trusting(authority, roots=Authority("others").root), StoreUnavailable, no_tls),
         (trusting(authority, server_name="other.example"), StoreUnavailable, no_tls),
-        (None, StoreUnavailable, r"or has TLS; .* write grpc\+tls://"),
+        (None, StoreUnavailable, r"has TLS; .*write tls://"),
     ]
     with guarded(folder, home, authority) as info:
         for settings, kind, message in bad:

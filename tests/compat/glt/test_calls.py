@@ -16,13 +16,13 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, SettingsError
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
-from hopstream.store.settings import StoreSettings
-from hopstream.store.wire import decode_frame
 from hopstream.stream.messages import encode_options
 from hopstream.transport.connection import Connection
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
+from hopstream.transport.security import ClientSecurity
 from tests.compat.gigl.ring import write_ring
+from tests.transport.peer import carried
 
 ANSWER = {
     "ids": np.arange(1000), "rows": np.arange(600, dtype=np.float32).reshape(30, 4, 5), "none": np.empty((0, 3)),
@@ -38,13 +38,13 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
         LocalStore(open_dataset(write_ring(tmp_path / "ring", 1))) as store,
         StoreServer(store, operations={OPERATION: answering(methods)}) as server,
     ):
-        connection = Connection(Location.parse(server.location), StoreSettings())
+        connection = Connection(Location.parse(server.location), ClientSecurity())
         yield connection
         connection.close()
 
 
 def frames() -> list[Frame]:
-    return [decode_frame(one) for one in calls._frames("get_answer", *encode_options({"answer": ANSWER}))]
+    return [carried(one) for one in calls._frames("get_answer", *encode_options({"answer": ANSWER}))]
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 64, 1000, 5000, 8 << 20])

@@ -19,6 +19,7 @@ from hopstream.dataset.paths import (
     PART_FOLDER,
     ROOTS,
     feature_paths,
+    is_made_token,
     part_folder,
     read_roots,
 )
@@ -284,7 +285,7 @@ class Files:
             for name in sorted(names):
                 path = (Path(folder) / name).relative_to(self.root).as_posix()
                 is_known = path in self.manifest.all_files or path in (MANIFEST, *BESIDE_MANIFEST)
-                if not is_known and not FOR_DGL.fullmatch(path):
+                if not is_known and not is_made_token(path) and not FOR_DGL.fullmatch(path):
                     self.findings.add("files", path, "is no file of this dataset; remove it")
         self._check_roots()
 

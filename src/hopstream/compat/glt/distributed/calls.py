@@ -40,11 +40,11 @@ WAIT_SHARE = 0.8
 """How much of the time that its caller waits a method waits, so that no answer comes too late."""
 
 PIECE_BYTES = 8 << 20
-"""Frame of arrays in one frame of an answer."""
+"""Bytes of arrays in one frame of an answer."""
 MAX_ANSWER_BYTES = 16 << 30
-"""Frame of all arrays of one answer: two billion ids."""
+"""Bytes of all arrays of one answer: two billion ids."""
 MAX_REQUEST_BYTES = ServerLimits().max_request_bytes
-"""Frame of all arguments of one call, which is one frame."""
+"""Bytes of all arguments of one call, which is one frame."""
 
 
 def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], Iterator[Frame]]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hopstream.errors import FormatError, HopstreamError, SettingsError, StoreTimeout, StoreUnavailable
+from hopstream.errors import FormatError, HopstreamError, SettingsError, StoreError, StoreTimeout, StoreUnavailable
 from hopstream.store.answer import Operation
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.service import integer_of
@@ -275,6 +275,7 @@ class Member:
         ends = time.monotonic() + timeout_s
         missing: list[int] = []
         has_met = False
+        failure: StoreError | None = None
         while (left_s := ends - time.monotonic()) > 0:
             try:
                 header = self._ask(step, min(left_s, TURN_S) + SLACK_S, is_last_turn=left_s <= TURN_S, **more)
@@ -284,11 +285,14 @@ class Member:
                     return {"tells": False}
                 if has_met or step == "leave" or left_s < RETRY_S:
                     raise
+                failure = error
                 self._ending.wait(RETRY_S)
                 continue
             has_met, missing = True, list(header["missing"])
             if not missing:
                 return header
+        if failure is not None and not has_met:  # it says more than who is missing: all
+            raise failure
         raise StoreTimeout(
             f"{self._role} {self._rank} waited {timeout_s:.3g} s {what}; missing: "
             f"{', '.join(map(str, missing)) or 'all'}; server 0 is to listen at {self.connection.location}: start all "

@@ -348,10 +348,7 @@ class _Message:
 
     def __init__(self, message: SampleMessage) -> None:
         self.message = message
-        self._num_bytes = sum(tensor.nbytes for tensor in message.values())
-
-    def __len__(self) -> int:
-        return self._num_bytes
+        self.num_bytes = sum(tensor.nbytes for tensor in message.values())
 
 
 class _Job:

@@ -1,0 +1,127 @@
+"""What do small calls and long streams cost between a remote store and a server, with and without TLS?
+
+A small call asks for the degree of one node; a stream fetches rows of 400 bytes in order; one seed is a batch of one
+node over two servers. Processor time is that of client and server together.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from benchmarks.harness import Options, read_options, report
+from hopstream.dataset.layout import open_dataset
+from hopstream.load.loader import NeighborLoader
+from hopstream.schema import NODE
+from hopstream.store.contract import FetchRequest
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from hopstream.transport.security import ClientSecurity, ServerSecurity
+from tests.store.authority import Authority
+
+NUM_CALLS = 2000
+NUM_SEEDS = 300
+MAX_ROWS = 200_000
+FANOUT = (5, 3)
+WAIT_S = 300.0
+
+
+def serve(root: Path, part: int, security: ServerSecurity, pipe: Connection) -> None:
+    """Serve one part until the other end of the pipe says so."""
+    with LocalStore(open_dataset(root), [part]) as store:
+        scheme = "tls" if security.has_tls else "tcp"
+        server = StoreServer(store, f"{scheme}://127.0.0.1:0", security=security)
+        pipe.send(server.location)
+        if pipe.poll(WAIT_S):
+            pipe.recv()
+        server.close()
+
+
+def measure(options: Options, security: ServerSecurity, settings: StoreSettings) -> dict[str, float]:
+    """The figures of one kind of connection."""
+    root, context = options.parts_path(2), multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        locations, processes = [], []
+        for part in range(2):
+            here, there = context.Pipe()
+            process = context.Process(target=serve, args=(root, part, security, there), daemon=True)
+            process.start()
+            stack.callback(process.join, WAIT_S)
+            stack.callback(here.send, "close")
+            locations.append(str(here.recv()) if here.poll(WAIT_S) else "")
+            processes.append(psutil.Process(process.pid))
+        store = stack.enter_context(RemoteStore(locations[0], settings))
+        figures = _calls(store, processes[0], options.num_repeats)
+        loader = NeighborLoader(
+            ",".join(locations), FANOUT, seeds=(NODE, np.arange(NUM_SEEDS)), batch_size=1, collate="numpy",
+            num_threads=0, store_settings=settings,
+        )  # fmt: skip
+        with loader:
+            list(loader)
+            figures["one_seed_ms"] = statistics.median(_moments(loader)) * 1e3
+        return figures
+
+
+def _calls(store: RemoteStore, server: psutil.Process, num_repeats: int) -> dict[str, float]:
+    edge_type = next(iter(store.schema.edges))
+    first, stop = (int(bound) for bound in store.book.offsets(NODE)[:2])
+    one, ids = np.array([first]), np.arange(first, min(stop, first + MAX_ROWS))
+    for _ in range(NUM_CALLS // 10):
+        store.degrees(edge_type, "in", one)
+    calls = []
+    for _ in range(NUM_CALLS):
+        started = time.perf_counter()
+        store.degrees(edge_type, "in", one)
+        calls.append(time.perf_counter() - started)
+    rows = store.fetch([FetchRequest(entity=NODE, names=("x",), ids=ids)])[0]["x"]
+    request = FetchRequest(entity=NODE, names=("x",), ids=ids, out={"x": np.asarray(rows)})
+    streams, busy = [], []
+    for _ in range(3 * num_repeats):
+        before, started = _busy_s(server), time.perf_counter()
+        store.fetch([request])
+        streams.append(time.perf_counter() - started)
+        busy.append(_busy_s(server) - before)
+    num_bytes = np.asarray(rows).nbytes
+    return {
+        "small_call_ms": statistics.median(calls) * 1e3,
+        "stream_gb_per_s": num_bytes / statistics.median(streams) / 1e9,
+        "stream_cpu_s_per_gb": sum(busy) / len(busy) / num_bytes * 1e9,
+    }
+
+
+def _busy_s(server: psutil.Process) -> float:
+    times = server.cpu_times()
+    return float(times.user + times.system) + time.process_time()
+
+
+def _moments(loader: NeighborLoader) -> list[float]:
+    found, started = [], time.perf_counter()
+    for _ in loader:
+        found.append(time.perf_counter() - started)
+        started = time.perf_counter()
+    return found
+
+
+def main() -> None:
+    """Measure without TLS, then with it."""
+    options = read_options(__doc__ or "")
+    authority = Authority("benchmark")
+    own = authority.issue("localhost")
+    secure = ServerSecurity(certificate=own.certificate, private_key=own.key)
+    figures = measure(options, ServerSecurity(), StoreSettings(prefer_local=False))
+    trusting = StoreSettings(prefer_local=False, security=ClientSecurity(roots=authority.root))
+    figures |= {f"tls_{name}": value for name, value in measure(options, secure, trusting).items()}
+    report("wire", {"scale": options.scale, "row_bytes": 400, "threads": 1}, figures)
+
+
+if __name__ == "__main__":
+    main()

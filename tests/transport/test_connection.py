@@ -1,0 +1,353 @@
+"""Does a connection find its server again, keep every deadline, and say what is wrong and what to do?"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopstream.errors import (
+    AccessDenied,
+    FormatError,
+    HopstreamError,
+    ServerBusy,
+    SettingsError,
+    StateError,
+    StoreTimeout,
+    StoreUnavailable,
+    VersionMismatch,
+)
+from hopstream.transport.connection import MAX_LINKS, Connection, OneFrame
+from hopstream.transport.listener import Listener
+from hopstream.transport.location import Location
+from hopstream.transport.messages import (
+    HELLO,
+    MAGIC,
+    WELCOME,
+    Frame,
+    Status,
+    encode_hello,
+    encode_welcome,
+)
+from hopstream.transport.security import ClientSecurity
+from tests.store.authority import Authority
+from tests.transport.desk import WAYS, Desk, Served, serve, wait_until
+from tests.transport.stub import Stub
+
+ECHO, HOLD = Frame({"op": "echo"}), Frame({"op": "hold"})
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority("our root")
+
+
+@pytest.fixture(params=WAYS)
+def served(request: pytest.FixtureRequest, authority: Authority, tmp_path: Path) -> Iterator[Served]:
+    with serve(request.param, authority=authority, folder=tmp_path, token="secret") as served:
+        yield served
+
+
+def connection_of(served: Served) -> Connection:
+    assert served.security is not None
+    return Connection(served.listener.location, served.security)
+
+
+def to(location: Location) -> Connection:
+    return Connection(location, ClientSecurity())
+
+
+class Frames:
+    """Keeps the headers of frames."""
+
+    def __init__(self) -> None:
+        self.headers: list[dict[str, object]] = []
+
+    place = OneFrame().place
+
+    def take(self, frame: Frame) -> None:
+        self.headers.append(frame.header)
+
+
+def test_requests_are_answered_over_one_link(served: Served) -> None:
+    connection = connection_of(served)
+    for n in range(20):
+        assert connection.ask(Frame({"op": "echo", "n": n}), 10, "echo").header == {"op": "echo", "n": n}
+    connection.ping(10)
+    assert served.listener.num_connections == 1
+    connection.close()
+    wait_until(lambda: served.listener.num_connections == 0, "the server is left")
+
+
+def test_more_requests_than_links_share_them(served: Served) -> None:
+    connection = connection_of(served)
+    num = 5 * MAX_LINKS
+    sinks = [Frames() for _ in range(num)]
+    under_way = [connection.start(Frame({"op": "hold", "n": n}), 20, "hold", sink) for n, sink in enumerate(sinks)]
+    assert served.listener.num_connections == MAX_LINKS
+    with ThreadPoolExecutor(num) as pool:
+        waiting = [pool.submit(one.result) for one in under_way]
+        wait_until(lambda: all(sink.headers for sink in sinks), "all have begun")
+        served.desk.may_go_on.set()
+        for one in waiting:
+            one.result(10)
+    assert [sink.headers for sink in sinks] == [[{"begun": True}, {"done": n}] for n in range(num)]
+    assert connection.ask(ECHO, 10, "echo").header == {"op": "echo"}
+    connection.close()
+
+
+def test_a_server_that_comes_back_is_found_again() -> None:
+    listener = Listener(Location.parse("tcp://127.0.0.1:0"), Desk().answer)
+    connection = to(listener.location)
+    connection.ask(ECHO, 10, "echo")
+    assert listener.close(5)
+    with pytest.raises(StoreUnavailable, match="cannot be reached for echo: nothing listens there"):
+        connection.ask(ECHO, 0.3, "echo", is_patient=False)
+    again = Listener(listener.location, Desk().answer)
+    connection.ask(ECHO, 10, "echo")
+    connection.ping(10)
+    connection.close()
+    assert again.close(5)
+
+
+def test_a_server_that_says_goodbye_is_waited_for_until_it_is_back() -> None:
+    listener = Listener(Location.parse("tcp://127.0.0.1:0"), Desk().answer)
+    connection = to(listener.location)
+    connection.ask(ECHO, 10, "echo")
+    assert listener.close(5)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(connection.ask, ECHO, 10, "echo")
+        time.sleep(0.1)
+        again = Listener(listener.location, Desk().answer)
+        assert asking.result(10).header == {"op": "echo"}
+    connection.close()
+    assert again.close(5)
+
+
+# Deadlines.
+
+
+def within(seconds: float, started: float) -> bool:
+    return time.monotonic() - started < seconds
+
+
+def test_a_server_that_says_no_welcome_is_told_at_the_deadline(authority: Authority) -> None:
+    with Stub() as stub:
+        tls = Location(stub.where.host, stub.where.port, has_tls=True)
+        for connection in (to(stub.where), Connection(tls, ClientSecurity(roots=authority.root))):
+            for ask in (connection.ping, lambda s, c=connection: c.ask(ECHO, s, "echo")):
+                started = time.monotonic()
+                with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.1 s to (ping|echo)"):
+                    ask(0.1)
+                assert within(1.0, started)
+            connection.close()
+
+
+def test_an_answer_that_does_not_come_is_told_at_the_deadline(served: Served) -> None:
+    connection = connection_of(served)
+    connection.ask(ECHO, 10, "echo")
+    started = time.monotonic()
+    with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.2 s to hold"):
+        connection.call(HOLD, 0.2, "hold", Frames())
+    assert within(3.0, started)
+    wait_until(lambda: served.desk.num_ended == served.desk.num_begun, "the server has given it up", 5)
+    assert len(connection.ask(ECHO, 10, "echo").header) == 1
+    connection.close()
+
+
+def test_a_request_that_is_not_taken_is_told_at_the_deadline() -> None:
+    with Stub() as stub, ThreadPoolExecutor(1) as pool:
+        connection = to(stub.where)
+        asking = pool.submit(connection.ask, Frame({}, [np.zeros(4_000_000)]), 0.4, "much")
+        with stub.accept() as server:
+            server.send(encode_welcome(Status.OK))
+            with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.4 s to much"):
+                asking.result(5)
+        connection.close()
+
+
+def test_a_busy_server_is_told_at_the_deadline_or_at_once(authority: Authority) -> None:
+    with serve(max_connections=1) as served, served.connect():
+        connection = to(served.listener.location)
+        for is_patient, least_s in ((True, 0.15), (False, 0.0)):
+            started = time.monotonic()
+            with pytest.raises(ServerBusy, match="too busy for echo: the server has 1 connections"):
+                connection.ask(ECHO, 0.3, "echo", is_patient=is_patient)
+            assert least_s <= time.monotonic() - started < 1.0
+        connection.close()
+
+
+# Closing.
+
+
+@pytest.mark.parametrize("what", ["hello", "tls", "answer", "busy"])
+def test_closing_wakes_who_waits(authority: Authority, what: str) -> None:
+    with Stub() as stub, ThreadPoolExecutor(1) as pool:
+        tls = Location(stub.where.host, stub.where.port, has_tls=True)
+        where = tls if what == "tls" else stub.where
+        connection = Connection(where, ClientSecurity(roots=authority.root))
+        asking = pool.submit(connection.ask, ECHO, 60, "echo")
+        with stub.accept() as server:
+            if what != "tls":
+                server.read(HELLO.size)
+            if what in ("answer", "busy"):
+                server.send(encode_welcome(Status.OK if what == "answer" else Status.BUSY, ""))
+            if what == "answer":
+                server.next()
+            started = time.monotonic()
+            connection.close()
+            with pytest.raises(StoreUnavailable, match=r"was asked to echo; the store (is|was) closed"):
+                asking.result(5)
+            assert within(1.0, started)
+
+
+def test_a_closed_connection_refuses_requests_and_frees_what_nobody_asked_for(served: Served) -> None:
+    connection = connection_of(served)
+    under_way = [connection.start(HOLD, 60, "hold", Frames()) for _ in range(3)]
+    started = time.monotonic()
+    connection.close()
+    connection.close()
+    assert within(1.0, started)
+    for one in under_way:
+        with pytest.raises(StoreUnavailable, match="closed"):
+            one.result()
+    with pytest.raises(StoreUnavailable, match=r"was asked to echo; the store (is|was) closed"):
+        connection.ask(ECHO, 10, "echo")
+    wait_until(lambda: served.listener.num_connections == 0, "the server is left")
+
+
+def test_an_answer_that_nobody_asks_for_is_given_up(served: Served) -> None:
+    connection = connection_of(served)
+    connection.start(HOLD, 60, "hold", Frames())
+    gc.collect()
+    wait_until(lambda: served.desk.num_begun == served.desk.num_ended == 1 or not connection._users, "it is given up")
+    assert len(connection.ask(ECHO, 10, "echo").header) == 1
+    assert len(connection._idle) == 1 and not connection._users
+    connection.close()
+
+
+def test_an_answer_is_given_up_while_the_lock_is_held() -> None:
+    """As where the garbage collector runs in a thread that is inside."""
+    with serve() as served:
+        connection = to(served.listener.location)
+        under_way = connection.start(HOLD, 60, "hold", Frames())
+        done = threading.Event()
+
+        def drop() -> None:
+            nonlocal under_way
+            with connection._lock:
+                under_way = None  # type: ignore[assignment]
+            done.set()
+
+        thread = threading.Thread(target=drop, daemon=True)
+        thread.start()
+        assert done.wait(5)
+        thread.join()
+        assert len(connection.ask(ECHO, 10, "echo").header) == 1
+        assert not connection._users
+        connection.close()
+
+
+def test_a_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve() as served:
+        connection = to(served.listener.location)
+        connection.ask(ECHO, 10, "echo")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 1)
+            for ask in (lambda: connection.ask(ECHO, 10, "echo"), lambda: connection.ping(10)):
+                with pytest.raises(StateError, match=r"used in its fork 1; .*start workers with spawn"):
+                    ask()
+            connection.close()
+        connection.ask(ECHO, 10, "echo")
+        connection.close()
+
+
+# What is wrong, and what to do.
+
+
+def test_a_server_without_tls_and_one_with_it_are_told(authority: Authority) -> None:
+    with serve() as plain, serve("tls-epoll", authority=authority) as secure:
+        for served, scheme, remedy in ((plain, "tls", "write tcp://"), (secure, "tcp", "write tls://")):
+            kept = Location.parse(served.location)
+            other = Location(kept.host, kept.port, has_tls=scheme == "tls")
+            connection = Connection(other, ClientSecurity(roots=authority.root))
+            for _ in range(10):
+                with pytest.raises(StoreUnavailable, match=f"{scheme}://.* cannot be reached for echo: .*{remedy}"):
+                    connection.ask(ECHO, 10, "echo")
+            connection.close()
+
+
+def test_a_certificate_of_others_is_told(authority: Authority) -> None:
+    with serve("tls-epoll", authority=authority) as served:
+        security = ClientSecurity(roots=Authority("their root").root)
+        connection = Connection(served.listener.location, security)
+        with pytest.raises(StoreUnavailable, match=r"no TLS connection could be made .* check the roots"):
+            connection.ask(ECHO, 10, "echo")
+        connection.close()
+
+
+def test_a_wrong_token_is_told(served: Served) -> None:
+    assert served.security is not None
+    security = ClientSecurity(token="wrong", roots=served.security.roots)
+    connection = Connection(served.listener.location, security)
+    with pytest.raises(AccessDenied, match=r"refused echo: the token is missing or wrong; give the token"):
+        connection.ask(ECHO, 10, "echo")
+    connection.close()
+
+
+def test_a_request_that_is_too_large_is_told_once() -> None:
+    with serve(max_request_bytes=1000) as served:
+        connection = to(served.listener.location)
+        with pytest.raises(SettingsError, match="max-request-bytes"):
+            connection.ask(Frame({"op": "echo"}, [np.zeros(100_000)]), 10, "echo")
+        assert served.listener.num_refused_calls == 1
+        assert len(connection.ask(ECHO, 10, "echo").header) == 1
+        assert served.listener.num_connections == 1
+        connection.close()
+
+
+WELCOMES: list[tuple[bytes, type[HopstreamError], str]] = [
+    (encode_welcome(Status.OTHER_VERSION, "no"), StoreUnavailable, "no"),
+    (WELCOME.pack(MAGIC, 3, 1, 0, 0, 0), VersionMismatch, "speaks version 3 of the protocol; this one speaks 2"),
+    (encode_welcome(Status.LEAVING, "the server is shutting down"), StoreUnavailable, "shutting down"),
+    (encode_welcome(Status.REFUSED, "the token is missing or wrong"), AccessDenied, "missing or wrong"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", StoreUnavailable, "no hopstream server of this version; check the port"),
+    (WELCOME.pack(MAGIC, 2, 0, 0, 0, 5000), StoreUnavailable, "no hopstream server of this version"),
+    (b"", StoreUnavailable, "the connection was closed before an answer"),
+    (encode_welcome(Status.OK)[:10], StoreUnavailable, "the connection was closed before an answer"),
+]
+
+
+@pytest.mark.parametrize(("said", "error", "message"), WELCOMES)
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_other_welcomes_are_told(said: bytes, error: type[HopstreamError], message: str, is_reset: bool) -> None:
+    with Stub() as stub, ThreadPoolExecutor(1) as pool:
+        connection = to(stub.where)
+        asking = pool.submit(connection.ask, ECHO, 10, "echo")
+        with stub.accept() as server:
+            server.read(len(encode_hello(None)))
+            server.send(said)
+            if is_reset and not said:
+                server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with pytest.raises(error, match=message):
+            asking.result(5)
+        connection.close()
+
+
+def test_an_answer_of_several_frames_or_none_is_not_one(served: Served) -> None:
+    connection = connection_of(served)
+    with pytest.raises(FormatError, match="gave an empty answer to ask; it must be one frame"):
+        connection.ask(Frame({"op": "nothing"}), 10, "ask")
+    with pytest.raises(FormatError, match="more than one frame"):
+        connection.ask(Frame({"op": "count", "num": 3}), 10, "ask")
+    assert len(connection.ask(ECHO, 10, "echo").header) == 1
+    connection.close()
