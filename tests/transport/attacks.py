@@ -1,8 +1,8 @@
 """What can one process do to a server?
 
 ``python -m tests.transport.attacks KIND LOCATION TOKEN DATASET COUNT`` attacks until it has done it ``COUNT`` times or
-its stdin ends: it says ``on`` when the attack is under way, ``all`` when it was done as often as it may be, and in the end
-how often it was, and in how many seconds.
+its stdin ends: it says ``on`` when the attack is under way, ``all`` when it was done as often as it may be, and in the
+end how often it was, and in how many seconds.
 """
 
 from __future__ import annotations
@@ -239,8 +239,7 @@ def abandoned(aim: Aim, go_on: GoOn) -> int:
 
 
 ATTACKS: dict[str, Callable[[Aim, GoOn], int]] = {
-    one.__name__: one
-    for one in (mutations, silent, half_open, cut_short, slow_senders, slow_readers, abandoned)
+    one.__name__: one for one in (mutations, silent, half_open, cut_short, slow_senders, slow_readers, abandoned)
 }
 _ENDED = select.poll()
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopstream.arrays import Array
 from hopstream.dataset.layout import open_dataset
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.preparation.write import write_parts
@@ -25,13 +26,16 @@ from hopstream.store.contract import FetchRequest, SampleRequest
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.settings import StoreSettings
+from hopstream.stream.messages import encode_options, recipe_digest
 from hopstream.transport import receiver
 from hopstream.transport.listener import MAX_REFUSAL_S, Listener
 from hopstream.transport.location import Location
-from hopstream.transport.messages import ALIGNMENT, PREFIX, REQUEST, Frame, encode_hello
+from hopstream.transport.messages import ALIGNMENT, CANCEL, PREFIX, REQUEST, Frame, encode_hello
 from hopstream.transport.receiver import INPUT_BYTES
 from hopstream.transport.security import ClientSecurity, ServerSecurity
+from tests.ports import free_ports
 from tests.store.processes import END_S, ROOT, ServerProcess, environment, wait_until
+from tests.stream.serving import SamplingProcess
 from tests.transport.peer import Peer, message_bytes
 
 TOKEN = "correct-horse-battery-staple"
@@ -60,7 +64,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = rng.standard_normal((NUM_NODES, WIDTH)).astype(np.float32)
     src, dst = rng.integers(0, NUM_NODES, (2, NUM_EDGES))
     graph = Graph(
-        nodes={"node": NodeTable(num_nodes=NUM_NODES, features={"x": x}, )},
+        nodes={
+            "node": NodeTable(
+                num_nodes=NUM_NODES,
+                features={"x": x},
+            )
+        },
         edges={LINKS: EdgeTable(src_keys=src, dst_keys=dst)},
         splits={"node": {"train": np.arange(100)}},
     )
@@ -351,7 +360,13 @@ def test_requests_of_every_length(server: ServerProcess, near: LocalStore) -> No
             text = b"{" + b" " * (num_bytes - 1)
             peer.send(PREFIX.pack(REQUEST, 0, 0, num_bytes, 1, 0, 1000, 0) + text + bytes(-num_bytes % ALIGNMENT))
             assert peer.is_closed_within(END_S)
-    for header_bytes, body_bytes in [(0, 1 << 63), (0, (1 << 64) - 1), (8, 1 << 63), (MAX_REQUEST, 1), (1, MAX_REQUEST)]:
+    for header_bytes, body_bytes in [
+        (0, 1 << 63),
+        (0, (1 << 64) - 1),
+        (8, 1 << 63),
+        (MAX_REQUEST, 1),
+        (1, MAX_REQUEST),
+    ]:
         with Peer(server.location, TOKEN) as peer:
             peer.send(PREFIX.pack(REQUEST, 0, 0, header_bytes, 1, body_bytes, 1000, 0))
             (frame,) = peer.frames(1)
@@ -379,7 +394,10 @@ def test_slow_senders_are_ended(server: ServerProcess, near: LocalStore) -> None
             peer.send(message[: PREFIX.size])
         at = 0
         while len(ended) < 2 and time.monotonic() < began + 30:
-            for name, peers, said in (("hello", strangers, encode_hello(TOKEN)), ("request", known, message[PREFIX.size :])):
+            for name, peers, said in (
+                ("hello", strangers, encode_hello(TOKEN)),
+                ("request", known, message[PREFIX.size :]),
+            ):
                 if name in ended:
                     continue
                 with suppress(OSError):
@@ -431,6 +449,67 @@ def test_a_thousand_abandoned_calls(server: ServerProcess, near: LocalStore) -> 
                 attack.end()
             state.check_back(f"{attack.num} abandoned calls in {attack.took_s:.1f} s")
         assert state.now()[2] < state.num_bytes + (64 << 20)
+
+
+NUM_WAITING, AT_ONCE = 1000, 50
+
+
+@pytest.fixture
+def slow_sampler(folder: Path) -> Iterator[SamplingProcess]:
+    """A server that takes a while for every batch."""
+    (port,) = free_ports(1)
+    words = ["--all-parts", "--slow", 0.5]
+    process = SamplingProcess(folder, 0, f"tcp://127.0.0.1:{port}", 0, words)
+    try:
+        process.start()
+        process.wait_ready()
+        yield process
+        assert process.stop() == 0
+    finally:
+        process.ensure_ended()
+
+
+@pytest.mark.slow
+def test_a_thousand_abandoned_waits(slow_sampler: SamplingProcess, near: LocalStore) -> None:
+    """Whoever waits for a batch and leaves, or gives it up, takes the thread that waits along."""
+    location = slow_sampler.location
+    config, arrays = encode_options({"num_neighbors": [3], "batch_size": 4})
+    inputs, seeds = encode_options({"seeds": ("node", None)})
+    digest = recipe_digest("NeighborLoader", config, arrays)
+
+    def asked(peer: Peer, op: str, arrays: Sequence[Array] = (), **header: object) -> dict[str, Any]:
+        (frame,) = peer.ask(Frame({"op": op, "dataset": near.dataset_id, **header}, arrays))
+        assert "error" not in frame.header, frame.header
+        return frame.header
+
+    with Peer(location) as peer, Honest(location, near) as honest:
+        backend = asked(peer, "init_sampling_backend", arrays, backend_key="k", loader="NeighborLoader", options=config)
+        channel = asked(
+            peer, "register_sampling_input", seeds, backend_id=backend["backend_id"], config=digest, worker_key="w",
+            options=inputs, first=0, stride=1, credit=1,
+        )["channel_id"]  # fmt: skip
+        asked(peer, "start_new_epoch_sampling", channel_id=channel, epoch=0, turn=0)
+        state = State(slow_sampler.pid)
+        most = 0
+        for first in range(0, NUM_WAITING, AT_ONCE):
+            peers = [Peer(location) for _ in range(AT_ONCE)]
+            for number, waiting in enumerate(peers):
+                header = {"channel_id": channel, "epoch": 0, "turn": 0, "step": 1000 + first + number, "wait_s": 30.0}
+                op = "fetch_one_sampled_message"
+                waiting.start(Frame({"op": op, "dataset": near.dataset_id, **header}), 30_000)
+            wait_until(lambda: state.now()[1] >= state.files + AT_ONCE, "all wait")
+            wait_until(lambda: state.now()[0] >= state.threads + AT_ONCE // 2, "threads wait")
+            most = max(most, state.now()[0])
+            honest.call()
+            for number, waiting in enumerate(peers):
+                if number % 2:
+                    waiting.send(message_bytes(CANCEL, 1))
+                waiting.close()
+            state.check_back(f"{AT_ONCE} waits")
+        say(f"at most {most} threads, {state.threads} before")
+        assert state.now()[2] < state.num_bytes + (64 << 20)
+        assert asked(peer, "destroy_sampling_input", channel_id=channel)["was_there"]
+        honest.call()
 
 
 NUM_STREAMS = 10_000
