@@ -73,7 +73,7 @@ def test_json_has_all_numbers(run_command, parts: Path, up, loader):
         assert server["waiting"] == server["in_flight"] == server["buffered_bytes"] == 0 and server["threads"] >= 1
         assert server["requests"] > 4 and server["requests_per_s"] > 0 and server["bytes_per_s"] > 0
     channels = [fact for fact in result.facts if "channel" in fact]
-    assert len({channel["channel"] for channel in channels}) == 2
+    assert len({(channel["server"], channel["channel"]) for channel in channels}) == 2
     for channel in channels:
         assert (channel["loader"], channel["epoch"], channel["fetched"], channel["steps"]) == (
             "NeighborLoader",

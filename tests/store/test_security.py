@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def test_nothing_is_answered_before_the_token(typed_case: Case) -> None:
         for token in (None, "wrong", TOKEN + TOKEN):
             with Peer(server.location, says_hello=False) as peer:
                 peer.send(encode_hello(token) + message_bytes(REQUEST, 1, describe))
-                assert peer.read_welcome() == (Status.REFUSED, "the token is missing or wrong")
+                with suppress(ConnectionError):  # the end of a connection with bytes that nobody read may come first
+                    assert peer.read_welcome() == (Status.REFUSED, "the token is missing or wrong")
                 assert peer.is_closed_within(5)
         assert server.stats.num_requests == 0
         with Peer(server.location, TOKEN) as peer:

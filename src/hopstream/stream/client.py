@@ -25,6 +25,7 @@ from hopstream.errors import (
     ChannelLost,
     FormatError,
     HopstreamError,
+    ServerBusy,
     SettingsError,
     StateError,
     StoreError,
@@ -259,7 +260,8 @@ class RemoteSession(BatchSession):
                     batch = self._ask(server, wanted, min(ends, time.monotonic() + patience_s), buffers)
                 except (StoreUnavailable, StoreTimeout, ChannelLost) as error:
                     self._check_wanted(turn, step, error)
-                    server.has_failed()
+                    if not isinstance(error, ServerBusy):
+                        server.has_failed()
                     failures[name] = error
                     level = logging.INFO if server.num_failures > 1 else logging.WARNING
                     LOG.log(level, "batch %d of epoch %d: %s; asking again", step, epoch, error)
