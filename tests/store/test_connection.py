@@ -22,9 +22,10 @@ from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
+from hopstream.transport.calls import Call
 from hopstream.transport.connection import Connection
 from hopstream.transport.link import _told
-from hopstream.transport.listener import Call, Listener
+from hopstream.transport.listener import Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 from hopstream.transport.security import ClientSecurity

@@ -23,7 +23,8 @@ from hopstream.store.replies import SplitReader
 from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits, StoreSettings
-from hopstream.transport.listener import Call, Listener
+from hopstream.transport.calls import Call
+from hopstream.transport.listener import Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
 from tests.store.cases import Case

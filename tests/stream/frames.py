@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from hopstream.errors import FormatError
-from hopstream.transport.listener import Call
+from hopstream.transport.calls import Call
 from hopstream.transport.messages import REQUEST, Frame, empty_arrays
 from hopstream.transport.receiver import Receiver
 from tests.transport.peer import message_bytes

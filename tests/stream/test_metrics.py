@@ -40,8 +40,8 @@ from hopstream.stream.endpoint import Endpoint, Page
 from hopstream.stream.metrics import SECONDS_BOUNDS, Meter, MetricsServer, _channel_families, _failure_family
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.calls import Call
 from hopstream.transport.connection import Connection, OneFrame
-from hopstream.transport.listener import Call
 from hopstream.transport.location import Location
 from hopstream.transport.messages import VERSION, Frame
 from hopstream.transport.security import ClientSecurity, ServerSecurity

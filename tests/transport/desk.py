@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hopstream.transport.calls import Call
 from hopstream.transport.limits import TransportLimits
-from hopstream.transport.listener import Call, Listener
+from hopstream.transport.listener import Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
 from hopstream.transport.poller import EpollPoller, SelectorPoller

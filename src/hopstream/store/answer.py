@@ -37,7 +37,7 @@ from hopstream.store.requests import (
 from hopstream.store.sample_frames import ID_DTYPES, as_int64, cut_request, edge_entity, num_others, read_sample
 from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import Piece, RowCost, cut_pieces, edge_type_from_json, entity_from_json, with_last
-from hopstream.transport.listener import identity_of
+from hopstream.transport.calls import identity_of
 from hopstream.transport.messages import MAX_MESSAGE_BYTES, Frame
 from hopstream.transport.tokens import Identity
 

@@ -23,8 +23,9 @@ from hopstream.store.answer import Operation, StoreAnswers, warm_up
 from hopstream.store.facts import StoreFacts
 from hopstream.store.local import LocalStore
 from hopstream.store.settings import ServerLimits
+from hopstream.transport.calls import Call, identity_of
 from hopstream.transport.failures import encode_error, is_askers_fault, without_paths
-from hopstream.transport.listener import Call, Listener, identity_of
+from hopstream.transport.listener import Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
 from hopstream.transport.security import ServerSecurity

@@ -40,7 +40,7 @@ from hopstream.stream.channel import SampledChannel, Share
 from hopstream.stream.messages import INPUT_OPTIONS, decode_options, encode_batch, recipe_digest
 from hopstream.stream.scheduler import JOIN_S, Scheduler
 from hopstream.stream.settings import SamplingLimits
-from hopstream.transport.listener import Call
+from hopstream.transport.calls import Call
 from hopstream.transport.messages import Frame
 
 LOG = logging.getLogger(__name__)

@@ -7,9 +7,7 @@ answered. An answer that its client does not read is put aside with its one fram
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import socket
 import threading
 import time
@@ -21,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from hopstream.arrays import Array
-from hopstream.errors import FormatError, SettingsError, StoreUnavailable
+from hopstream.errors import FormatError, SettingsError
+from hopstream.transport.binding import listen_at
+from hopstream.transport.calls import CALL_BYTES, Call, Peer
 from hopstream.transport.failures import error_frame
 from hopstream.transport.limits import Account, TransportLimits
 from hopstream.transport.location import Location
@@ -48,7 +48,7 @@ from hopstream.transport.poller import READ, WRITE, Poller, new_poller
 from hopstream.transport.receiver import Receiver
 from hopstream.transport.security import ServerSecurity
 from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
-from hopstream.transport.tokens import ANYONE, MAX_TOKEN_BYTES, Identity
+from hopstream.transport.tokens import ANYONE, MAX_TOKEN_BYTES
 
 LOG = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -59,8 +59,6 @@ SPARE_TICKS = 4
 """After how many idle waits a thread ends that is not needed."""
 MAX_ACCEPTED = 64
 """Connections that are accepted before something else is done."""
-CALL_BYTES = 2 << 20
-"""What a request is taken to need for its answer, beside its own bytes: a frame, and what it is made of."""
 SLOWEST_BYTES_PER_S = 1e6
 MESSAGE_S = 10.0
 """A message must come in so many seconds, and one more for every ``SLOWEST_BYTES_PER_S``."""
@@ -78,81 +76,9 @@ LEAVE_S = 2.0
 MAX_ADDRESSES = 1024
 ABORT_S = 2.0
 """How long calls have to notice that the server gives them up."""
-BACKLOG = 512
 
 Handler = Callable[["Call"], Iterator[Frame]]
 """Answers a request with frames, in whichever threads; between two frames it may be left for good."""
-
-
-class Call(Frame):
-    """A request while it is answered: its frame, and whoever waits for the answer.
-
-    Attributes:
-        identity: Whoever asks.
-        ends: When it must have been answered, by ``time.monotonic``.
-        is_over: Nobody waits for the answer any more.
-    """
-
-    __slots__ = (
-        "_frames", "_has_ended", "_is_large", "_listeners", "_num_bytes", "_number", "_peer", "_request_bytes", "ends",
-        "identity", "is_over",
-    )  # fmt: skip
-
-    def __init__(self, peer: _Peer, number: int, frame: Frame, ends: float, num_bytes: int) -> None:
-        """Begin."""
-        self.header, self.arrays = frame.header, frame.arrays
-        self.identity = peer.identity or ANYONE
-        self.ends = ends
-        self.is_over = False
-        self._peer, self._number, self._num_bytes = peer, number, num_bytes
-        self._request_bytes = num_bytes - CALL_BYTES
-        self._frames: Iterator[Frame] | None = None
-        self._has_ended = self._is_large = False
-        self._listeners: list[Callable[[], None]] = []
-
-    def on_over(self, tell: Callable[[], None]) -> None:
-        """Have a function called, once, when nobody waits for the answer any more; it must not wait or raise."""
-        self._listeners.append(tell)
-        if self.is_over:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self.is_over = True
-        while self._listeners:
-            with suppress(IndexError):  # another thread tells it
-                self._listeners.pop()()
-
-
-def identity_of(frame: Frame) -> Identity:
-    """Whoever sent a request; one that came from nowhere may ask for everything."""
-    return frame.identity if isinstance(frame, Call) else ANYONE
-
-
-class _Peer:
-    """One connection of a client, and what is under way on it."""
-
-    def __init__(self, stream: ByteStream, address: str, *, has_shaken_hands: bool) -> None:
-        self.stream, self.address = stream, address
-        self.fd = stream.fileno()
-        self.lock = threading.Lock()
-        self.since = time.monotonic()
-        self.has_shaken_hands = has_shaken_hands
-        self.hello = bytearray()
-        self.identity: Identity | None = None
-        self.receiver: Receiver | None = None
-        self.out: deque[memoryview] = deque()
-        self.calls: dict[int, Call] = {}
-        self.parked: list[Call] = []
-        self.num_untold = 0
-        """Messages beside answers that wait because the client does not read."""
-        self.is_reading = self.is_leaving = self.is_closed = False
-        self.refused_at = 0.0
-        """When it is told that its token is wrong; 0 where it is not."""
-        self.revoked_at = 0.0
-        """When its token was found not to be in force any more; 0 where it is."""
-        self.coming_bytes = 0
-        self.coming_ends = 0.0
-        """Bytes that were taken for a message that is coming, and when it must be here."""
 
 
 class Listener:
@@ -184,7 +110,7 @@ class Listener:
         self._security = security or ServerSecurity()
         self._limits = limits or TransportLimits()
         self._security.context()
-        self._socket = _listen(location)
+        self._socket = listen_at(location)
         self.location = location if location.path else replace(location, port=self._socket.getsockname()[1])
         """Where it listens, with the port that the system chose."""
         self.account = Account(self._limits.max_bytes)
@@ -193,8 +119,8 @@ class Listener:
         self._poller = poller or new_poller()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._peers: dict[int, _Peer] = {}
-        self._strangers: dict[int, _Peer] = {}
+        self._peers: dict[int, Peer] = {}
+        self._strangers: dict[int, Peer] = {}
         self._refusals: dict[str, tuple[int, float]] = {}
         self._ready: deque[Call] = deque()
         self._wake_end, self._woken_end = socket.socketpair()
@@ -388,7 +314,7 @@ class Listener:
             sock.close()
             return
         shown = address[0] if isinstance(address, tuple) else "a Unix socket"
-        peer = _Peer(stream, shown, has_shaken_hands=context is None)
+        peer = Peer(stream, shown, has_shaken_hands=context is None)
         with self._lock:
             is_late = self._is_closed
             if not is_late:
@@ -403,7 +329,7 @@ class Listener:
         if oldest is not None:
             self._drop(oldest)
 
-    def _hear_first(self, peer: _Peer, _: int) -> None:
+    def _hear_first(self, peer: Peer, _: int) -> None:
         """Watch a new connection; a hello that is there already is heard before others can take its place."""
         peer.is_reading = True
         try:
@@ -415,7 +341,7 @@ class Listener:
         finally:
             self._leave_reading(peer)
 
-    def _arm(self, peer: _Peer) -> None:
+    def _arm(self, peer: Peer) -> None:
         """Watch for whatever is waited for; called with the peer's lock."""
         if peer.is_closed:
             return
@@ -423,7 +349,7 @@ class Listener:
         if events:
             self._poller.arm(peer.fd, events)
 
-    def _guarded(self, peer: _Peer, attend: Callable[[_Peer, int], None], mask: int = 0) -> None:
+    def _guarded(self, peer: Peer, attend: Callable[[Peer, int], None], mask: int = 0) -> None:
         """Do what a connection asks for; whatever goes wrong with it ends it and nothing else."""
         try:
             attend(peer, mask)
@@ -437,7 +363,7 @@ class Listener:
             LOG.exception("the connection of %s is ended", peer.address)
             self._drop(peer)
 
-    def _attend(self, peer: _Peer, mask: int) -> None:
+    def _attend(self, peer: Peer, mask: int) -> None:
         with peer.lock:
             if peer.is_closed:
                 return
@@ -465,7 +391,7 @@ class Listener:
         if calls:
             self._go_on(calls[0])
 
-    def _leave_reading(self, peer: _Peer) -> None:
+    def _leave_reading(self, peer: Peer) -> None:
         """Let another thread read; a connection that has ended meanwhile is closed."""
         with peer.lock:
             peer.is_reading = False
@@ -474,7 +400,7 @@ class Listener:
             else:
                 self._arm(peer)
 
-    def _flushed(self, peer: _Peer) -> list[Call]:
+    def _flushed(self, peer: Peer) -> list[Call]:
         """Write what waits; the calls that can go on then. Called with the peer's lock."""
         if peer.is_closed or not peer.stream.send(peer.out):
             return []
@@ -482,7 +408,7 @@ class Listener:
         resumed, peer.parked = peer.parked, []
         return resumed
 
-    def _read(self, peer: _Peer, calls: list[Call]) -> None:
+    def _read(self, peer: Peer, calls: list[Call]) -> None:
         """Read what has come, and add the requests among it to the calls."""
         if peer.receiver is None and not self._meet(peer):
             return
@@ -499,7 +425,7 @@ class Listener:
             if not (receiver.has_buffered or peer.stream.has_pending()):
                 break
 
-    def _meet(self, peer: _Peer) -> bool:
+    def _meet(self, peer: Peer) -> bool:
         """Go on with handshake and hello; whether the peer is known from now on."""
         if peer.refused_at:
             return False
@@ -524,7 +450,7 @@ class Listener:
             return False
         return self._admit(peer, bytes(peer.hello[HELLO.size :]))
 
-    def _admit(self, peer: _Peer, token: bytes) -> bool:
+    def _admit(self, peer: Peer, token: bytes) -> bool:
         """Look at a token; whether the peer is known from now on."""
         tokens = self._security.tokens
         identity = ANYONE if tokens is None else tokens.find(token)
@@ -548,7 +474,7 @@ class Listener:
         self._send(peer, [memoryview(encode_welcome(Status.OK, "", self._limits.max_request_bytes, max_calls))])
         return True
 
-    def _refuse_token(self, peer: _Peer) -> None:
+    def _refuse_token(self, peer: Peer) -> None:
         now = time.monotonic()
         with self._lock:
             self.num_refused_tokens += 1
@@ -564,7 +490,7 @@ class Listener:
         if not delay_s:
             self._turn_away(peer, Status.REFUSED, "the token is missing or wrong")
 
-    def _turn_away(self, peer: _Peer, status: Status, text: str) -> None:
+    def _turn_away(self, peer: Peer, status: Status, text: str) -> None:
         """Tell a stranger why it is not let in, and end its connection."""
         with peer.lock:
             peer.out.append(memoryview(encode_welcome(status, text)))
@@ -572,7 +498,7 @@ class Listener:
                 peer.stream.send(peer.out)
         self._drop(peer)
 
-    def _say_goodbye(self, peer: _Peer) -> None:
+    def _say_goodbye(self, peer: Peer) -> None:
         """Ask a client to send no more requests over a connection."""
         if peer.receiver is None:
             self._drop(peer)
@@ -581,12 +507,12 @@ class Listener:
         with suppress(OSError):
             self._send(peer, encode_message(GOODBYE, 0))
 
-    def _flush_last(self, peer: _Peer) -> None:
+    def _flush_last(self, peer: Peer) -> None:
         with peer.lock, suppress(OSError):
             if peer.out and not peer.is_closed:
                 peer.stream.send(peer.out)
 
-    def _drop(self, peer: _Peer) -> None:
+    def _drop(self, peer: Peer) -> None:
         """End a connection and give up what is under way on it."""
         with self._lock:
             if self._peers.get(peer.fd) is peer:
@@ -624,7 +550,7 @@ class Listener:
 
     # Requests.
 
-    def _check(self, peer: _Peer, prefix: Prefix) -> bool:
+    def _check(self, peer: Peer, prefix: Prefix) -> bool:
         """Look at the prefix of a message; whether there is room for it."""
         if prefix.kind != REQUEST:
             if prefix.kind not in (CANCEL, PING) or prefix.header_bytes or prefix.body_bytes:
@@ -648,7 +574,7 @@ class Listener:
             self._give_back(size + CALL_BYTES)
         return not is_closed
 
-    def _refusal(self, peer: _Peer, size: int) -> tuple[str, str] | None:
+    def _refusal(self, peer: Peer, size: int) -> tuple[str, str] | None:
         """Why a request is not taken; None where room has been taken for it."""
         limits = self._limits
         if peer.is_leaving:
@@ -664,7 +590,7 @@ class Listener:
         text = self._no_room(peer, size)
         return ("ServerBusy", text) if text else None
 
-    def _no_room(self, peer: _Peer, size: int) -> str:
+    def _no_room(self, peer: Peer, size: int) -> str:
         """Why there is no room for a request; empty where it has been taken."""
         limits = self._limits
         if self.account.num_calls >= limits.max_calls:
@@ -677,7 +603,7 @@ class Listener:
             return f"requests and answers take {self.account.taken} of the {limits.max_bytes} bytes that they may take"
         return ""
 
-    def _take(self, peer: _Peer, prefix: Prefix, frame: Frame | None, calls: list[Call]) -> None:
+    def _take(self, peer: Peer, prefix: Prefix, frame: Frame | None, calls: list[Call]) -> None:
         """Do what a message asks for."""
         if prefix.kind == PING:
             self._send(peer, encode_message(PONG, prefix.number))
@@ -692,7 +618,7 @@ class Listener:
                 peer.calls[prefix.number] = call
             calls.append(call)
 
-    def _cancel(self, peer: _Peer, number: int) -> None:
+    def _cancel(self, peer: Peer, number: int) -> None:
         call = peer.calls.get(number)
         if call is None:
             return
@@ -731,7 +657,7 @@ class Listener:
                 self._drop(peer)
         self._end(call)
 
-    def _send(self, peer: _Peer, buffers: Buffers, call: Call | None = None) -> bool:
+    def _send(self, peer: Peer, buffers: Buffers, call: Call | None = None) -> bool:
         """Send, or have it sent when the client reads; whether all was sent. A call is put aside where it was not."""
         with peer.lock:
             if peer.is_closed:
@@ -796,7 +722,7 @@ class Listener:
         finally:
             self._ticking.release()
 
-    def _look_after(self, peer: _Peer, now: float) -> None:
+    def _look_after(self, peer: Peer, now: float) -> None:
         if peer.receiver is None:
             if peer.refused_at and now >= peer.refused_at:
                 self._turn_away(peer, Status.REFUSED, "the token is missing or wrong")
@@ -815,7 +741,7 @@ class Listener:
             LOG.info("the connection of %s is ended: it has been too slow", peer.address)
             self._drop(peer)
 
-    def _revoke(self, peers: Sequence[_Peer], now: float) -> None:
+    def _revoke(self, peers: Sequence[Peer], now: float) -> None:
         """Ask clients whose token is not in force any more to connect anew."""
         tokens = self._security.tokens
         if tokens is None:
@@ -845,65 +771,3 @@ def _hello_bytes(hello: bytearray) -> int:
 
 def _place(prefix: Prefix, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
     return empty_arrays(specs)
-
-
-def _listen(location: Location) -> socket.socket:
-    """A socket that listens without waiting."""
-    try:
-        if location.path:
-            return _listen_at_path(location.path)
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            location.host, location.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, kind, protocol)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
-            found.listen(BACKLOG)
-            found.setblocking(False)
-        except BaseException:
-            found.close()
-            raise
-        return found
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
-        raise StoreUnavailable(f"cannot listen at {location}: {_reason(error, location)}") from error
-
-
-def _listen_at_path(path: str) -> socket.socket:
-    """Listen at a Unix socket that this user alone can reach; one that was left by a dead process is replaced."""
-    with suppress(FileNotFoundError):
-        if Path(path).is_socket() and not _is_answered(path):
-            Path(path).unlink()
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        before = os.umask(0o177)
-        try:
-            found.bind(path)
-        finally:
-            os.umask(before)
-        found.listen(BACKLOG)
-        found.setblocking(False)
-    except BaseException:
-        found.close()
-        raise
-    return found
-
-
-def _is_answered(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True
-        return True
-
-
-def _reason(error: Exception, location: Location) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        if location.path:
-            return "another server listens there; choose another path"
-        return f"port {location.port} is in use; choose another, or port 0 to let the system choose"
-    return str(error)

@@ -1,0 +1,89 @@
+"""What a server knows of its clients: their connections, and the requests that are under way on them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from hopstream.transport.messages import Frame
+from hopstream.transport.receiver import Receiver
+from hopstream.transport.stream import ByteStream
+from hopstream.transport.tokens import ANYONE, Identity
+
+CALL_BYTES = 2 << 20
+"""What a request is taken to need for its answer, beside its own bytes: a frame, and what it is made of."""
+
+
+class Call(Frame):
+    """A request while it is answered: its frame, and whoever waits for the answer.
+
+    Attributes:
+        identity: Whoever asks.
+        ends: When it must have been answered, by ``time.monotonic``.
+        is_over: Nobody waits for the answer any more.
+    """
+
+    __slots__ = (
+        "_frames", "_has_ended", "_is_large", "_listeners", "_num_bytes", "_number", "_peer", "_request_bytes", "ends",
+        "identity", "is_over",
+    )  # fmt: skip
+
+    def __init__(self, peer: Peer, number: int, frame: Frame, ends: float, num_bytes: int) -> None:
+        """Begin."""
+        self.header, self.arrays = frame.header, frame.arrays
+        self.identity = peer.identity or ANYONE
+        self.ends = ends
+        self.is_over = False
+        self._peer, self._number, self._num_bytes = peer, number, num_bytes
+        self._request_bytes = num_bytes - CALL_BYTES
+        self._frames: Iterator[Frame] | None = None
+        self._has_ended = self._is_large = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_over(self, tell: Callable[[], None]) -> None:
+        """Have a function called, once, when nobody waits for the answer any more; it must not wait or raise."""
+        self._listeners.append(tell)
+        if self.is_over:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.is_over = True
+        while self._listeners:
+            with suppress(IndexError):  # another thread tells it
+                self._listeners.pop()()
+
+
+def identity_of(frame: Frame) -> Identity:
+    """Whoever sent a request; one that came from nowhere may ask for everything."""
+    return frame.identity if isinstance(frame, Call) else ANYONE
+
+
+class Peer:
+    """One connection of a client, and what is under way on it."""
+
+    def __init__(self, stream: ByteStream, address: str, *, has_shaken_hands: bool) -> None:
+        """Take a connection over, before its hello."""
+        self.stream, self.address = stream, address
+        self.fd = stream.fileno()
+        self.lock = threading.Lock()
+        self.since = time.monotonic()
+        self.has_shaken_hands = has_shaken_hands
+        self.hello = bytearray()
+        self.identity: Identity | None = None
+        self.receiver: Receiver | None = None
+        self.out: deque[memoryview] = deque()
+        self.calls: dict[int, Call] = {}
+        self.parked: list[Call] = []
+        self.num_untold = 0
+        """Messages beside answers that wait because the client does not read."""
+        self.is_reading = self.is_leaving = self.is_closed = False
+        self.refused_at = 0.0
+        """When it is told that its token is wrong; 0 where it is not."""
+        self.revoked_at = 0.0
+        """When its token was found not to be in force any more; 0 where it is."""
+        self.coming_bytes = 0
+        self.coming_ends = 0.0
+        """Bytes that were taken for a message that is coming, and when it must be here."""
