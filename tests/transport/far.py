@@ -87,7 +87,10 @@ class Network:
         self._set(side, "down")
 
     def mend(self, side: str = "far") -> None:
+        """Let all through again; what the system believes of neighbours that it has asked for in vain is forgotten."""
         self._set(side, "up")
+        run("ip", "neigh", "flush", "dev", self._near)
+        self.run("ip", "neigh", "flush", "dev", self._far)
 
     def _set(self, side: str, state: str) -> None:
         if side == "far":
