@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -128,6 +129,34 @@ def run_inside(groups: dict[str, Path], num_bytes: int, program: str, *words: ob
 def test_a_real_group(groups):
     processors, free = map(int, run_inside(groups, 500 << 20, TOLD).split())
     assert processors == 1 and 300 << 20 < free < 500 << 20
+
+
+GAPS = """
+import numpy as np
+from hopstream.engine.machine import give_back_large_blocks
+assert give_back_large_blocks()
+np.ones(30 << 20, np.uint8)  # by itself glibc takes arrays up to this size from its heaps from now on
+kept = []
+for num_bytes in (2 << 20, 3 << 20, 5 << 20, 9 << 20):
+    blocks = []
+    for _ in range(20):
+        blocks.append(np.ones(num_bytes, np.uint8))
+        kept.append(np.ones(100_000, np.uint8))
+    del blocks
+status = open("/proc/self/status").read()
+print(next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:")) >> 10)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
+def test_large_blocks_are_given_back():
+    """Arrays that are kept between large ones keep none of their memory."""
+    programs = (GAPS, GAPS.replace("assert give_back_large_blocks()", ""))
+    given, kept = (
+        int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+        for program in programs
+    )
+    assert given < 100 < kept
 
 
 DISPATCH = "import sys; from hopstream.cli import main; sys.exit(main(['dispatch', *sys.argv[1:]]))"

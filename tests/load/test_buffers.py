@@ -82,6 +82,15 @@ def test_idle_memory_is_bounded():
     assert 0 < pool.idle_bytes <= 3 * SMALL_BYTES
 
 
+def test_memory_that_came_back_is_freed_though_nobody_takes_any():
+    pool = BufferPool(capacity_bytes=4 * SHAPE[0] * SHAPE[1])
+    held = [pool.take(SHAPE, np.float64) for _ in range(4)]
+    held.clear()
+    assert len(pool._returned) == 4
+    pool.collect()
+    assert len(pool._returned) == 0 and pool.idle_bytes <= 4 * SHAPE[0] * SHAPE[1]
+
+
 def test_memory_stays_flat_over_many_batches():
     pool = BufferPool(1 << 30)
     addresses = set()

@@ -1,8 +1,8 @@
 """What can one process do to a server?
 
 ``python -m tests.transport.attacks KIND LOCATION TOKEN DATASET COUNT`` attacks until it has done it ``COUNT`` times or
-its stdin ends: it says ``on`` when the attack is under way, ``all`` when it was done as often as it may be, and in the end
-how often it was, and in how many seconds.
+its stdin ends: it says ``on`` when the attack is under way, ``all`` when it was done as often as it may be, and in the
+end how often it was, and in how many seconds.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Aim:
     def connect(self) -> socket.socket:
         if self.location.path:
             sock = socket.socket(socket.AF_UNIX)
+            sock.connect(self.location.path)  # with a time limit it would not wait for its turn
             sock.settimeout(20)
-            sock.connect(self.location.path)
             return sock
         return socket.create_connection((self.location.host, self.location.port), 20)
 
@@ -131,7 +131,7 @@ def mutations(aim: Aim, go_on: GoOn) -> int:
             said.append(mutated(rng, bytes(message)) if rng.random() < 0.7 else bytes(message))
         with suppress(OSError), aim.connect() as sock:
             sock.sendall(b"".join(said))
-            sock.settimeout(0.001 if rng.random() < 0.5 else 0.05)
+            sock.settimeout(0.001 if rng.random() < 0.95 else 0.05)
             while sock.recv(1 << 16):
                 pass
         num += PER_CONNECTION
@@ -239,8 +239,7 @@ def abandoned(aim: Aim, go_on: GoOn) -> int:
 
 
 ATTACKS: dict[str, Callable[[Aim, GoOn], int]] = {
-    one.__name__: one
-    for one in (mutations, silent, half_open, cut_short, slow_senders, slow_readers, abandoned)
+    one.__name__: one for one in (mutations, silent, half_open, cut_short, slow_senders, slow_readers, abandoned)
 }
 _ENDED = select.poll()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ import pytest
 
 from hopstream.arrays import Array
 from hopstream.errors import FormatError, StoreTimeout
-from hopstream.transport.link import Answer, Link, LinkGivenUp, LinkLost
+from hopstream.transport.link import Answer, Link, LinkGivenUp, LinkLost, Opening
+from hopstream.transport.location import Location
 from hopstream.transport.messages import (
     ANSWER,
     CANCEL,
@@ -235,3 +238,38 @@ def test_who_waits_to_send_keeps_its_deadline() -> None:
         with pytest.raises(StoreTimeout):
             sending.result(5)
         assert not link.is_usable  # a message was sent in part
+
+
+def test_a_full_queue_at_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
+    """A server that does not accept for a while, as under a flood of connections, is there all the same."""
+    path = str(tmp_path / "socket")
+    where = Location.parse(f"unix://{path}")
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket(socket.AF_UNIX))
+        server.bind(path)
+        server.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(path)
+        began = time.monotonic()
+        with pytest.raises(StoreTimeout):
+            Link(where, ClientSecurity(), time.monotonic() + 0.3)
+        assert time.monotonic() - began > 0.25
+        with ThreadPoolExecutor(1) as pool:
+            making = pool.submit(Link, where, ClientSecurity(), time.monotonic() + 10)
+            time.sleep(0.1)
+            accepted, said = server, b""
+            while not said:  # of those that wait only the link says anything
+                accepted = stack.enter_context(server.accept()[0])
+                accepted.settimeout(0.2)
+                with suppress(TimeoutError):
+                    said = accepted.recv(1000)
+            assert said == encode_hello(None)
+            accepted.sendall(encode_welcome(Status.OK))
+            making.result(10).close()
+        opening = Opening()
+        opening.give_up()
+        with pytest.raises(LinkLost):
+            Link(where, ClientSecurity(), time.monotonic() + 10, opening)

@@ -217,8 +217,7 @@ def test_too_many_strangers_end_the_oldest_and_honest_clients_get_in(serve_as: S
         assert [one.is_closed_within(0.05) for one in strangers[2:]] == [False] * 3
         served.context = context
         with served.connect() as peer:
-            assert len(peer.ask(ECHO)) == 1
-            assert strangers[2].is_closed_within(2)
+            assert len(peer.ask(ECHO)) == 1  # whose hello may have come before another one had to make room
         for one in strangers:
             one.close()
 

@@ -21,7 +21,8 @@ OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
 def own_networks() -> None:
     """Skip where the system gives no user its own networks."""
     try:
-        words = "ip link add near0 type veth peer name far0 && tc qdisc add dev near0 root tbf rate 1mbit burst 9kb limit 9kb"
+        words = "ip link add near0 type veth peer name far0"
+        words += " && tc qdisc add dev near0 root tbf rate 1mbit burst 9kb limit 9kb"
         done = subprocess.run([*OWN_NETWORK, "sh", "-c", words], capture_output=True, text=True, timeout=20)
     except FileNotFoundError as error:
         pytest.skip(f"no network of its own: {error}")
@@ -48,9 +49,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_over_a_link(wide: Path, case: str) -> None:
     command = [*OWN_NETWORK, sys.executable, "-m", "tests.transport.far", case, str(wide)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=ALARM_S + 15
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=ALARM_S + 15)
     print(done.stdout)  # noqa: T201
     if done.returncode == SKIPPED:
         pytest.skip(done.stdout.strip())

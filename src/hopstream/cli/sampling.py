@@ -176,8 +176,11 @@ def sampler_of(
         yield Sampler(None, opener)
         return
     opener.check()
+    from hopstream.engine.machine import give_back_large_blocks
     from hopstream.stream.service import SamplingService
 
+    if limits.memory_bytes:
+        give_back_large_blocks()
     service = SamplingService(opener, limits)
     try:
         yield Sampler(service, opener, limits)

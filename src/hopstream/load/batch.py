@@ -86,6 +86,11 @@ class BufferPool:
             self._collect()
             return self._idle_bytes
 
+    def collect(self) -> None:
+        """Free the blocks that came back and are too many; without it they wait for the next ``take``."""
+        with self._lock:
+            self._collect()
+
     def _pick(self, num_bytes: int) -> NDArray[np.uint8]:
         """The smallest idle block that fits, or a new one with room for a somewhat larger batch."""
         fitting = [b for b in self._idle if num_bytes <= b.nbytes <= MAX_SLACK * num_bytes]

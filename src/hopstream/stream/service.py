@@ -448,7 +448,8 @@ class SamplingService:
         return backend
 
     def _drop_unused(self) -> None:
-        """Give up backends whose makers never registered an input, or died before."""
+        """Give up backends whose makers never registered an input, or died before, and memory of batches that left."""
+        self._buffers.collect()
         unused_since = time.monotonic() - self._limits.lease_s
         with self._lock:
             for backend in list(self._backends.values()):

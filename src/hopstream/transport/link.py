@@ -54,6 +54,8 @@ FRESH_S = 0.05
 LEAVE_S = 10.0
 """How long to wait for a thread that reads of a closed connection; it takes milliseconds."""
 MAX_TIMEOUT_MS = (1 << 32) - 1
+QUEUE_S = 0.01
+"""How long to wait before another attempt to get into the queue of a Unix socket."""
 CLOSED_PLAIN = (
     "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
     "check the port, or write tls://"
@@ -554,9 +556,17 @@ def _open(location: Location, ends: float, opening: Opening) -> socket.socket:
 
 def _connected(sock: socket.socket, address: Any, ends: float, opening: Opening) -> socket.socket:
     try:
-        opening.take(partial(_shut_down, sock))
-        sock.settimeout(max(1e-3, ends - time.monotonic()))
-        sock.connect(address)
+        while True:
+            opening.take(partial(_shut_down, sock))
+            left_s = ends - time.monotonic()
+            sock.settimeout(max(1e-3, left_s))
+            try:
+                sock.connect(address)
+                break
+            except BlockingIOError:  # as many wait at a Unix socket as may; a port lets clients wait by itself
+                if left_s <= 0:
+                    raise TimeoutError("nobody has accepted it") from None
+                time.sleep(QUEUE_S)
     except BaseException:
         opening.leave()
         sock.close()

@@ -262,7 +262,7 @@ class Listener:
     def _serve(self, fd: int, mask: int) -> None:
         peer = self._peers.get(fd)
         if peer is not None:
-            self._guarded(peer, mask)
+            self._guarded(peer, self._attend, mask)
         elif fd == self._woken_fd:
             self._run_ready()
         elif self._is_accepting and fd == self._socket.fileno():
@@ -317,18 +317,29 @@ class Listener:
         peer = Peer(stream, shown, has_shaken_hands=context is None)
         with self._lock:
             is_late = self._is_closed
-            oldest = (
-                next(iter(self._strangers.values())) if len(self._strangers) >= self._limits.max_strangers else None
-            )
             if not is_late:
                 self._peers[peer.fd] = self._strangers[peer.fd] = peer
         if is_late:  # nobody will look after it any more
             stream.close()
             return
+        self._guarded(peer, self._hear_first)
+        with self._lock:
+            has_room = len(self._strangers) <= self._limits.max_strangers
+            oldest = None if has_room else next(iter(self._strangers.values()))
         if oldest is not None:
             self._drop(oldest)
-        with peer.lock:
-            self._arm(peer)
+
+    def _hear_first(self, peer: Peer, _: int) -> None:
+        """Watch a new connection; a hello that is there already is heard before others can take its place."""
+        peer.is_reading = True
+        try:
+            if peer.has_shaken_hands:
+                self._meet(peer)
+        except BaseException:
+            self._drop(peer)
+            raise
+        finally:
+            self._leave_reading(peer)
 
     def _arm(self, peer: Peer) -> None:
         """Watch for whatever is waited for; called with the peer's lock."""
@@ -338,10 +349,10 @@ class Listener:
         if events:
             self._poller.arm(peer.fd, events)
 
-    def _guarded(self, peer: Peer, mask: int) -> None:
+    def _guarded(self, peer: Peer, attend: Callable[[Peer, int], None], mask: int = 0) -> None:
         """Do what a connection asks for; whatever goes wrong with it ends it and nothing else."""
         try:
-            self._attend(peer, mask)
+            attend(peer, mask)
         except OSError as error:
             LOG.debug("the connection of %s ended: %s", peer.address, error)
             self._drop(peer)
