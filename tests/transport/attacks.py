@@ -232,7 +232,7 @@ def abandoned(aim: Aim, go_on: GoOn) -> int:
             sock.sendall(aim.large(1))
             sock.recv(1000)
             if num % 2:
-                sock.sendall(message_bytes(CANCEL, 1))
+                sock.sendall(message_bytes(CANCEL, 1) + message_bytes(PING, 2))  # what it has cancelled may not come
                 sock.recv(1000)
         num += 1
     return num

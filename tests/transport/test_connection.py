@@ -123,7 +123,7 @@ def test_a_server_that_says_goodbye_is_waited_for_until_it_is_back() -> None:
     listener = Listener(Location.parse("tcp://127.0.0.1:0"), Desk().answer)
     connection = to(listener.location)
     connection.ask(ECHO, 10, "echo")
-    assert listener.close(5)
+    assert listener.close(5, is_final=False)
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(connection.ask, ECHO, 10, "echo")
         time.sleep(0.1)
@@ -131,6 +131,18 @@ def test_a_server_that_says_goodbye_is_waited_for_until_it_is_back() -> None:
         assert asking.result(10).header == {"op": "echo"}
     connection.close()
     assert again.close(5)
+
+
+def test_a_server_that_says_goodbye_for_good_is_not_waited_for() -> None:
+    listener = Listener(Location.parse("tcp://127.0.0.1:0"), Desk().answer)
+    connection = to(listener.location)
+    connection.ask(ECHO, 10, "echo")
+    assert listener.close(5)
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="nothing listens there"):
+        connection.ask(ECHO, 10, "echo")
+    assert within(5, started)
+    connection.close()
 
 
 # Deadlines.

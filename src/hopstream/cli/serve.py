@@ -169,7 +169,7 @@ def _end(server: StoreServer, sampler: Sampler, grace_s: float) -> _Ending:
     LOG.info("stopping; what is under way has %g s", grace_s)
     ends = time.monotonic() + grace_s
     sampler.refuse()
-    all_answered = server.close(grace_s)
+    all_answered = server.close(grace_s, is_final=False)  # it may be started again
     if not all_answered:
         LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
     left = sampler.end(ends - time.monotonic())

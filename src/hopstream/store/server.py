@@ -172,17 +172,18 @@ class StoreServer(OfOneProcess):
         """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""
         self._stopping.put(None)
 
-    def close(self, grace_s: float = 10.0) -> bool:
+    def close(self, grace_s: float = 10.0, *, is_final: bool = True) -> bool:
         """Refuse new calls, wait for those under way, and release the port; a second call only waits.
 
         Args:
             grace_s: How long calls under way may take. Those that take longer are ended with ``StoreUnavailable``.
+            is_final: Clients are told not to wait for a server at this address.
 
         Returns:
             True where every call under way was answered; False where some were given up.
         """
         self._is_closing = True
-        is_clean = self.listener.close(grace_s)
+        is_clean = self.listener.close(grace_s, is_final=is_final)
         self._stopping.put(None)
         return is_clean
 
@@ -203,7 +204,7 @@ class StoreServer(OfOneProcess):
         try:
             self.wait()
             LOG.info("closing %s; calls under way have %g s", self.location, grace_s)
-            if not self.close(grace_s):
+            if not self.close(grace_s, is_final=False):
                 LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
                 logging.shutdown()
                 os._exit(1)

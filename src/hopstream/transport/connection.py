@@ -61,7 +61,7 @@ class Connection:
         self._opening: set[Opening] = set()
         self._is_closed = False
         self.has_left = False
-        """The server has said that it is going away, and has not been back since."""
+        """The server has said that it is going away for a while, and has not been back since."""
 
     def start(self, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool = True) -> UnderWay:
         """Send a request, whose answer is read when its result is asked for.
@@ -246,7 +246,7 @@ class Connection:
 
     def _retire(self, link: Link) -> None:
         """Use a link no more; called with the lock."""
-        self.has_left = self.has_left or link.is_leaving
+        self.has_left = self.has_left or link.comes_back
         link.close()
 
     def _wait(self, seconds: float, what: str) -> None:

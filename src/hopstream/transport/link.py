@@ -198,8 +198,8 @@ class Link:
         self._filling = 0
         """Number of the answer whose arrays are being read; 0 for none."""
         self._read_at = 0.0
-        self.is_leaving = False
-        """The server has asked for no more requests over this connection."""
+        self.is_leaving = self.comes_back = False
+        """The server has asked for no more requests over this connection, and is not leaving for good."""
         self.lost: Exception | None = None
         """Why the link is of no use any more."""
 
@@ -377,7 +377,7 @@ class Link:
     def _take(self, prefix: Prefix, frame: Frame | None) -> None:
         self._filling = 0
         if prefix.kind == GOODBYE:
-            self.is_leaving = True
+            self.is_leaving, self.comes_back = True, prefix.flags != LAST
             return
         answer = self._answers.get(prefix.number)
         if answer is None:

@@ -148,11 +148,12 @@ class Listener:
         """Requests that are being answered."""
         return self.account.num_calls
 
-    def close(self, grace_s: float) -> bool:
+    def close(self, grace_s: float, *, is_final: bool = True) -> bool:
         """Accept nothing more, let requests under way be answered, and end; a second call only waits.
 
         Args:
             grace_s: How long requests under way may take; those that take longer are given up.
+            is_final: Tell clients that nobody will listen here again; else those without a replica wait for it.
 
         Returns:
             True where every request under way was answered.
@@ -163,7 +164,7 @@ class Listener:
         if is_first:
             self._stop_listening()
             for peer in peers:
-                self._say_goodbye(peer)
+                self._say_goodbye(peer, is_final=is_final)
         with self._changed:
             is_clean = self._changed.wait_for(lambda: self.account.num_calls == 0, grace_s)
             self._is_closed = True
@@ -421,9 +422,7 @@ class Listener:
                 if receiver.is_at_end:
                     raise ConnectionResetError("the client has closed it")
                 break
-            self._take(peer, *message, calls)
-            if not (receiver.has_buffered or peer.stream.has_pending()):
-                break
+            self._take(peer, *message, calls)  # whether its client has gone since is seen by reading on
 
     def _meet(self, peer: Peer) -> bool:
         """Go on with handshake and hello; whether the peer is known from now on."""
@@ -498,14 +497,14 @@ class Listener:
                 peer.stream.send(peer.out)
         self._drop(peer)
 
-    def _say_goodbye(self, peer: Peer) -> None:
+    def _say_goodbye(self, peer: Peer, *, is_final: bool) -> None:
         """Ask a client to send no more requests over a connection."""
         if peer.receiver is None:
             self._drop(peer)
             return
         peer.is_leaving = True
         with suppress(OSError):
-            self._send(peer, encode_message(GOODBYE, 0))
+            self._send(peer, encode_message(GOODBYE, 0, is_last=is_final))
 
     def _flush_last(self, peer: Peer) -> None:
         with peer.lock, suppress(OSError):

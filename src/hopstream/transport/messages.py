@@ -36,7 +36,7 @@ MAX_WELCOME_TEXT = 1000
 PREFIX = struct.Struct("<BBHIQQII")
 """Kind, flags, zero, bytes of the header, number, bytes after the header and its padding, milliseconds, zero."""
 LAST = 1
-"""Flag: no frame of the answer follows."""
+"""Flag: no frame of the answer follows; of a goodbye, that it is for good."""
 ALIGNMENT = 8
 MAX_HEADER_BYTES = 16 << 20
 MAX_ARRAYS = 1 << 16
