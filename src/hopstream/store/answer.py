@@ -37,7 +37,7 @@ from hopstream.store.requests import (
 from hopstream.store.sample_frames import ID_DTYPES, as_int64, cut_request, edge_entity, num_others, read_sample
 from hopstream.store.settings import ServerLimits
 from hopstream.store.wire import Piece, RowCost, cut_pieces, edge_type_from_json, entity_from_json, with_last
-from hopstream.transport.calls import identity_of
+from hopstream.transport.calls import Call, identity_of
 from hopstream.transport.messages import MAX_MESSAGE_BYTES, Frame
 from hopstream.transport.tokens import Identity
 
@@ -48,6 +48,8 @@ LENGTH_BYTES = 8
 """What a ragged row weighs beside its elements."""
 FEW_NEIGHBORS = 64
 """Up to this count an answer is taken to be full; above it, degrees tell how large it will be."""
+GATHER_FACTOR = 2
+"""What a frame takes while it is made, as a multiple of the frame."""
 SEARCHED_EDGES = 16
 """Edges that are read in the time that a byte of an answer takes, at the least."""
 
@@ -132,7 +134,7 @@ class StoreAnswers:
         searched = [self._searched_by(request) for request in requests]
         self._check_searched(searched)
         costs = [self._sample_cost(request) for request in requests]
-        self._check_costs(costs)
+        self._check_costs(costs, frame)
         work = [_with_search(cost, weights) for cost, weights in zip(costs, searched, strict=True)]
         for pieces, is_last in with_last(cut_pieces(work, self._limits.frame_bytes)):
             cut = [as_int64(cut_request(requests[piece.request], piece)) for piece in pieces]
@@ -199,7 +201,7 @@ class StoreAnswers:
             check_fetch_request(self._store, request)
         features = [[column_feature(self._store, r.entity, name) for name in r.names] for r in requests]
         costs = [self._fetch_cost(r, fs) for r, fs in zip(requests, features, strict=True)]
-        self._check_costs(costs)
+        self._check_costs(costs, frame)
         readers = [
             self._store.reader(r) if all(f.is_fixed_width for f in fs) else None
             for r, fs in zip(requests, features, strict=True)
@@ -296,9 +298,10 @@ class StoreAnswers:
             raise SettingsError(f"{len(ids)} ids in one request; this server takes {self._limits.max_ids}")
         return ids
 
-    def _check_costs(self, costs: Sequence[RowCost]) -> None:
-        """Refuse an answer that is too large, or has a row that is, before anything is gathered."""
-        self._check_reply_bytes(sum(cost.total for cost in costs))
+    def _check_costs(self, costs: Sequence[RowCost], frame: Frame) -> None:
+        """Refuse an answer that is too large, or has a row that is, before anything is gathered; take room for it."""
+        num_bytes = sum(cost.total for cost in costs)
+        self._check_reply_bytes(num_bytes)
         heaviest = max((cost.heaviest for cost in costs if not cost.element_bytes), default=0)
         if heaviest > self._limits.max_row_bytes:
             raise SettingsError(
@@ -307,6 +310,9 @@ class StoreAnswers:
                 "pairs nor candidates nor weights, or serve the parts with larger max_row_bytes, or open the dataset's "
                 "folder itself"
             )
+        if isinstance(frame, Call):
+            largest = min(num_bytes, max(heaviest, self._limits.frame_bytes))
+            frame.reserve(int(GATHER_FACTOR * largest))
 
     def _check_reply_bytes(self, num_bytes: float) -> None:
         limit = self._limits.max_reply_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -43,11 +42,8 @@ def _listen_at_path(path: str) -> socket.socket:
             Path(path).unlink()
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        before = os.umask(0o177)
-        try:
-            found.bind(path)
-        finally:
-            os.umask(before)
+        found.bind(path)
+        Path(path).chmod(0o600)  # nobody can connect before it listens
         found.listen(BACKLOG)
         found.setblocking(False)
     except BaseException:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from hopstream.errors import ServerBusy, SettingsError
+from hopstream.transport.limits import Account
 from hopstream.transport.messages import Frame
 from hopstream.transport.receiver import Receiver
 from hopstream.transport.stream import ByteStream
@@ -27,21 +29,46 @@ class Call(Frame):
     """
 
     __slots__ = (
-        "_frames", "_has_ended", "_is_large", "_listeners", "_num_bytes", "_number", "_peer", "_request_bytes", "ends",
-        "identity", "is_over",
+        "_account", "_frames", "_has_ended", "_is_large", "_listeners", "_num_bytes", "_number", "_peer",
+        "_request_bytes", "_reserved_bytes", "ends", "identity", "is_over",
     )  # fmt: skip
 
-    def __init__(self, peer: Peer, number: int, frame: Frame, ends: float, num_bytes: int) -> None:
+    def __init__(
+        self, peer: Peer, number: int, frame: Frame, ends: float, num_bytes: int, account: Account | None = None
+    ) -> None:
         """Begin."""
-        self.header, self.arrays = frame.header, frame.arrays
+        super().__init__(frame.header, frame.arrays)
+        self._account = account
         self.identity = peer.identity or ANYONE
         self.ends = ends
         self.is_over = False
         self._peer, self._number, self._num_bytes = peer, number, num_bytes
-        self._request_bytes = num_bytes - CALL_BYTES
+        self._request_bytes, self._reserved_bytes = num_bytes - CALL_BYTES, num_bytes
         self._frames: Iterator[Frame] | None = None
         self._has_ended = self._is_large = False
         self._listeners: list[Callable[[], None]] = []
+
+    def reserve(self, num_bytes: int) -> None:
+        """Take room for an answer that needs more at a time than most.
+
+        Args:
+            num_bytes: Bytes of its largest frame, and of what that is made of.
+
+        Raises:
+            ServerBusy: There is none now.
+            SettingsError: There never is.
+        """
+        more = self._request_bytes + num_bytes - self._num_bytes
+        if more <= 0 or self._account is None:
+            return
+        if self._request_bytes + num_bytes > self._account.limit:
+            raise SettingsError(
+                f"the answer needs {num_bytes} bytes at a time; the server has {self._account.limit} for all answers; "
+                "ask for less at once"
+            )
+        if not self._account.more(more):
+            raise ServerBusy(f"the answer needs {num_bytes} bytes at a time, for which there is no room now")
+        self._num_bytes = self._reserved_bytes = self._num_bytes + more
 
     def on_over(self, tell: Callable[[], None]) -> None:
         """Have a function called, once, when nobody waits for the answer any more; it must not wait or raise."""
@@ -76,10 +103,15 @@ class Peer:
         self.receiver: Receiver | None = None
         self.out: deque[memoryview] = deque()
         self.calls: dict[int, Call] = {}
-        self.parked: list[Call] = []
+        self.parked: dict[int, Call] = {}
+        """Calls whose answer goes on when the client has read what waits, by number."""
+        self.held_bytes = self.num_cancelled = 0
+        """Of calls that were cancelled before their frames had left: their bytes, and how many they are."""
+        self.progress_at = self.since
+        """When bytes were written last."""
         self.num_untold = 0
         """Messages beside answers that wait because the client does not read."""
-        self.is_reading = self.is_leaving = self.is_closed = False
+        self.is_reading = self.is_leaving = self.is_closed = self.wants_write = False
         self.refused_at = 0.0
         """When it is told that its token is wrong; 0 where it is not."""
         self.revoked_at = 0.0

@@ -56,6 +56,14 @@ class Account:
             self.num_calls += 1
             return True
 
+    def more(self, num_bytes: int) -> bool:
+        """Take more bytes for a request if there is room for them; whether there was."""
+        with self._lock:
+            if self.taken + num_bytes > self.limit:
+                return False
+            self.taken += num_bytes
+            return True
+
     def add(self, num_bytes: int) -> None:
         """Count more bytes of a request, which are there already, or fewer where negative."""
         with self._lock:

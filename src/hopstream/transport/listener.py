@@ -48,7 +48,7 @@ from hopstream.transport.poller import READ, WRITE, Poller, new_poller
 from hopstream.transport.receiver import Receiver
 from hopstream.transport.security import ServerSecurity
 from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
-from hopstream.transport.tokens import ANYONE, MAX_TOKEN_BYTES
+from hopstream.transport.tokens import ANYONE, MAX_TOKEN_BYTES, Identity
 
 LOG = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -62,6 +62,16 @@ MAX_ACCEPTED = 64
 SLOWEST_BYTES_PER_S = 1e6
 MESSAGE_S = 10.0
 """A message must come in so many seconds, and one more for every ``SLOWEST_BYTES_PER_S``."""
+MAX_REQUEST_HEADER_BYTES = 4 << 20
+HEADER_FACTOR = 16
+"""Bytes that a byte of a request's header takes when it has been read."""
+MAX_CALL_S = 3600.0
+IDLE_READER_S = 2.0
+"""After how long a client that does not read its answers makes room for others."""
+STUCK_S = 60.0
+"""After how long it is ended in any case."""
+MAX_CANCELLED = 8
+"""Answers of one connection that may be cancelled before what was made of them has been read."""
 MAX_CALLS_OF_ONE = 64
 """Requests of one connection that are being answered."""
 MAX_UNTOLD = 1000
@@ -125,6 +135,7 @@ class Listener:
         self._ready: deque[Call] = deque()
         self._wake_end, self._woken_end = socket.socketpair()
         self._woken_end.setblocking(False)
+        self._wake_end.setblocking(False)
         self._woken_fd = self._woken_end.fileno()
         self._num_idle = self._num_threads = 0
         self._threads: set[threading.Thread] = set()
@@ -132,7 +143,6 @@ class Listener:
         self._ticking = threading.Lock()
         self._is_accepting = True
         self._is_leaving = self._is_closed = self._is_freed = False
-        self._known_identities: object = None
         self._poller.arm(self._socket.fileno(), READ)
         self._poller.arm(self._woken_fd, READ)
         for _ in range(SPARE_THREADS):
@@ -212,39 +222,43 @@ class Listener:
         """The life of a thread: wait for a descriptor, do what it asks for, and wait again."""
         num_ticks = 0
         self._threads.add(threading.current_thread())
-        try:
-            while not self._is_closed:
+        while not self._is_closed:
+            try:
                 events = self._poller.poll(TICK_S)
                 if time.monotonic() - self._ticked_at >= TICK_S:
                     self._tick()
-                if not events:
-                    num_ticks += 1
-                    if num_ticks >= SPARE_TICKS and self._leave_if_spare():
-                        self._free_if_left()
-                        return
+                if events:
+                    num_ticks = 0
+                    self._work_on(events)
                     continue
-                num_ticks = 0
-                with self._lock:
-                    self._num_idle -= 1
-                    needs_thread = self._num_idle < 1 and self._num_threads < self._limits.max_calls + SPARE_THREADS
-                if needs_thread:
-                    self._start_thread()
-                try:
-                    for fd, mask in events:
-                        self._serve(fd, mask)
-                finally:
-                    with self._lock:
-                        self._num_idle += 1
-        except Exception:
-            if not self._is_closed:
-                LOG.exception("a thread of the server failed")
+            except Exception:  # of one event, and not of the thread
+                if not self._is_closed:
+                    LOG.exception("a thread of the server failed, and goes on")
+                    time.sleep(TICK_S)
+            num_ticks += 1
+            if num_ticks >= SPARE_TICKS and self._leave_if_spare():
+                self._free_if_left()
+                return
         with self._lock:
             self._num_threads -= 1
             self._num_idle -= 1
             self._threads.discard(threading.current_thread())
-        if self._is_closed:
-            self._wake()  # the next one
-            self._free_if_left()
+        self._wake()  # the next one
+        self._free_if_left()
+
+    def _work_on(self, events: Sequence[tuple[int, int]]) -> None:
+        """Do what descriptors ask for, and see to it that another thread waits meanwhile."""
+        with self._lock:
+            self._num_idle -= 1
+            needs_thread = self._num_idle < 1 and self._num_threads < self._limits.max_calls + SPARE_THREADS
+        try:
+            if needs_thread:
+                self._start_thread()
+            for fd, mask in events:
+                self._serve(fd, mask)
+        finally:
+            with self._lock:
+                self._num_idle += 1
 
     def _leave_if_spare(self) -> bool:
         with self._lock:
@@ -346,7 +360,7 @@ class Listener:
         """Watch for whatever is waited for; called with the peer's lock."""
         if peer.is_closed:
             return
-        events = (0 if peer.is_reading or peer.refused_at else READ) | (WRITE if peer.out else 0)
+        events = (0 if peer.is_reading or peer.refused_at else READ) | (WRITE if peer.out or peer.wants_write else 0)
         if events:
             self._poller.arm(peer.fd, events)
 
@@ -368,7 +382,7 @@ class Listener:
         with peer.lock:
             if peer.is_closed:
                 return
-            may_read = bool(mask & READ) and not peer.is_reading
+            may_read = bool(mask & READ or peer.wants_write) and not peer.is_reading
             peer.is_reading = peer.is_reading or may_read
         calls: list[Call] = []
         try:
@@ -403,10 +417,14 @@ class Listener:
 
     def _flushed(self, peer: Peer) -> list[Call]:
         """Write what waits; the calls that can go on then. Called with the peer's lock."""
-        if peer.is_closed or not peer.stream.send(peer.out):
+        if peer.is_closed:
             return []
-        peer.num_untold = 0
-        resumed, peer.parked = peer.parked, []
+        peer.progress_at = time.monotonic()
+        if not peer.stream.send(peer.out):
+            return []
+        peer.num_untold = peer.num_cancelled = 0
+        self.account.add(-peer.held_bytes)
+        resumed, peer.parked, peer.held_bytes = list(peer.parked.values()), {}, 0
         return resumed
 
     def _read(self, peer: Peer, calls: list[Call]) -> None:
@@ -431,7 +449,9 @@ class Listener:
         if not peer.has_shaken_hands:
             stream = peer.stream
             assert isinstance(stream, TlsStream)  # noqa: S101 - all others need no handshake
-            if not stream.handshake():
+            state = stream.handshake()
+            peer.wants_write = state is False
+            if not state:
                 return False
             peer.has_shaken_hands = True
         while (wanted := _hello_bytes(peer.hello)) > len(peer.hello):
@@ -527,10 +547,12 @@ class Listener:
                 peer.stream.shut_down()
             else:
                 peer.stream.close()
-            calls, parked = list(peer.calls.values()), peer.parked
-            peer.parked = []
+            calls, parked = list(peer.calls.values()), list(peer.parked.values())
+            peer.parked = {}
             peer.out.clear()
             coming, peer.coming_bytes = peer.coming_bytes, 0
+            self.account.add(-peer.held_bytes)
+            peer.held_bytes = 0
         if coming:
             self._give_back(coming)
         for call in calls:
@@ -555,10 +577,14 @@ class Listener:
             if prefix.kind not in (CANCEL, PING) or prefix.header_bytes or prefix.body_bytes:
                 raise FormatError(f"a message of kind {prefix.kind} came, which a client does not send")
             return True
-        size = prefix.header_bytes + prefix.body_bytes
+        if prefix.header_bytes > MAX_REQUEST_HEADER_BYTES:
+            raise FormatError(
+                f"a request has a header of {prefix.header_bytes} bytes; it may have {MAX_REQUEST_HEADER_BYTES}"
+            )
+        size = prefix.header_bytes * HEADER_FACTOR + prefix.body_bytes
         if prefix.number in peer.calls:
             raise FormatError(f"request {prefix.number} came twice")
-        refusal = self._refusal(peer, size)
+        refusal = self._refusal(peer, prefix.header_bytes + prefix.body_bytes, size)
         if refusal is not None:
             kind, text = refusal
             self.num_refused_calls += 1
@@ -573,27 +599,48 @@ class Listener:
             self._give_back(size + CALL_BYTES)
         return not is_closed
 
-    def _refusal(self, peer: Peer, size: int) -> tuple[str, str] | None:
-        """Why a request is not taken; None where room has been taken for it."""
+    def _refusal(self, peer: Peer, sent_bytes: int, size: int) -> tuple[str, str] | None:
+        """Why a request is not taken; None where room has been taken for it.
+
+        Args:
+            peer: Who sends it.
+            sent_bytes: Its bytes.
+            size: What it takes here.
+        """
         limits = self._limits
         if peer.is_leaving:
             return "StoreUnavailable", "the server is shutting down"
         if peer.revoked_at and time.monotonic() > peer.revoked_at + LEAVE_S:
             return "AccessDenied", "the token is not in force any more; connect anew with another"
-        if size > limits.max_request_bytes:
-            text = f"the request has {size} bytes; the server takes {limits.max_request_bytes} (--max-request-bytes)"
-            return "SettingsError", text
+        if sent_bytes > limits.max_request_bytes:
+            most = limits.max_request_bytes
+            return "SettingsError", f"the request has {sent_bytes} bytes; the server takes {most} (--max-request-bytes)"
         if size + CALL_BYTES > limits.max_bytes:
-            text = f"the request has {size} bytes; all requests may have {limits.max_bytes - CALL_BYTES} together"
+            text = f"the request has {sent_bytes} bytes; all requests may have {limits.max_bytes - CALL_BYTES} together"
             return "SettingsError", text
         text = self._no_room(peer, size)
+        if text and self._end_idle_reader():
+            text = self._no_room(peer, size)
         return ("ServerBusy", text) if text else None
+
+    def _end_idle_reader(self) -> bool:
+        """End the connection that has not read its answers for the longest time, if long; whether there was one."""
+        before = time.monotonic() - IDLE_READER_S
+        with self._lock:
+            peers = list(self._peers.values())
+        idle = [peer for peer in peers if (peer.parked or peer.held_bytes) and peer.progress_at < before]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda one: one.progress_at)
+        LOG.info("the connection of %s makes room: it does not read its answers", longest.address)
+        self._drop(longest)
+        return True
 
     def _no_room(self, peer: Peer, size: int) -> str:
         """Why there is no room for a request; empty where it has been taken."""
         limits = self._limits
         if self.account.num_calls >= limits.max_calls:
-            return f"the server answers {limits.max_calls} requests, as many as it may (--max-calls)"
+            return f"the server answers {limits.max_calls} requests, as many as it may"
         if len(peer.calls) >= MAX_CALLS_OF_ONE:
             return f"{len(peer.calls)} requests are under way on the connection, as many as may be"
         if self._num_idle < 1 and not self._start_thread():
@@ -613,7 +660,8 @@ class Listener:
                 if peer.is_closed:
                     return
                 num_bytes, peer.coming_bytes = peer.coming_bytes, 0
-                call = Call(peer, prefix.number, frame, time.monotonic() + prefix.timeout_ms / 1000, num_bytes)
+                ends = time.monotonic() + min(prefix.timeout_ms / 1000, MAX_CALL_S)
+                call = Call(peer, prefix.number, frame, ends, num_bytes, self.account)
                 peer.calls[prefix.number] = call
             calls.append(call)
 
@@ -623,9 +671,7 @@ class Listener:
             return
         call._give_up()
         with peer.lock:
-            is_parked = call in peer.parked
-            if is_parked:
-                peer.parked.remove(call)
+            is_parked = peer.parked.pop(number, None) is not None
         if is_parked:
             self._end(call)
 
@@ -646,7 +692,7 @@ class Listener:
                 buffers = encode_message(ANSWER, call._number, frame, is_last=True)
             call._has_ended = is_last
             frame_bytes = sum(map(len, buffers))
-            if frame_bytes > CALL_BYTES or call._is_large:
+            if (frame_bytes > CALL_BYTES or call._is_large) and not (frame is not None and frame.is_counted):
                 self._charge(call, frame_bytes)
             try:
                 if not self._send(peer, buffers, call):
@@ -663,10 +709,12 @@ class Listener:
                 return True
             is_first = not peer.out
             peer.out.extend(buffers)
-            if is_first and peer.stream.send(peer.out):
-                return True
+            if is_first:
+                peer.progress_at = time.monotonic()
+                if peer.stream.send(peer.out):
+                    return True
             if call is not None:
-                peer.parked.append(call)
+                peer.parked[call._number] = call
             else:
                 peer.num_untold += 1
                 if peer.num_untold > MAX_UNTOLD:
@@ -676,7 +724,7 @@ class Listener:
 
     def _charge(self, call: Call, frame_bytes: int) -> None:
         """Count what a frame takes beyond what was taken for it: what is there is not refused any more."""
-        wanted = call._request_bytes + max(CALL_BYTES, frame_bytes)
+        wanted = max(call._request_bytes + frame_bytes, call._reserved_bytes)
         self.account.add(wanted - call._num_bytes)
         call._num_bytes = wanted
         call._is_large = frame_bytes > CALL_BYTES
@@ -688,6 +736,11 @@ class Listener:
             if peer.calls.get(call._number) is not call:
                 return
             del peer.calls[call._number]
+            is_held = bool(peer.out) and not peer.is_closed  # what was made for it has not left
+            if is_held:
+                peer.held_bytes += call._num_bytes
+                peer.num_cancelled += 1
+            is_too_much = peer.num_cancelled > MAX_CANCELLED
         frames, call._frames = call._frames, None
         close = getattr(frames, "close", None)
         if close is not None:
@@ -695,7 +748,10 @@ class Listener:
                 close()
             except Exception:
                 LOG.exception("an answer could not be ended")
-        self._give_back(call._num_bytes)
+        self._give_back(0 if is_held else call._num_bytes)
+        if is_too_much:
+            LOG.info("the connection of %s is ended: it cancels what it does not read", peer.address)
+            self._drop(peer)
 
     def _give_back(self, num_bytes: int) -> None:
         """Give back what a request took."""
@@ -715,45 +771,47 @@ class Listener:
                 peers = list(self._peers.values())
                 if self._is_accepting:
                     self._poller.arm(self._socket.fileno(), READ)
+            tokens = self._security.tokens
+            in_force = None if tokens is None else tokens.value()
             for peer in peers:
-                self._look_after(peer, now)
-            self._revoke(peers, now)
+                try:
+                    self._revoke(peer, in_force, now)
+                    self._look_after(peer, now)
+                except Exception:
+                    LOG.exception("the connection of %s is ended", peer.address)
+                    self._drop(peer)
         finally:
             self._ticking.release()
 
     def _look_after(self, peer: Peer, now: float) -> None:
         if peer.receiver is None:
-            if peer.refused_at and now >= peer.refused_at:
-                self._turn_away(peer, Status.REFUSED, "the token is missing or wrong")
+            if peer.refused_at:
+                if now >= peer.refused_at:
+                    self._turn_away(peer, Status.REFUSED, "the token is missing or wrong")
             elif now - peer.since > self._limits.hello_s:
                 self._drop(peer)
             return
-        if peer.revoked_at and now > peer.revoked_at + LEAVE_S and not peer.calls:
+        if peer.revoked_at and now > peer.revoked_at + LEAVE_S:
             self._drop(peer)
             return
         is_late = bool(peer.coming_bytes) and now > peer.coming_ends
-        for call in list(peer.calls.values()):
-            if now > call.ends and not call.is_over:
-                call._give_up()
-                is_late = is_late or call in peer.parked
+        is_late = is_late or (bool(peer.out) and now > peer.progress_at + STUCK_S)
+        for number, call in list(peer.calls.items()):
+            if now > call.ends:
+                if not call.is_over:
+                    call._give_up()
+                is_late = is_late or number in peer.parked
         if is_late:  # a client that neither writes nor reads
             LOG.info("the connection of %s is ended: it has been too slow", peer.address)
             self._drop(peer)
 
-    def _revoke(self, peers: Sequence[Peer], now: float) -> None:
-        """Ask clients whose token is not in force any more to connect anew."""
-        tokens = self._security.tokens
-        if tokens is None:
+    def _revoke(self, peer: Peer, in_force: Sequence[Identity] | None, now: float) -> None:
+        """Ask a client whose token is not in force any more to connect anew."""
+        if in_force is None or peer.identity is None or peer.revoked_at or peer.identity in in_force:
             return
-        in_force = tokens.value()
-        if in_force is self._known_identities:
-            return
-        self._known_identities = in_force
-        for peer in peers:
-            if peer.identity is not None and peer.identity not in in_force and not peer.revoked_at:
-                peer.revoked_at = now
-                with suppress(OSError):
-                    self._send(peer, encode_message(GOODBYE, 0))
+        peer.revoked_at = now
+        with suppress(OSError):
+            self._send(peer, encode_message(GOODBYE, 0))
 
 
 def _hello_bytes(hello: bytearray) -> int:

@@ -92,7 +92,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return _NAMES.get(dtype) or dtype.name
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Frame:
     """The content of one message.
 
@@ -100,11 +100,13 @@ class Frame:
         header: The JSON header without the description of the arrays.
         arrays: Of a message that was received: views of the bytes where they were received.
         is_last: Of a frame of an answer: none follows.
+        is_counted: Of a frame of an answer: whoever made it counts its bytes.
     """
 
     header: dict[str, Any]
     arrays: Sequence[Array] = ()
     is_last: bool = False
+    is_counted: bool = False
 
     @property
     def num_bytes(self) -> int:

@@ -52,7 +52,7 @@ class EpollPoller:
     def forget(self, fd: int) -> None:
         """See ``Poller``."""
         self._known.discard(fd)
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # ValueError: the poller is closed
             self._epoll.unregister(fd)
 
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
