@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hopstream.errors import SettingsError, StoreUnavailable
+from hopstream.errors import ServerBusy, SettingsError, StoreUnavailable
 from hopstream.transport import listener as listener_module
 from hopstream.transport import receiver as receiver_module
+from hopstream.transport.calls import Call
+from hopstream.transport.failures import error_frame
 from hopstream.transport.limits import TransportLimits
 from hopstream.transport.listener import Listener
 from hopstream.transport.location import Location
@@ -34,8 +36,8 @@ from hopstream.transport.messages import (
     encode_hello,
 )
 from tests.store.authority import Authority
-from tests.transport.desk import WAYS, Served, serve, wait_until
-from tests.transport.peer import message_bytes
+from tests.transport.desk import WAYS, Desk, Served, serve, wait_until
+from tests.transport.peer import Peer, message_bytes
 
 ECHO, HOLD = Frame({"op": "echo"}), Frame({"op": "hold"})
 Serve = Callable[..., AbstractContextManager[Served]]
@@ -334,7 +336,7 @@ def test_requests_beyond_the_limit_are_told_and_the_connection_goes_on(served: S
         first = [peer.start(HOLD), peer.start(HOLD)]
         peer.next(), peer.next()
         kind, text = error_of(other.ask(Frame({"op": "echo"}, [np.zeros(100_000)])))
-        assert (kind, text) == ("ServerBusy", "the server answers 2 requests, as many as it may (--max-calls)")
+        assert (kind, text) == ("ServerBusy", "the server answers 2 requests, as many as it may")
         served.desk.may_go_on.set()
         assert sorted(peer.next()[0].number for _ in first) == first
         wait_until(lambda: served.listener.num_calls == 0, "there is room")
@@ -540,3 +542,97 @@ def test_a_request_is_over_when_its_time_is(serve_as: Serve) -> None:
         if echoed not in numbers:  # what was being made when its time was over has come, too
             numbers.append(peer.next()[0].number)
         assert numbers[-1] == echoed
+
+
+# Clients that do not read.
+
+
+def a_peer_that_does_not_read(served: Served, num_calls: int, timeout_ms: int = 20_000) -> tuple[Peer, list[int]]:
+    """A client with so many answers under way that wait until it reads, and their numbers."""
+    peer = served.connect()
+    numbers = [peer.start(Frame({"op": "count", "num": 50}), timeout_ms=timeout_ms) for _ in range(num_calls)]
+    wait_until(lambda: sum(len(one.parked) for one in served.listener._peers.values()) == num_calls, "all wait")
+    return peer, numbers
+
+
+def test_answers_that_wait_end_one_after_another_and_no_thread_with_them() -> None:
+    with serve() as served:
+        peer = served.connect()
+        for number in range(4):
+            peer.start(Frame({"op": "count", "num": 50}), timeout_ms=400 + 300 * number)
+        with peer:
+            wait_until(lambda: served.listener.num_calls == 0, "the client is given up")
+            assert served.listener._num_threads >= 2
+        with served.connect() as other:
+            assert len(other.ask(ECHO)) == 1
+
+
+def test_one_of_several_answers_that_wait_is_cancelled() -> None:
+    with serve() as served:
+        peer, numbers = a_peer_that_does_not_read(served, 3)
+        with peer:
+            peer.send(message_bytes(CANCEL, numbers[1]))
+            wait_until(lambda: served.listener.num_calls == 2, "it is given up")
+            (known,) = served.listener._peers.values()
+            assert sorted(known.parked) == [numbers[0], numbers[2]]
+
+
+def test_what_was_made_for_cancelled_answers_stays_in_the_account_until_it_is_read() -> None:
+    with serve() as served:
+        peer, numbers = a_peer_that_does_not_read(served, 1)
+        with peer:
+            peer.send(message_bytes(CANCEL, numbers[0]))
+            wait_until(lambda: served.listener.num_calls == 0, "it is given up")
+            assert served.listener.account.taken > 0
+            for _ in range(20):  # one after another, until the client is
+                with suppress(OSError):
+                    peer.send(message_bytes(CANCEL, peer.start(Frame({"op": "count", "num": 50}))))
+            wait_until(lambda: served.listener.num_connections == 0, "the client is ended")
+            assert served.listener.account.taken == 0
+
+
+def test_an_answer_whose_time_ends_while_it_is_made_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(self: Desk, call: Call) -> Iterator[Frame]:
+        time.sleep(0.6)
+        yield Frame({}, [np.zeros(50_000_000, np.uint8)])
+
+    monkeypatch.setattr(Desk, "_late", late, raising=False)
+    with serve() as served, served.connect() as peer:
+        peer.start(Frame({"op": "late"}), timeout_ms=200)
+        wait_until(lambda: served.desk.num_ended == 1, "it has been made")
+        wait_until(lambda: served.listener.num_calls == 0, "it is given up", 3)
+
+
+def test_who_does_not_read_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "IDLE_READER_S", 0.2)
+    with serve() as served:
+        served.listener._limits = TransportLimits(max_calls=3)
+        peer, _ = a_peer_that_does_not_read(served, 3, timeout_ms=(1 << 32) - 1)
+        with peer, served.connect() as other:
+            time.sleep(0.3)
+            assert len(other.ask(ECHO)) == 1
+            assert served.listener.num_connections == 1
+
+
+def test_an_answer_takes_room_for_large_frames_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reserve(self: Desk, call: Call) -> Iterator[Frame]:
+        try:
+            call.reserve(call.header["num_bytes"])
+        except (ServerBusy, SettingsError) as error:
+            yield error_frame(type(error).__name__, str(error))
+        else:
+            yield from self._hold(call)
+
+    monkeypatch.setattr(Desk, "_reserve", reserve, raising=False)
+    with serve(max_bytes=64 << 20) as served, served.connect() as peer, served.connect() as other:
+        peer.start(Frame({"op": "reserve", "num_bytes": 40 << 20}))
+        peer.next()
+        assert served.listener.account.taken >= 40 << 20
+        assert error_of(other.ask(Frame({"op": "reserve", "num_bytes": 40 << 20})))[0] == "ServerBusy"
+        assert error_of(other.ask(Frame({"op": "reserve", "num_bytes": 80 << 20})))[0] == "SettingsError"
+
+
+def test_a_request_with_a_large_header_is_refused() -> None:
+    with serve() as served, served.connect() as peer:
+        peer.send(message_bytes(REQUEST, 1, Frame({"op": "echo", "text": "x" * (5 << 20)}))[:64])
+        assert peer.is_closed_within(5)

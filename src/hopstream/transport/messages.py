@@ -92,7 +92,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return _NAMES.get(dtype) or dtype.name
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Frame:
     """The content of one message.
 
