@@ -54,6 +54,12 @@ def one(**fields: object) -> dict[str, object]:
 
 BAD_WAYS: list[tuple[dict[str, object], list[np.ndarray], type[HopstreamError], str]] = [
     (one(surprise=1), [IDS], FormatError, "'surprise'.*which this server does not know"),
+    (
+        {"op": "fetch", "requests": [{"owner": "paper", "names": [], "ids": 0, "surprise": 1}]},
+        [IDS],
+        FormatError,
+        "'surprise'.*which this server does not know",
+    ),
     (one(is_replacing=1), [IDS], FormatError, "'is_replacing' is 1; it must be true or false"),
     (one(wants_edge_ids="no"), [IDS], FormatError, "'wants_edge_ids' is no"),
     (one(is_inclusive=None), [IDS], FormatError, "'is_inclusive' is None"),

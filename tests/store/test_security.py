@@ -165,6 +165,12 @@ def test_tokens_that_no_header_can_carry_are_refused(token: str) -> None:
             kind(token=token)
 
 
+def test_names_of_pem_files_are_paths() -> None:
+    for kind, name in ((ServerSecurity, "certificate"), (ClientSecurity, "roots")):
+        with pytest.raises(SettingsError, match=f"{name} is a str; give the Path of a PEM file, or its bytes"):
+            kind(**{name: "root.pem"})
+
+
 def test_halves_are_refused(server_identity: Identity, authority: Authority) -> None:
     for kind in (ServerSecurity, ClientSecurity):
         with pytest.raises(SettingsError, match="come together"):

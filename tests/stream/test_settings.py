@@ -28,6 +28,7 @@ def test_every_field_has_a_help_text_and_a_default_that_is_accepted():
     [
         ("threads", 0), ("threads", 1024), ("max_channels", 1), ("max_channels", 1 << 16), ("credit", 1),
         ("credit", 1 << 16), ("buffer_bytes", 0), ("buffer_bytes", 1 << 62), ("lease_s", 0.001), ("slow_s", 5),
+        ("memory_bytes", 0), ("memory_bytes", 32 << 20),
     ],
 )  # fmt: skip
 def test_the_ends_of_what_is_accepted(name, value):
@@ -37,7 +38,7 @@ def test_the_ends_of_what_is_accepted(name, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("threads", -1), ("threads", 1025), ("threads", 1.5), ("threads", True), ("threads", "2"),
+        ("memory_bytes", 1), ("memory_bytes", (32 << 20) - 1), ("threads", -1), ("threads", 1025), ("threads", 1.5), ("threads", True), ("threads", "2"),
         ("max_channels", 0), ("max_channels", (1 << 16) + 1), ("credit", 0), ("credit", (1 << 16) + 1),
         ("buffer_bytes", -1), ("buffer_bytes", 1e9), ("lease_s", 0), ("lease_s", -1.0), ("lease_s", float("nan")),
         ("lease_s", float("inf")), ("slow_s", 0), ("slow_s", "1"), ("slow_s", None),

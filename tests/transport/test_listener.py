@@ -636,3 +636,10 @@ def test_a_request_with_a_large_header_is_refused() -> None:
     with serve() as served, served.connect() as peer:
         peer.send(message_bytes(REQUEST, 1, Frame({"op": "echo", "text": "x" * (5 << 20)}))[:64])
         assert peer.is_closed_within(5)
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreUnavailable, match="it is there and is no socket; choose another path"):
+        Listener(Location.parse(f"unix://{tmp_path}/file"), Desk().answer)
+    assert (tmp_path / "file").read_text() == "mine"

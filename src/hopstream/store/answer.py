@@ -48,6 +48,7 @@ LENGTH_BYTES = 8
 """What a ragged row weighs beside its elements."""
 FEW_NEIGHBORS = 64
 """Up to this count an answer is taken to be full; above it, degrees tell how large it will be."""
+FETCH_FIELDS = frozenset(("owner", "names", "ids"))
 GATHER_FACTOR = 2
 """What a frame takes while it is made, as a multiple of the frame."""
 SEARCHED_EDGES = 16
@@ -322,6 +323,8 @@ class StoreAnswers:
             )
 
     def _fetch_request(self, frame: Frame, record: dict[str, Any]) -> FetchRequest:
+        if unknown := sorted(record.keys() - FETCH_FIELDS):
+            raise FormatError(f"a request holds {str(unknown)[:100]}, which this server does not know; is it older?")
         names = record.get("names")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise FormatError(f"'names' must be a list of strings, got {str(names)[:100]}")

@@ -31,6 +31,8 @@ def listen_at(location: Location) -> socket.socket:
             found.close()
             raise
         return found
+    except StoreUnavailable:
+        raise
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         raise StoreUnavailable(f"cannot listen at {location}: {_reason(error, location)}") from error
 
@@ -38,6 +40,8 @@ def listen_at(location: Location) -> socket.socket:
 def _listen_at_path(path: str) -> socket.socket:
     """Listen at a Unix socket that this user alone can reach; one that was left by a dead process is replaced."""
     with suppress(FileNotFoundError):
+        if not Path(path).is_socket() and Path(path).exists():
+            raise StoreUnavailable(f"cannot listen at unix://{path}: it is there and is no socket; choose another path")
         if Path(path).is_socket() and not _is_answered(path):
             Path(path).unlink()
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -369,7 +370,9 @@ class Listener:
         try:
             attend(peer, mask)
         except OSError as error:
-            LOG.debug("the connection of %s ended: %s", peer.address, error)
+            is_handshake = isinstance(error, ssl.SSLError) and not peer.has_shaken_hands
+            level = logging.WARNING if is_handshake else logging.DEBUG
+            LOG.log(level, "the connection of %s ended: %s", peer.address, error)
             self._drop(peer)
         except FormatError as error:
             LOG.warning("the connection of %s is ended: %s", peer.address, error)

@@ -51,6 +51,8 @@ class ServerSecurity(Settings):
 
     def __post_init__(self) -> None:
         """Refuse halves, and read the files."""
+        for name in ("certificate", "private_key", "client_roots"):
+            check_pem(name, getattr(self, name))
         check_token(self.token)
         if self.token is not None and self.token_file is not None:
             raise SettingsError("a token and a token file were given; give one of them")
@@ -132,6 +134,8 @@ class ClientSecurity(Settings):
 
     def __post_init__(self) -> None:
         """Refuse halves."""
+        for name in ("certificate", "private_key", "roots"):
+            check_pem(name, getattr(self, name))
         check_token(self.token)
         if self.token is not None and self.token_file is not None:
             raise SettingsError("a token and a token file were given; give one of them")
@@ -229,6 +233,12 @@ def read_pem(path: Path) -> bytes:
     if b"-----BEGIN " not in text:
         raise SettingsError(f"{path} is not a PEM file; it has no '-----BEGIN' line")
     return text
+
+
+def check_pem(name: str, given: object) -> None:
+    """Raise ``SettingsError`` where something is neither PEM as bytes nor the path of a file."""
+    if given is not None and not isinstance(given, bytes | Path):
+        raise SettingsError(f"{name} is a {type(given).__name__}; give the Path of a PEM file, or its bytes")
 
 
 def _pem(given: Pem) -> bytes:
