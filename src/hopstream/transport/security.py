@@ -110,6 +110,7 @@ class ClientSecurity(Settings):
     Attributes:
         token: Sent to every server that is connected to.
         token_file: In place of ``token``: a file that holds it; see ``read_token``.
+        token_owner: The user, as a number, whom ``token_file`` must belong to whenever it is read; None for any file.
         roots: PEM roots that the server's certificate must lead to; None trusts the system's.
         certificate: PEM chain that the client shows (mTLS); needs ``private_key``.
         private_key: PEM.
@@ -122,6 +123,7 @@ class ClientSecurity(Settings):
 
     token: str | None = None
     token_file: Path | None = None
+    token_owner: int | None = None
     roots: Pem | None = None
     certificate: Pem | None = None
     private_key: Pem | None = None
@@ -140,7 +142,7 @@ class ClientSecurity(Settings):
         if (self.certificate is None) != (self.private_key is None):
             raise SettingsError("a client's certificate and private key come together, got only one of them")
         if self.token_file is not None:
-            self._keep("_token_file", TokenFile(self.token_file))
+            self._keep("_token_file", TokenFile(self.token_file, self.token_owner))
             self.current_token()
         self._keep("_context", _Context(self.certificate, self.private_key, self.roots, is_server=False))
 
