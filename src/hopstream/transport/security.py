@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -190,13 +191,13 @@ class _Context(Watched[ssl.SSLContext]):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
             if self._certificate is not None and self._key is not None:
-                _load_chain(context, _pem(self._certificate), _pem(self._key))
+                _load_chain(context, self._certificate, self._key)
             if self._roots is not None:
                 context.load_verify_locations(cadata=_pem(self._roots).decode("ascii"))
                 context.verify_mode = ssl.CERT_REQUIRED
             elif not self._is_server:
                 context.load_default_certs()
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:
             if isinstance(error, SettingsError):
                 raise
             raise SettingsError(
@@ -208,14 +209,21 @@ class _Context(Watched[ssl.SSLContext]):
         return context
 
 
-def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Give a context a certificate and its key, which the library reads from files alone."""
-    with tempfile.TemporaryDirectory(prefix="hopstream-") as folder:  # of this user alone
-        paths = [Path(folder, name) for name in ("certificate.pem", "key.pem")]
-        for path, content in zip(paths, (certificate, key), strict=True):
-            path.touch(mode=0o600)
-            path.write_bytes(content)
-        context.load_cert_chain(str(paths[0]), str(paths[1]))
+def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem) -> None:
+    """Give a context a certificate and its key, which the library reads from files alone; only bytes are copied."""
+    with ExitStack() as stack:
+        context.load_cert_chain(str(_pem_file(certificate, stack)), str(_pem_file(key, stack)))
+
+
+def _pem_file(given: Pem, stack: ExitStack) -> Path:
+    """The file that holds what was given; where it was bytes, one of this user alone, which goes with the stack."""
+    if isinstance(given, Path):
+        read_pem(given)
+        return local_path(given)
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopstream-")), "file.pem")
+    path.touch(mode=0o600)
+    path.write_bytes(given)
+    return path
 
 
 def read_pem(path: Path) -> bytes:
