@@ -18,4 +18,4 @@ def test_two_ranks_train_on_what_servers_sample(wanted: str, status: int):
     found, said = run_script("graph_store.py", "--epochs", "1", "--wanted", wanted)
     assert found == status, said
     assert said.count("rng_seed 0: test accuracy 0.") == 1, said
-    assert "left in mid-epoch" not in said and "did not end" not in said, said
+    assert "left in the middle of" not in said and "did not end" not in said, said

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +111,66 @@ def test_a_cluster_file_names_no_file_elsewhere(cluster_file: Path, name: Any) -
         read_cluster(with_token_file(cluster_file, name))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize("is_link", [False, True])
-def test_a_token_file_of_another_user_is_not_used(
-    cluster_file: Path, is_link: bool, caplog: pytest.LogCaptureFixture
+def put_link(path: Path) -> None:
+    secret = write_token(path.with_name("secret"), "of-the-victim")
+    path.unlink()
+    path.symlink_to(secret)
+
+
+def put_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def put_file_of_another(path: Path) -> None:
+    path.unlink()
+    os.chown(write_token(path, "of-the-victim"), 12345, -1)
+
+
+OTHERS = [
+    put_link, put_pipe,
+    pytest.param(
+        put_file_of_another, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("put", OTHERS)
+def test_a_token_file_that_is_not_of_whoever_wrote_the_cluster_file_is_not_used(
+    cluster_file: Path, put: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    token_file = cluster_file.parent / "c.token"
-    if is_link:
-        token_file = write_token(cluster_file.parent / "of-another", "s3cret")
-        (cluster_file.parent / "link").symlink_to(token_file)
-        with_token_file(cluster_file, "link")
-    os.chown(token_file, 12345, -1)
-    assert read_cluster(cluster_file).token_file is None
-    assert "belongs to another user" in caplog.text
+    put(cluster_file.parent / "c.token")
+    assert not read_cluster(cluster_file).access(None).security.has_token
+    assert "are asked without a token" in caplog.text
+
+
+@pytest.mark.parametrize("put", OTHERS)
+def test_nor_is_one_that_takes_its_place_later(
+    cluster_file: Path, put: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a client that connects anew sends a token of its own to servers that somebody else has named."""
+    security = read_cluster(cluster_file).access(None).security
+    sent_elsewhere = pickle.loads(pickle.dumps(security))
+    put(cluster_file.parent / "c.token")
+    assert security.current_token() == "s3cret" and "stays in force" in caplog.text
+    with pytest.raises(SettingsError, match="token file"):
+        sent_elsewhere.current_token()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_another_folder_in_place_of_the_cluster_files_is_of_no_use(tmp_path: Path) -> None:
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    for folder in (theirs, mine):
+        folder.mkdir()
+        write_token(folder / "c.token", f"of-{folder.name}")
+    entry = ServerEntry(location="tcp://127.0.0.1:1", parts=(0,))
+    write_cluster(theirs / "c.json", Cluster(dataset_id="0", servers=(entry,), token_file=theirs / "c.token"))
+    for name in ("c.json", "c.token"):
+        os.chown(theirs / name, 12345, -1)
+    security = read_cluster(theirs / "c.json").access(None).security
+    theirs.rename(tmp_path / "moved")
+    theirs.symlink_to(mine)
+    assert security.current_token() == "of-theirs"
 
 
 def test_a_token_file_that_lies_elsewhere_is_not_written(tmp_path: Path) -> None:
@@ -134,7 +182,7 @@ def test_a_token_file_that_lies_elsewhere_is_not_written(tmp_path: Path) -> None
     assert not (tmp_path / "c.json").exists()
 
 
-def test_addresses_of_earlier_versions_are_read(tmp_path: Path) -> None:
+def test_addresses_with_other_names_of_schemes_are_read(tmp_path: Path) -> None:
     old = ["grpc://127.0.0.1:1", "grpc+tcp://a:2", "grpc+tls://b.example:3", "unix:///run/s", "tcp://[::1]:4"]
     new = ["tcp://127.0.0.1:1", "tcp://a:2", "tls://b.example:3", "unix:///run/s", "tcp://[::1]:4"]
     servers = [{"location": location, "parts": [0], "path": None} for location in old]

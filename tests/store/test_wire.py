@@ -12,11 +12,12 @@ from hopstream.errors import (
     IdRangeError,
     RemoteError,
     ServerBusy,
+    StoreTimeout,
     StoreUnavailable,
     UnknownNameError,
 )
 from hopstream.store.wire import entity_from_json, entity_to_json
-from hopstream.transport.failures import SHARED_ERRORS, encode_error, raise_error
+from hopstream.transport.failures import SHARED_ERRORS, encode_error, raise_error, without_paths
 from hopstream.transport.messages import Frame
 from tests.transport.peer import carried
 
@@ -60,6 +61,44 @@ def test_a_servers_mistake_comes_back_with_its_traceback() -> None:
     assert caught.value.remote_traceback.startswith("Traceback (most recent call last):\n")
     assert "raise error" in caught.value.remote_traceback
     assert not hasattr(caught.value, "__notes__")
+
+
+OF_PEER = 'Traceback (most recent call last):\n  File "/srv/secret/x.py", line 3'
+
+
+def test_what_another_server_said_is_in_the_traceback_alone() -> None:
+    error = encode_error(RemoteError("part 1 at tcp://peer:1 failed in fetch(): OSError: x", OF_PEER)).header["error"]
+    assert error["message"] == "part 1 at tcp://peer:1 failed in fetch(): OSError: x"
+    assert OF_PEER in error["traceback"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RemoteError("part 1 at tcp://peer:1 failed in fetch(): OSError: /srv/secret/y", OF_PEER),
+        StoreUnavailable("unix:///run/secret/1 cannot be reached; /mnt/secret/part3 is gone"),
+        OSError(5, "Input/output error", "/srv/secret/z"),
+    ],
+)
+def test_of_a_servers_mistake_only_the_class_is_told_to_some(error: Exception) -> None:
+    kind = type(error).__name__
+    told = without_paths(encode_error(error), {"/data/set"}, "fetch").header["error"]
+    text = f"{kind} in fetch; the server's log says more, at level info"
+    assert told == {"kind": kind, "message": text, "traceback": ""}
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        (f"it was late: x\n--- server traceback ---\n{OF_PEER}", "it was late: x"),
+        ("unix:///run/user/1/h-a/0, '/mnt/roots/part3' (file:///x/y)", "unix://…, '…' (file://…)"),
+        ("/data/set/part-0: no /data/set", "…/part-0: no …"),
+        ("part 1 at tcp://peer:1 and tls://[::1]:2/ : paper/cites, 3/4", None),
+    ],
+)
+def test_paths_of_the_server_are_left_out_for_some(message: str, wanted: str | None) -> None:
+    told = without_paths(encode_error(StoreTimeout(message)), {"/data", "/data/set"}, "fetch").header["error"]
+    assert told == {"kind": "StoreTimeout", "message": wanted or message, "traceback": ""}
 
 
 @pytest.mark.parametrize("kind", [*SHARED_ERRORS, "StoreUnavailable"])

@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import ssl
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,33 @@ def test_certificates_are_read_anew_when_they_and_the_key_fit(tmp_path: Path, ca
     assert last is not before and last is security.context()
     with pytest.raises(SettingsError, match="is not a PEM file"):
         ServerSecurity(certificate=tmp_path / "cert", private_key=tmp_path / "key").context()
+
+
+@pytest.mark.parametrize(("as_bytes", "num_copies"), [((), 0), (("cert",), 1), (("key",), 1), (("cert", "key"), 2)])
+def test_a_private_key_that_is_in_a_file_is_not_copied(
+    tmp_path: Path, as_bytes: tuple[str, ...], num_copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, Authority("our root").issue("x"), "cert", "key")
+    (copies := tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
+    loaded: list[tuple[str, str]] = []
+    real = ssl.SSLContext.load_cert_chain
+
+    def load(context: ssl.SSLContext, certificate: str, key: str) -> None:
+        assert len(list(copies.iterdir())) == num_copies
+        loaded.append((certificate, key))
+        real(context, certificate, key)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
+    given = {name: tmp_path / name for name in ("cert", "key")}
+    certificate, key = ((path.read_bytes() if name in as_bytes else path) for name, path in given.items())
+    assert ServerSecurity(certificate=certificate, private_key=key).context() is not None
+    assert ClientSecurity(certificate=certificate, private_key=key).context() is not None
+    for pair in loaded:
+        assert [one == str(path) for one, path in zip(pair, given.values(), strict=True)] == [
+            name not in as_bytes for name in given
+        ]
+    assert len(loaded) == 2 and not list(copies.iterdir())
 
 
 def test_settings_are_sent_to_other_processes_which_read_the_files_themselves(tmp_path: Path) -> None:

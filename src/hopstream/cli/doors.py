@@ -58,9 +58,9 @@ class Doors:
 
     @property
     def named_token(self) -> Path | None:
-        """The token file where it lies beside the cluster file, which then names it to clients."""
-        is_beside = self.token_file is not None and self.token_file.parent == self._cluster_file.parent
-        return self.token_file if is_beside else None
+        """The token file where it lies beside the cluster file, and not by a link: then that names it to clients."""
+        path = self.token_file
+        return None if path is None or path.parent != self._cluster_file.parent or path.is_symlink() else path
 
     def flags(self, number: int) -> list[str]:
         """What one server is told of them on its command line."""

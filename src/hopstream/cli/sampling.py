@@ -99,13 +99,18 @@ class Leftovers:
     def log(self) -> None:
         """Warn of everything that was left."""
         for left in self.facts:
-            LOG.warning(
-                "channel %d (%s) was left %s epoch %d: %d of %d batches fetched", left["channel"],
-                printable_text(left["worker"], 60),
-                "in the middle of" if left["mid_epoch"] else "after", left["epoch"], left["fetched"], left["steps"],
-            )  # fmt: skip
+            LOG.warning("%s", left_text(left))
         if self.threads:
             LOG.error("%s", self.threads)
+
+
+def left_text(left: Mapping[str, Any]) -> str:
+    """A channel that was left, of ``Leftovers.facts``, for people."""
+    where = "in the middle of" if left["mid_epoch"] else "after"
+    return (
+        f"channel {left['channel']} ({printable_text(left['worker'], 60)}) was left {where} epoch {left['epoch']}: "
+        f"{left['fetched']} of {left['steps']} batches fetched"
+    )
 
 
 class Sampler:

@@ -30,7 +30,7 @@ from hopstream.checks import check_choice
 from hopstream.cli.doors import Doors, remove_made
 from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
-from hopstream.cli.sampling import limit_flags
+from hopstream.cli.sampling import left_text, limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
 from hopstream.cli.server_flags import TOKEN_VARIABLE, LogSettings, WatchSettings
 from hopstream.cli.units import bytes_text, plural_text
@@ -330,7 +330,7 @@ def run(
                 file.write(fleet.cluster())
                 fleet.show(output, clock, path)
                 fleet.watch(output, file)
-        fleet.stop(output)
+        fleet.stop(output, names_left=not logs.log_json)  # else the servers' own records have named them
 
 
 def share_parts(num_parts: int, num_servers: int | None) -> list[tuple[int, ...]]:
@@ -495,11 +495,15 @@ class _Fleet:
         text = f"{plural_text(len(rows), 'server')}, {plural_text(self._num_parts, 'part')}; Ctrl-C stops them"
         output.stage("ready", str(path), text, told, clock.cost())
 
-    def stop(self, output: Output) -> None:
+    def stop(self, output: Output, *, names_left: bool) -> None:
         """Stop all servers; a second signal makes it quick.
 
+        Args:
+            output: Told what the servers did, and which channels they left.
+            names_left: Warn of those channels on stderr, too.
+
         Raises:
-            StoreUnavailable: A server had to give up requests or epochs, or had to be killed.
+            StoreUnavailable: A server had to give up requests or batches under way, or had to be killed.
         """
         clock, asked = Clock(), self._signals.count
         stopped = self._children.stop(lambda: self._signals.count > asked)
@@ -508,14 +512,11 @@ class _Fleet:
         text += f"; {plural_text(len(left), 'channel')} left" if left else ""
         facts: Facts = {"servers": len(stopped), **totals, "left": left}
         output.stage("stop", plural_text(len(stopped), "server"), text, facts, clock.cost())
+        for one in left if names_left else ():
+            sys.stderr.write(f"WARNING: {one['server']}: {left_text(one)}\n")
         unclean = [child for child in stopped if child.process.returncode not in ENDED_AS_ASKED]
-        if not unclean:
-            return
-        if all(_said_last(child).get("stuck") is False for child in unclean):
-            num_left = plural_text(sum(bool(one.get("mid_epoch")) for one in left), "channel")
-            said = "".join(f"\n  {line}" for child in unclean for line in child.errors)
-            raise StoreUnavailable(f"stopped as asked; {num_left} left in mid-epoch{said}")
-        raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
+        if unclean:
+            raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
 
     def _left_of(self, children: Sequence[Child]) -> list[Facts]:
         """The channels that servers left, by what each said last."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,14 @@ class Cluster:
         servers: Several servers may serve the same part.
         token_file: The file of the token that the servers ask for, which lies beside the cluster file; None where the
             cluster names none.
+        owner: The user, as a number, who wrote the cluster file; None where it was not read from one. The token file
+            is used only while it is theirs: whoever names the servers names no file of somebody else.
     """
 
     dataset_id: str | None
     servers: tuple[ServerEntry, ...]
     token_file: Path | None = None
+    owner: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a cluster."""
@@ -79,7 +83,8 @@ class Cluster:
     def access(self, settings: StoreSettings | None) -> StoreSettings:
         """The settings with which the servers are asked: with the cluster's own token where these have none.
 
-        A token file that this user cannot read is left out, after a warning: where all parts are mapped, none is asked.
+        A token file that this user cannot read, or that is not of whoever wrote the cluster file, is left out after a
+        warning: where all parts are mapped, no server is asked.
 
         Raises:
             SettingsError: ``settings`` are no ``StoreSettings``.
@@ -88,7 +93,8 @@ class Cluster:
         if self.token_file is None or settings.security.has_token:
             return settings
         try:
-            return replace(settings, security=replace(settings.security, token_file=self.token_file))
+            security = replace(settings.security, token_file=self.token_file, token_owner=self.owner)
+            return replace(settings, security=security)
         except SettingsError as error:
             LOG.warning("%s; the servers of the cluster are asked without a token", error)
             return settings
@@ -102,9 +108,11 @@ def read_cluster(path: Path) -> Cluster:
         SettingsError: It is no path, but an address without a scheme.
     """
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is not a cluster file")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_size > MAX_FILE_BYTES:
+                raise FormatError(f"{path} has more than {MAX_FILE_BYTES} bytes; it is not a cluster file")
+            value = json.loads(file.read().decode("utf-8"))
     except FileNotFoundError as error:
         check_scheme(str(path))
         raise FormatError(f"{path} is missing; start the servers, or give the path of a dataset") from error
@@ -118,7 +126,9 @@ def read_cluster(path: Path) -> Cluster:
     try:
         servers = tuple(_entry_from_json(entry, path.parent) for entry in value["servers"])
         token_file = _token_file(path, value.get("token_file"))
-        cluster = Cluster(dataset_id=str(value["dataset_id"]), servers=servers, token_file=token_file)
+        cluster = Cluster(
+            dataset_id=str(value["dataset_id"]), servers=servers, token_file=token_file, owner=found.st_uid
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{path} is not a cluster file: {error!r}") from error
     parts = {part for entry in cluster.servers for part in entry.parts}
@@ -337,25 +347,14 @@ def _entry_from_json(value: dict[str, Any], folder: Path) -> ServerEntry:
 
 
 def _plain(location: str) -> str:
-    """An address as it is written today; those of earlier versions are read, too."""
+    """An address with the scheme that is written: ``grpc://`` is read as ``tcp://``."""
     return str(Location.parse(location.strip()))
 
 
 def _token_file(path: Path, name: object) -> Path | None:
-    """The token file that a cluster file names.
-
-    Whoever wrote the cluster file also says which servers the token is sent to. So it may name no file of somebody
-    else: neither one in another folder nor, by a link, one of another user.
-    """
+    """The token file that a cluster file names, which lies beside it."""
     if name is None:
         return None
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise FormatError(f"token_file is {str(name)[:100]!r}; it must be the name of a file beside the cluster file")
-    found = path.parent / name
-    try:
-        is_foreign = found.stat().st_uid != path.stat().st_uid
-    except OSError:
-        is_foreign = False  # whoever reads it is told
-    if is_foreign:
-        LOG.warning("%s belongs to another user than %s, which names it, and is not used", found, path)
-    return None if is_foreign else found
+    return path.parent / name

@@ -165,8 +165,11 @@ class StoreServer(OfOneProcess):
             yield self._shown(encode_error(error), call)
 
     def _shown(self, frame: Frame, call: Frame) -> Frame:
-        """A frame as the asker may see it: paths of the server are for those with all rights."""
-        return frame if identity_of(call).is_admin else without_paths(frame, self._folders)
+        """A frame as the asker may see it: what a failure tells of the server is for those with all rights."""
+        if identity_of(call).is_admin:
+            return frame
+        operation = str(call.header.get("op"))
+        return without_paths(frame, self._folders, operation if operation in self.operation_names else UNKNOWN)
 
     def stop(self) -> None:
         """Make ``wait`` and ``serve_forever`` return; safe to call from a signal handler or another thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Collection
 
@@ -16,6 +17,8 @@ SHARED_ERRORS = (
 """Errors that are raised again as the same class, because the asker can do something; most others become a
 ``RemoteError``."""
 TRACEBACK_TITLE = "--- server traceback ---"
+_ADDRESS = re.compile(r"\b(unix|file)://[^\s,;'\"()\[\]]+")
+_PATH = re.compile(r"(?<![\w/:.…])/[\w.@%+~-]+(?:/[\w.@%+~-]*)*")
 
 
 def error_frame(kind: str, message: str, lines: str = "") -> Frame:
@@ -24,27 +27,36 @@ def error_frame(kind: str, message: str, lines: str = "") -> Frame:
 
 
 def encode_error(error: BaseException) -> Frame:
-    """The frame that tells a client of a failure, with the server's traceback; see ``without_paths``."""
-    message = str(error) or type(error).__name__
+    """The frame that tells a client of a failure, with the server's traceback; see ``without_paths``.
+
+    The traceback of a server that was itself asked stays within the traceback.
+    """
+    message = str(error.args[0] if isinstance(error, RemoteError) else error) or type(error).__name__
     if not isinstance(error, HopstreamError):
         message = f"{type(error).__name__}: {message}"
     return error_frame(type(error).__name__, message, "".join(traceback.format_exception(error)))
 
 
-def without_paths(frame: Frame, folders: Collection[str]) -> Frame:
-    """A frame as those may see it who are told no paths of the server.
+def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Frame:
+    """A frame as those may see it who are told nothing of the server: no path, no socket, no traceback.
+
+    Of an error that is none of ``SHARED_ERRORS`` only the class is told, because anything may be in its message.
 
     Args:
         frame: Any frame of an answer; one that tells of no error is given back.
-        folders: Names of the dataset's folder, which are left out of messages.
+        folders: Names of the dataset's folder, which are left out of messages as other paths are.
+        operation: What was asked for.
     """
     told = frame.header.get("error")
     if not isinstance(told, dict):
         return frame
-    message = str(told.get("message"))
-    for folder in folders:
+    kind, message = str(told.get("kind")), str(told.get("message"))
+    if kind not in SHARED_ERRORS:
+        return error_frame(kind, f"{kind} in {operation}; the server's log says more, at level info")
+    message = message.partition(f"\n{TRACEBACK_TITLE}")[0]
+    for folder in sorted(folders, key=len, reverse=True):
         message = message.replace(folder, "…")
-    return error_frame(str(told.get("kind")), message)
+    return error_frame(kind, _PATH.sub("…", _ADDRESS.sub(r"\1://…", message)))
 
 
 def is_askers_fault(error: BaseException) -> bool:

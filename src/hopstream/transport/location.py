@@ -14,7 +14,7 @@ from hopstream.errors import SettingsError
 from hopstream.uris import is_uri, shown_uri
 
 SCHEMES = {"tcp": False, "tls": True, "grpc": False, "grpc+tcp": False, "grpc+tls": True}
-"""Schemes of hosts with ports, and whether they mean TLS. Those of earlier versions are read, and never written."""
+"""Schemes of hosts with ports, and whether they mean TLS: ``grpc://`` is read as ``tcp://``, ``grpc+tls://`` as ``tls://``."""
 MAX_SOCKET_PATH = 107
 """Bytes of a Unix socket's path; the system takes no more."""
 WANTED = "tcp://host:port, tls://host:port or unix:///path"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,6 +113,7 @@ class ClientSecurity(Settings):
     Attributes:
         token: Sent to every server that is connected to.
         token_file: In place of ``token``: a file that holds it; see ``read_token``.
+        token_owner: The user, as a number, whom ``token_file`` must belong to whenever it is read; None for any file.
         roots: PEM roots that the server's certificate must lead to; None trusts the system's.
         certificate: PEM chain that the client shows (mTLS); needs ``private_key``.
         private_key: PEM.
@@ -124,6 +126,7 @@ class ClientSecurity(Settings):
 
     token: str | None = None
     token_file: Path | None = None
+    token_owner: int | None = None
     roots: Pem | None = None
     certificate: Pem | None = None
     private_key: Pem | None = None
@@ -144,7 +147,7 @@ class ClientSecurity(Settings):
         if (self.certificate is None) != (self.private_key is None):
             raise SettingsError("a client's certificate and private key come together, got only one of them")
         if self.token_file is not None:
-            self._keep("_token_file", TokenFile(self.token_file))
+            self._keep("_token_file", TokenFile(self.token_file, self.token_owner))
             self.current_token()
         self._keep("_context", _Context(self.certificate, self.private_key, self.roots, is_server=False))
 
@@ -192,13 +195,13 @@ class _Context(Watched[ssl.SSLContext]):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
             if self._certificate is not None and self._key is not None:
-                _load_chain(context, _pem(self._certificate), _pem(self._key))
+                _load_chain(context, self._certificate, self._key)
             if self._roots is not None:
                 context.load_verify_locations(cadata=_pem(self._roots).decode("ascii"))
                 context.verify_mode = ssl.CERT_REQUIRED
             elif not self._is_server:
                 context.load_default_certs()
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:
             if isinstance(error, SettingsError):
                 raise
             raise SettingsError(
@@ -210,14 +213,21 @@ class _Context(Watched[ssl.SSLContext]):
         return context
 
 
-def _load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Give a context a certificate and its key, which the library reads from files alone."""
-    with tempfile.TemporaryDirectory(prefix="hopstream-") as folder:  # of this user alone
-        paths = [Path(folder, name) for name in ("certificate.pem", "key.pem")]
-        for path, content in zip(paths, (certificate, key), strict=True):
-            path.touch(mode=0o600)
-            path.write_bytes(content)
-        context.load_cert_chain(str(paths[0]), str(paths[1]))
+def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem) -> None:
+    """Give a context a certificate and its key, which the library reads from files alone; only bytes are copied."""
+    with ExitStack() as stack:
+        context.load_cert_chain(str(_pem_file(certificate, stack)), str(_pem_file(key, stack)))
+
+
+def _pem_file(given: Pem, stack: ExitStack) -> Path:
+    """The file that holds what was given; where it was bytes, one of this user alone, which goes with the stack."""
+    if isinstance(given, Path):
+        read_pem(given)
+        return local_path(given)
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopstream-")), "file.pem")
+    path.touch(mode=0o600)
+    path.write_bytes(given)
+    return path
 
 
 def read_pem(path: Path) -> bytes:

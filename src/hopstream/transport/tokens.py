@@ -125,13 +125,13 @@ class Tokens(Watched[tuple[Identity, ...]]):
 class TokenFile(Watched[str]):
     """The token that a client sends."""
 
-    def __init__(self, path: Path) -> None:
-        """Read a file, which may change."""
+    def __init__(self, path: Path, owner: int | None = None) -> None:
+        """Read a file, which may change; see ``read_token``."""
         super().__init__([path])
-        self._path = path
+        self._path, self._owner = path, owner
 
     def _make(self) -> str:
-        return read_token(self._path)
+        return read_token(self._path, self._owner)
 
 
 def read_tokens(path: Path) -> tuple[Identity, ...]:
@@ -147,19 +147,23 @@ def read_tokens(path: Path) -> tuple[Identity, ...]:
     return tuple(Identity(name, rights, _digest(token.encode())) for name, rights, token in _entries(path))
 
 
-def read_token(path: Path) -> str:
+def read_token(path: Path, owner: int | None = None) -> str:
     """Read a client's token from a file: the only one, or of several the first with admin rights, or else the first.
 
+    Args:
+        path: The file.
+        owner: The user, as a number, whom it must belong to, as a regular file and not by a link; None for any file.
+
     Raises:
-        SettingsError: As ``read_tokens``.
+        SettingsError: As ``read_tokens``, or the file is not the owner's.
     """
-    entries = _entries(path)
+    entries = _entries(path, owner)
     return next((token for _, rights, token in entries if rights == "admin"), entries[0][2])
 
 
-def _entries(path: Path) -> list[tuple[str, Rights, str]]:
+def _entries(path: Path, owner: int | None = None) -> list[tuple[str, Rights, str]]:
     """Name, rights and token of every line that holds one."""
-    lines = [(number, line.split()) for number, line in enumerate(_read(path).splitlines(), 1)]
+    lines = [(number, line.split()) for number, line in enumerate(_read(path, owner).splitlines(), 1)]
     lines = [(number, words) for number, words in lines if words and not words[0].startswith("#")]
     if not lines:
         raise SettingsError(f"token file {path} holds no token")
@@ -202,11 +206,17 @@ def check_token(token: str | None) -> None:
         raise SettingsError(f"a token has at most {MAX_TOKEN_BYTES} characters, got {len(token)}")
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, owner: int | None) -> str:
     """The text of a token file. One that all users can read is warned of, once."""
+    flags = os.O_RDONLY if owner is None else os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe holds up nobody
     try:
-        with local_path(path).open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+        with open(local_path(path), "rb", opener=lambda name, _: os.open(name, flags)) as file:
+            found = os.fstat(file.fileno())  # of what is read, whatever is put in its place meanwhile
+            mode = found.st_mode
+            if owner is not None and not (stat.S_ISREG(mode) and found.st_uid == owner):
+                raise SettingsError(
+                    f"token file {path} is not used: it is not a regular file of the user who wrote the cluster file"
+                )
             text = file.read(MAX_FILE_BYTES + 1).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"token file {path} cannot be read: {error}") from error
