@@ -191,16 +191,11 @@ def begin_frame(server: Peer, answer: Answer, size: int) -> bytes:
     return data[len(data) // 2 :]
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_an_answer_that_is_given_up_amid_a_frame_is_not_written_any_more(is_shared: bool) -> None:
+def test_an_answer_that_is_given_up_amid_a_frame_ends_a_link_that_nobody_else_uses() -> None:
     out = np.full(200_000, 7, np.uint8)
-    with linked() as (link, server), ThreadPoolExecutor(1) as pool:
-        answer = link.start(Frame({}), sink := Kept(out), soon())
-        other = link.start(Frame({}), Kept(), soon())
-        waiting = pool.submit(link.wait, other, soon()) if is_shared else None
+    with linked() as (link, server):
+        answer = link.start(Frame({}), Kept(out), soon())
         rest = begin_frame(server, answer, len(out))
-        if is_shared:
-            assert sink.is_placed.wait(5)
         assert not link.wait(answer, soon(0.2))
         link.cancel(answer)
         kept = out.copy()
@@ -209,8 +204,71 @@ def test_an_answer_that_is_given_up_amid_a_frame_is_not_written_any_more(is_shar
                 server.send(rest)
                 time.sleep(0.002)
         assert np.array_equal(out, kept)
-        if waiting is not None:
-            assert waiting.result(5) and isinstance(other.error, LinkGivenUp)
+        assert isinstance(link.lost, LinkGivenUp)
+
+
+@pytest.mark.parametrize("size", [5_000, 200_000])
+def test_an_answer_that_is_given_up_amid_a_frame_is_not_written_any_more_and_leaves_the_link_to_others(
+    size: int,
+) -> None:
+    out = np.full(size, 7, np.uint8)
+    with linked() as (link, server), ThreadPoolExecutor(1) as pool:
+        answer = link.start(Frame({}), sink := Kept(out), soon())
+        other = link.start(Frame({}), kept := Kept(), soon())
+        waiting = pool.submit(link.wait, other, soon())
+        rest = begin_frame(server, answer, len(out))
+        assert sink.is_placed.wait(5)
+        started = time.monotonic()
+        assert not link.wait(answer, soon(0.05))
+        link.cancel(answer)
+        assert time.monotonic() - started < 1
+        out[:] = 7
+        server.send(rest + message_bytes(ANSWER, other.number, Frame({"a": 1}, [np.arange(size)], is_last=True)))
+        assert waiting.result(5) and other.error is None and link.is_usable
+        assert kept.frames[0].arrays[0].tolist() == list(range(size))
+        assert np.all(out == 7) and not sink.frames
+
+
+class Slow(Kept):
+    """Takes its time to write into the array of a caller."""
+
+    def __init__(self, out: Array) -> None:
+        super().__init__()
+        self._out = out
+        self.is_taking = threading.Event()
+
+    def take(self, frame: Frame) -> None:
+        self.is_taking.set()
+        time.sleep(0.1)
+        self._out[:] = 7
+
+
+def test_giving_an_answer_up_waits_for_who_is_taking_it() -> None:
+    out = np.zeros(8, np.uint8)
+    with linked() as (link, server), ThreadPoolExecutor(1) as pool:
+        other = link.start(Frame({}), Kept(), soon())
+        waiting = pool.submit(link.wait, other, soon())
+        wait_until(link._reading.locked, "a thread reads")
+        answer = link.start(Frame({}), sink := Slow(out), soon())
+        server.send(message_bytes(ANSWER, answer.number, LAST))
+        assert sink.is_taking.wait(5)
+        link.cancel(answer)
+        out[:] = 1  # the caller uses its array for something else
+        server.send(message_bytes(ANSWER, other.number, LAST))
+        assert waiting.result(5) and link.is_usable
+        assert np.all(out == 1)
+
+
+def test_an_answer_that_is_given_up_while_it_is_taken_by_the_same_thread_is_not_waited_for() -> None:
+    """As where the garbage collector runs in a sink."""
+    with linked() as (link, server):
+        sink = Kept()
+        answer, other = link.start(Frame({}), sink, soon()), link.start(Frame({}), Kept(), soon())
+        sink.take = lambda frame: link.cancel(answer)  # type: ignore[method-assign]
+        server.send(message_bytes(ANSWER, answer.number, LAST) + message_bytes(ANSWER, other.number, LAST))
+        started = time.monotonic()
+        assert link.wait(other, soon()) and other.error is None
+        assert time.monotonic() - started < 2
 
 
 def test_an_answer_that_is_given_up_between_frames_leaves_the_link_to_others() -> None:

@@ -188,3 +188,31 @@ def test_mutated_bytes_raise_nothing_else_and_are_given_no_more_memory_than_they
         except FormatError:
             num_refused += 1
     assert 1000 < num_refused < 4000
+
+
+@pytest.mark.parametrize("size", [100, 3_000, 5 * INPUT_BYTES])
+@pytest.mark.parametrize("piece", [64, 1_000, 10 * INPUT_BYTES])
+def test_a_message_that_is_not_wanted_any_more_leaves_its_arrays_alone(size: int, piece: int) -> None:
+    arrays = [np.full(size, 1, np.uint8), np.full(size, 2, np.uint8)]
+    data = message_bytes(ANSWER, 1, Frame({}, arrays)) + message_bytes(ANSWER, 2, Frame({"b": 2}, [arrays[0]]))
+    pieces = [data[i : i + piece] for i in range(0, len(data), piece)]
+    for num_asked in range(6):
+        placed = [np.zeros(size, np.uint8) for _ in arrays]
+        asked: list[bytes] = []
+
+        def is_wanted(prefix: Prefix, num_asked: int = num_asked, placed: Any = placed, asked: Any = asked) -> bool:
+            if prefix.number == 2:
+                return True
+            asked.append(b"".join(array.tobytes() for array in placed))
+            return len(asked) <= num_asked
+
+        def place_given(prefix: Prefix, header: dict[str, Any], specs: Any, placed: Any = placed) -> Sequence[Array]:
+            return placed if prefix.number == 1 else empty_arrays(specs)
+
+        receiver = Receiver(Bytes(*pieces), lambda _: True, place_given, is_wanted)  # type: ignore[arg-type]
+        (_, first), (prefix, second) = read_all(receiver, len(pieces) + 1)
+        assert (first is None) is (len(asked) > num_asked)
+        if first is None:
+            assert b"".join(array.tobytes() for array in placed) == asked[-1]
+        assert prefix.number == 2 and second is not None and np.array_equal(second.arrays[0], arrays[0])
+        assert receiver.wanted == 1

@@ -53,6 +53,8 @@ FRESH_S = 0.05
 """How long after an answer a link is taken to be there still."""
 LEAVE_S = 10.0
 """How long to wait for a thread that reads of a closed connection; it takes milliseconds."""
+LOOK_S = 0.001
+"""How often to look whether a thread that reads has let an answer go."""
 MAX_TIMEOUT_MS = (1 << 32) - 1
 QUEUE_S = 0.01
 """How long to wait before another attempt to get into the queue of a Unix socket."""
@@ -189,14 +191,18 @@ class Link:
             self._stream.close()
             raise
         opening.leave()
-        self._receiver = Receiver(self._stream, self._check, self._place)
+        self._receiver = Receiver(self._stream, self._check, self._place, self._is_wanted)
         self._answers: dict[int, Answer] = {}
         self._numbers = itertools.count(1)
         self._reading, self._sending = threading.Lock(), threading.Lock()
         self._changed = threading.Condition()
         self._num_followers = 0
         self._filling = 0
-        """Number of the answer whose arrays are being read; 0 for none."""
+        """Number of the answer whose arrays are being read, or taken by its sink; 0 for none."""
+        self._is_pumping = False
+        """The thread that reads is not waiting, so it may be writing into arrays."""
+        self._reader = 0
+        """The thread that reads, or read last."""
         self._read_at = 0.0
         self.is_leaving = self.comes_back = False
         """The server has asked for no more requests over this connection, and is not leaving for good."""
@@ -282,12 +288,13 @@ class Link:
     def cancel(self, answer: Answer) -> None:
         """Give an answer up; where nothing else is under way, the connection with it. Its arrays are left alone."""
         self._forget(answer)
-        if self._filling == answer.number:
-            self.close(LinkGivenUp("an answer came too slowly"))
-            self.wait_until_left(time.monotonic() + LEAVE_S)
-            return
+        ends = time.monotonic() + LEAVE_S
+        while self._filling == answer.number and self._is_pumping and self._reader != threading.get_ident():
+            if time.monotonic() >= ends:
+                break
+            time.sleep(LOOK_S)
         if not self._answers:
-            self.close()
+            self.close(LinkGivenUp("the only answer on it came too slowly"))
             return
         with suppress(LinkLost, StoreTimeout):
             self._send(encode_message(CANCEL, answer.number), time.monotonic() + 1.0)
@@ -364,18 +371,24 @@ class Link:
 
     def _pump(self) -> None:
         """Read whatever is there."""
-        while self.lost is None:
-            message = self._receiver.next()
-            if message is None:
-                if self._receiver.is_at_end:
-                    raise LinkLost("the server closed the connection")
-                return
-            self._take(*message)
-            if not self._receiver.has_buffered and not self._stream.has_pending():
-                return
+        self._reader, self._is_pumping = threading.get_ident(), True
+        try:
+            while self.lost is None:
+                message = self._receiver.next()
+                if message is None:
+                    if self._receiver.is_at_end:
+                        raise LinkLost("the server closed the connection")
+                    return
+                try:
+                    self._take(*message)
+                finally:
+                    self._filling = 0
+                if not self._receiver.has_buffered and not self._stream.has_pending():
+                    return
+        finally:
+            self._is_pumping = False
 
     def _take(self, prefix: Prefix, frame: Frame | None) -> None:
-        self._filling = 0
         if prefix.kind == GOODBYE:
             self.is_leaving, self.comes_back = True, prefix.flags != LAST
             return
@@ -412,6 +425,13 @@ class Link:
             raise FormatError(f"a frame has {prefix.body_bytes} bytes; it may have {MAX_MESSAGE_BYTES}")
         return prefix.kind != ANSWER or prefix.number in self._answers
 
+    def _is_wanted(self, prefix: Prefix) -> bool:
+        """Whether the arrays of a message may be written; see ``cancel`` for who else may write to them then."""
+        if prefix.kind != ANSWER or prefix.number in self._answers:
+            return True
+        self._filling = 0
+        return False
+
     def _place(self, prefix: Prefix, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array] | None:
         self._filling = prefix.number  # before the answer is looked for: who gives it up looks in the other order
         answer = self._answers.get(prefix.number)
@@ -433,7 +453,8 @@ class Link:
             raise StoreTimeout("other requests are still being sent")
         try:
             if self.lost is not None:
-                raise LinkLost(str(self.lost))
+                kind = LinkGivenUp if isinstance(self.lost, LinkGivenUp) else LinkLost
+                raise kind(str(self.lost))
             self._send_whole(deque(buffers), ends)
         except (OSError, ValueError) as error:  # ValueError: it was closed meanwhile
             lost = LinkLost("the request was not taken in time" if isinstance(error, StoreTimeout) else str(error))

@@ -16,6 +16,7 @@ from hopstream.transport.messages import (
     ArraySpec,
     Frame,
     Prefix,
+    padded,
     read_header,
     read_prefix,
 )
@@ -34,15 +35,18 @@ Message = tuple[Prefix, "Frame | None"]
 class Receiver:
     """Reads the messages of one stream; used by one thread at a time."""
 
-    def __init__(self, stream: ByteStream, check: Check, place: Place) -> None:
+    def __init__(self, stream: ByteStream, check: Check, place: Place, is_wanted: Check | None = None) -> None:
         """Begin with the first message.
 
         Args:
             stream: Where they come from.
             check: Told of every prefix before anything else of the message is read.
             place: Told of every header before any array is read.
+            is_wanted: Asked before anything is written into arrays of ``place``; once it says False they are left
+                alone, and the rest of the message is thrown away. None where every message is wanted.
         """
         self._stream, self._check, self._place = stream, check, place
+        self._is_wanted = is_wanted or (lambda prefix: True)
         self._buffer = memoryview(bytearray(INPUT_BYTES))
         self._start = self._stop = 0
         self._messages = self._read_messages()
@@ -101,23 +105,29 @@ class Receiver:
                     yield from self._skip(prefix.body_bytes)
                     yield prefix, None
                 else:
-                    yield from self._fill_arrays(arrays)
-                    yield prefix, Frame(header, arrays, prefix.flags == LAST)
+                    left = yield from self._fill_arrays(prefix, arrays)
+                    yield from self._skip(left)
+                    yield prefix, None if left else Frame(header, arrays, prefix.flags == LAST)
 
-    def _fill_arrays(self, arrays: Sequence[Array]) -> Iterator[None]:
-        """Read arrays, each with the padding that follows it."""
+    def _fill_arrays(self, prefix: Prefix, arrays: Sequence[Array]) -> Generator[None, None, int]:
+        """Read arrays, each with the padding that follows it; how many bytes are left because nobody wants them."""
+        left = prefix.body_bytes
         for array in arrays:
             num_bytes = array.nbytes
             if not num_bytes:
                 continue
             target = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
-            if self._stop - self._start >= num_bytes:
+            if self._stop - self._start >= num_bytes and self._is_wanted(prefix):
                 target[:] = self._buffer[self._start : self._start + num_bytes]
                 self._start += num_bytes
             else:
-                yield from self._fill(target)
+                done = yield from self._fill(target, prefix)
+                if done < num_bytes:
+                    return left - done
             if num_bytes % ALIGNMENT:
                 yield from self._skip(-num_bytes % ALIGNMENT)
+            left -= padded(num_bytes)
+        return 0
 
     def _gather(self, num_bytes: int) -> Iterator[None]:
         """Read until so many bytes are in the buffer, which has room for them."""
@@ -128,23 +138,24 @@ class Receiver:
         while self._stop < num_bytes:
             self._stop += yield from self._receive(self._buffer[self._stop :])
 
-    def _fill(self, target: memoryview) -> Iterator[None]:
-        """Read as many bytes as the target has."""
+    def _fill(self, target: memoryview, prefix: Prefix | None = None) -> Generator[None, None, int]:
+        """Read as many bytes as the target has, or until a message is not wanted any more; how many were read."""
         done, size = 0, len(target)
-        while True:
+        while prefix is None or self._is_wanted(prefix):
             there = min(self._stop - self._start, size - done)
             if there:
                 target[done : done + there] = self._buffer[self._start : self._start + there]
                 self._start += there
                 done += there
             if done == size:
-                return
+                break
             if size - done >= INPUT_BYTES:
                 self.wanted = size - done
-                done += yield from self._receive(target[done:])
+                done += yield from self._receive(target[done:], prefix)
                 self.wanted = 1
             else:  # what follows may come in the same call
                 self._start, self._stop = 0, (yield from self._receive(self._buffer))
+        return done
 
     def _skip(self, num_bytes: int) -> Iterator[None]:
         """Throw bytes away."""
@@ -155,11 +166,12 @@ class Receiver:
             if num_bytes:
                 self._start, self._stop = 0, (yield from self._receive(self._buffer))
 
-    def _receive(self, target: memoryview) -> Generator[None, None, int]:
-        """Read at least one byte, and give their number."""
-        while True:
+    def _receive(self, target: memoryview, prefix: Prefix | None = None) -> Generator[None, None, int]:
+        """Read at least one byte, and give their number; 0 where a message is not wanted any more."""
+        while prefix is None or self._is_wanted(prefix):
             read = None if self.is_at_end else self._stream.recv_into(target)
             if read:
                 return read
             self.is_at_end = self.is_at_end or read == 0
             yield None
+        return 0
