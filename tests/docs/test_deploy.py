@@ -34,6 +34,7 @@ from hopstream.store.remote import RemoteStore
 from hopstream.store.server import StoreServer
 from hopstream.stream.metrics import MetricsServer
 from hopstream.transport.security import ServerSecurity
+from hopstream.transport.tokens import read_token, read_tokens
 from tests.load.graphs import make_timed_graph
 from tests.ports import free_port, free_ports
 from tests.store.processes import wait_until
@@ -262,6 +263,40 @@ def test_the_manifest_starts_servers_and_trainers(manifests, serve_options):
     addresses = ",".join(f"tls://{name}:7001" for name in names)
     for document in (servers, manifests["Job", "train"]):
         assert addresses in values_of(container_of(document)).values()
+
+
+def token_items(document: Any) -> list[dict[str, str]]:
+    """Keys of the tokens' secret that a pod mounts, and the names of their files."""
+    volumes = {volume["name"]: volume for volume in document["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["token"]["secret"]["secretName"] == "graph-token"
+    return volumes["token"]["secret"]["items"]
+
+
+def test_trainers_have_a_token_of_their_own_and_no_other(manifests):
+    assert token_items(manifests["Job", "train"]) == [{"key": "trainers", "path": "token"}]
+    servers = manifests["StatefulSet", "graph"]
+    assert token_items(servers) == [{"key": "servers", "path": "servers"}]
+    words = shlex.split(container_of(servers)["args"][0])
+    assert words[words.index("--token-file") + 1] == "/token/servers"
+
+
+def test_the_table_of_tokens_that_the_manifest_asks_for_is_one(tmp_path):
+    head = MANIFEST.read_text().partition("apiVersion")[0]
+    lines = re.findall(r'"(\w+ (?:read|admin) )TOKEN"', head)
+    (tmp_path / "servers").touch(mode=0o600)
+    (tmp_path / "servers").write_text("".join(f"{line}token-{number}\n" for number, line in enumerate(lines)))
+    assert [(who.name, who.rights) for who in read_tokens(tmp_path / "servers")] == [
+        ("servers", "admin"), ("trainers", "read"),
+    ]  # fmt: skip
+    assert read_token(tmp_path / "servers") == "token-0"  # with which servers ask one another
+
+
+def test_the_memory_that_servers_may_take_fits_the_pods(manifests):
+    container = container_of(manifests["StatefulSet", "graph"])
+    words = shlex.split(container["args"][0])
+    wanted, limit = (int(container["resources"][of]["memory"].removesuffix("Gi")) for of in ("requests", "limits"))
+    assert int(words[words.index("--memory-bytes") + 1]) == wanted << 30 >> 1
+    assert wanted < limit
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job"])

@@ -344,6 +344,28 @@ def test_requests_beyond_the_limit_are_told_and_the_connection_goes_on(served: S
         assert served.listener.num_refused_calls == 1
 
 
+def test_a_server_whose_system_gives_no_thread_is_busy_until_another_is_free(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = ("ServerBusy", "the server can start no thread for the call")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with served.connect() as peer, served.connect() as other:
+        wait_until(lambda: served.listener._num_threads == served.listener._num_idle == 2, "spare threads have left")
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        number = peer.start(HOLD)
+        peer.next()
+        wait_until(lambda: served.listener._num_idle == 1, "one thread is left")
+        for num_refused in range(1, 4):
+            assert error_of(other.ask(Frame({"op": "echo"}, [np.zeros(100_000)]))) == refusal
+            assert served.listener.num_refused_calls == num_refused
+        served.desk.may_go_on.set()
+        assert peer.next()[0].number == number
+        wait_until(lambda: "error" not in other.ask(ECHO)[0].header, "the thread that was busy is free")
+
+
 def test_a_request_that_is_too_large_is_told_and_the_connection_goes_on(serve_as: Serve) -> None:
     with serve_as(max_request_bytes=1000) as served, served.connect() as peer:
         kind, text = error_of(peer.ask(Frame({"op": "echo"}, [np.zeros(1 << 20)])))

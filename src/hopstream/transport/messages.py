@@ -22,14 +22,11 @@ import numpy as np
 from hopstream.arrays import Array
 from hopstream.errors import FormatError
 from hopstream.schema import NUMERIC_DTYPES
-from hopstream.transport.tokens import MAX_TOKEN_BYTES
 
 MAGIC = b"HOPS"
 VERSION = 2
 HELLO = struct.Struct("<4sHHI4x")
 """Magic, version, bytes of the token that follows, largest message that the client takes in MiB."""
-MAX_HELLO_BYTES = HELLO.size + MAX_TOKEN_BYTES
-"""The most that a server reads from a stranger."""
 WELCOME = struct.Struct("<4sHHQII")
 """Magic, version, status, largest request in bytes, most requests under way, bytes of the text that follows."""
 MAX_WELCOME_TEXT = 1000
