@@ -100,11 +100,13 @@ class Frame:
         header: The JSON header without the description of the arrays.
         arrays: Of a message that was received: views of the bytes where they were received.
         is_last: Of a frame of an answer: none follows.
+        is_counted: Whoever made it counts its bytes until it has left; they are no part of the transport's account.
     """
 
     header: dict[str, Any]
     arrays: Sequence[Array] = ()
     is_last: bool = False
+    is_counted: bool = False
 
     @property
     def num_bytes(self) -> int:
