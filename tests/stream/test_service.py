@@ -198,6 +198,36 @@ def test_a_stream_ends_with_the_batch_that_failed(served: Served, server: StoreS
     assert "batch 2 cannot be made" in frames[-1].header["error"]["message"]
 
 
+@pytest.mark.parametrize("op", ["fetch_one_sampled_message", "fetch_sampled_messages"])
+def test_only_the_bytes_of_batches_are_counted_by_the_service(served: Served, server: StoreServer, op: str) -> None:
+    """The transport counts those of every other answer."""
+    channel_id = register(server, init(server))
+    scheduler = served.services[0]._scheduler
+    channel = scheduler._channels[channel_id]
+    make = channel.new_job()
+
+    class FailingAtTwo:
+        stage = "failing"
+
+        def __call__(self, epoch: int, step: int) -> Frame:
+            return make(epoch, step // (step != 2))
+
+    channel.new_job = FailingAtTwo
+    asked(server, "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
+
+    def counted(step: int, **more: Any) -> list[tuple[str, bool]]:
+        header = {"op": op, "dataset": server._answers._store.dataset_id, "channel_id": channel_id, "step": step}
+        found = []
+        for frame in server.answer(call_of(Frame({**header, **more}))):
+            found.append((next(iter(frame.header)), frame.is_counted))
+            assert scheduler.totals["num_sending_bytes"] == (frame.num_bytes if frame.is_counted else 0)
+        return found
+
+    assert counted(4, max_messages=1) == [("batch", True)]
+    assert counted(5) == [("end_of_epoch", False)]
+    assert counted(2) == [("error", False)]
+
+
 def test_a_named_batch_is_made_whatever_the_share_and_however_often(
     server: StoreServer, timed_parts: dict[int, Path]
 ) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -232,7 +232,7 @@ class SamplingService:
         """
         step = integer_of(frame, "step", 0)
         for message, _ in self._messages(frame, range(step, step + 1)):
-            yield Frame(message.header, message.arrays, is_last=True)
+            yield replace(message, is_last=True)
 
     def fetch_sampled_messages(self, frame: Frame) -> Iterator[Frame]:
         """A stream of batches of a channel's share: ``{channel_id, turn, epoch, step, max_messages, lowest, wait_s}``.
@@ -247,7 +247,7 @@ class SamplingService:
         )
         stride = self._scheduler.share_of(integer_of(frame, "channel_id")).stride
         for message, is_last in self._messages(frame, range(step, step + num_messages * stride, stride)):
-            yield Frame(message.header, message.arrays, is_last)
+            yield replace(message, is_last=is_last)
             if is_last:
                 return
 
@@ -348,7 +348,10 @@ class SamplingService:
                 graph.close()
 
     def _messages(self, frame: Frame, steps: Iterable[int]) -> Iterator[tuple[Frame, bool]]:
-        """The messages of some batches, and of each whether it is the last one."""
+        """The messages of some batches, and of each whether it is the last one.
+
+        The scheduler counts the bytes of a batch until its message has left the server.
+        """
         channel_id, lowest, wait_s = (
             integer_of(frame, "channel_id"),
             integer_of(frame, "lowest", 0, default=0),
@@ -370,7 +373,7 @@ class SamplingService:
                     if made is None:
                         yield Frame({"end_of_epoch": True}), True
                     else:
-                        yield made.message, made.has_failed
+                        yield replace(made.message, is_counted=not made.has_failed), made.has_failed
             except StoreTimeout:
                 yield Frame({"pending": True}), True
 

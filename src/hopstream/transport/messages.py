@@ -97,7 +97,7 @@ class Frame:
         header: The JSON header without the description of the arrays.
         arrays: Of a message that was received: views of the bytes where they were received.
         is_last: Of a frame of an answer: none follows.
-        is_counted: Of a frame of an answer: whoever made it counts its bytes.
+        is_counted: Whoever made it counts its bytes until it has left; they are no part of the transport's account.
     """
 
     header: dict[str, Any]
