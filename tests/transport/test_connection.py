@@ -31,6 +31,7 @@ from hopstream.transport.connection import MAX_LINKS, Connection, OneFrame
 from hopstream.transport.listener import Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import (
+    ANSWER,
     HELLO,
     MAGIC,
     WELCOME,
@@ -42,6 +43,7 @@ from hopstream.transport.messages import (
 from hopstream.transport.security import ClientSecurity
 from tests.store.authority import Authority
 from tests.transport.desk import WAYS, Desk, Served, serve, wait_until
+from tests.transport.peer import message_bytes
 from tests.transport.stub import Stub
 
 ECHO, HOLD = Frame({"op": "echo"}), Frame({"op": "hold"})
@@ -144,6 +146,27 @@ def test_a_server_that_says_goodbye_for_good_is_not_waited_for() -> None:
         connection.ask(ECHO, 10, "echo")
     assert within(5, started)
     connection.close()
+
+
+def test_a_server_that_is_leaving_when_it_is_first_asked_is_waited_for_where_the_client_is_patient() -> None:
+    with Stub() as stub, ThreadPoolExecutor(1) as pool:
+        for is_patient in (False, True):
+            connection = to(stub.where)
+            asking = pool.submit(connection.ask, ECHO, 10, "echo", is_patient=is_patient)
+            with stub.accept() as server:
+                server.read(HELLO.size)
+                server.send(encode_welcome(Status.LEAVING, "the server is shutting down"))
+            if is_patient:
+                with stub.accept() as server:
+                    server.read(HELLO.size)
+                    server.send(encode_welcome(Status.OK))
+                    prefix, _ = server.next()
+                    server.send(message_bytes(ANSWER, prefix.number, Frame({"a": 1}, is_last=True)))
+                    assert asking.result(5).header == {"a": 1}
+            else:
+                with pytest.raises(StoreUnavailable, match="shutting down"):
+                    asking.result(5)
+            connection.close()
 
 
 # Deadlines.
@@ -414,7 +437,7 @@ def test_a_request_that_is_too_large_is_told_once() -> None:
 WELCOMES: list[tuple[bytes, type[HopstreamError], str]] = [
     (encode_welcome(Status.OTHER_VERSION, "no"), StoreUnavailable, "no"),
     (WELCOME.pack(MAGIC, 3, 1, 0, 0, 0), VersionMismatch, "speaks version 3 of the protocol; this one speaks 2"),
-    (encode_welcome(Status.LEAVING, "the server is shutting down"), StoreUnavailable, "shutting down"),
+    (encode_welcome(Status.GONE, "the server is shutting down"), StoreUnavailable, "shutting down"),
     (encode_welcome(Status.REFUSED, "the token is missing or wrong"), AccessDenied, "missing or wrong"),
     (b"HTTP/1.1 400 Bad Request\r\n\r\n", StoreUnavailable, "no hopstream server of this version; check the port"),
     (WELCOME.pack(MAGIC, 2, 0, 0, 0, 5000), StoreUnavailable, "no hopstream server of this version"),

@@ -26,7 +26,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.transport.failures import raise_error
-from hopstream.transport.link import LEAVE_S, Answer, Link, LinkGivenUp, LinkLost, Opening, Sink
+from hopstream.transport.link import LEAVE_S, Answer, Link, LinkGivenUp, LinkLost, Opening, ServerLeaving, Sink
 from hopstream.transport.location import Location
 from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 from hopstream.transport.security import ClientSecurity
@@ -239,6 +239,9 @@ class Connection:
             self._opening.add(opening)
         try:
             link = Link(self.location, self._security, ends, opening)
+        except ServerLeaving:
+            self.has_left = True
+            raise
         finally:
             with self._changed:
                 self._opening.discard(opening)

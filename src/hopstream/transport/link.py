@@ -88,6 +88,10 @@ class LinkLost(Exception):
     """A connection could not be made, or ended; says why, and what to do."""
 
 
+class ServerLeaving(LinkLost):
+    """The server lets nobody in, because it is going away for a while."""
+
+
 class LinkGivenUp(LinkLost):
     """A connection was ended here, because one of its answers is not wanted any more."""
 
@@ -493,6 +497,8 @@ class Link:
             raise AccessDenied(text)
         if status == Status.BUSY:
             raise ServerBusy(text)
+        if status == Status.LEAVING:
+            raise ServerLeaving(text)
         if status != Status.OK:
             raise LinkLost(text or "the server refused the connection")
 
@@ -635,8 +641,7 @@ def _told(error: Exception, location: Location) -> str:
         return CLOSED_TLS if location.has_tls else CLOSED_PLAIN
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return "no network leads there; check the address, the network and the firewall"
-    said = next((told for kinds, told in TOLD if isinstance(error, kinds)), "")
-    return said or f"{error}; start the server, or check the address, the certificates and the firewall"
+    return f"{error}; start the server, or check the address, the certificates and the firewall"
 
 
 def _told_of_tls(error: ssl.SSLError) -> str:
