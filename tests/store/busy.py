@@ -11,13 +11,13 @@ from hopstream.transport.connection import Connection
 def make_busy(connection: Connection, num_times: float) -> list[bool]:
     """Refuse the first attempts of a connection; whether each of its attempts was refused is added to the list."""
     refused: list[bool] = []
-    real: Any = connection._take_link
+    real: Any = connection._find_link
 
-    def take_link(*arguments: Any, **named: Any) -> Any:
+    def find_link(*arguments: Any, **named: Any) -> Any:
         refused.append(len(refused) < num_times)
         if refused[-1]:
             raise ServerBusy("the server has as many connections as it may have")
         return real(*arguments, **named)
 
-    connection._take_link = take_link  # type: ignore[method-assign]
+    connection._find_link = find_link  # type: ignore[method-assign]
     return refused

@@ -23,6 +23,7 @@ from tests.store.busy import make_busy
 from tests.store.cases import Case, keys_of
 from tests.store.contract import EveryCaseContract, StoreContract
 from tests.store.processes import ServerProcess, wait_until
+from tests.transport.stub import Stub
 
 CITES: EdgeType = ("paper", "cites", "paper")
 WRITES: EdgeType = ("author", "writes", "paper")
@@ -286,6 +287,25 @@ def test_a_frozen_replica_leaves_time_for_the_next(typed_case: Case) -> None:
             assert answers_of(store, typed_case) == wanted
             assert time.monotonic() - started < 3
             process.thaw()
+
+
+def test_servers_that_hang_are_all_asked_at_once_and_leave_time_for_a_replica(typed_case: Case) -> None:
+    settings = StoreSettings(timeout_s=1.0)
+    with ExitStack() as stack:
+        stores: list[Store] = []
+        for part in range(3):
+            facts = RemoteStore(stack.enter_context(StoreServer(typed_case.shared([part]))).location).facts
+            stub = stack.enter_context(Stub())  # takes connections and never says a word
+            stores.append(RemoteStore(str(stub.where), settings, facts=facts))
+        stores.append(RemoteStore(stack.enter_context(StoreServer(typed_case.shared())).location, settings))
+        store = stack.enter_context(RoutedStore(stores, settings))
+        started = time.monotonic()
+        pending = store.submit_fetch([FetchRequest(entity="paper", names=("feat",), ids=PAPERS)])
+        assert time.monotonic() - started < 0.3
+        (columns,) = pending.result()
+        assert time.monotonic() - started < 0.8
+        (wanted,) = typed_case.shared().fetch([FetchRequest(entity="paper", names=("feat",), ids=PAPERS)])
+        assert np.array_equal(np.asarray(columns["feat"]), np.asarray(wanted["feat"]))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from hopstream.transport.connection import MAX_LINKS, Connection, OneFrame
 from hopstream.transport.listener import Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import (
+    ANSWER,
     HELLO,
     MAGIC,
     WELCOME,
@@ -41,6 +43,7 @@ from hopstream.transport.messages import (
 from hopstream.transport.security import ClientSecurity
 from tests.store.authority import Authority
 from tests.transport.desk import WAYS, Desk, Served, serve, wait_until
+from tests.transport.peer import message_bytes
 from tests.transport.stub import Stub
 
 ECHO, HOLD = Frame({"op": "echo"}), Frame({"op": "hold"})
@@ -93,10 +96,10 @@ def test_more_requests_than_links_share_them(served: Served) -> None:
     num = 5 * MAX_LINKS
     sinks = [Frames() for _ in range(num)]
     under_way = [connection.start(Frame({"op": "hold", "n": n}), 20, "hold", sink) for n, sink in enumerate(sinks)]
-    assert served.listener.num_connections == MAX_LINKS
     with ThreadPoolExecutor(num) as pool:
         waiting = [pool.submit(one.result) for one in under_way]
         wait_until(lambda: all(sink.headers for sink in sinks), "all have begun")
+        assert served.listener.num_connections == MAX_LINKS
         served.desk.may_go_on.set()
         for one in waiting:
             one.result(10)
@@ -143,6 +146,27 @@ def test_a_server_that_says_goodbye_for_good_is_not_waited_for() -> None:
         connection.ask(ECHO, 10, "echo")
     assert within(5, started)
     connection.close()
+
+
+def test_a_server_that_is_leaving_when_it_is_first_asked_is_waited_for_where_the_client_is_patient() -> None:
+    with Stub() as stub, ThreadPoolExecutor(1) as pool:
+        for is_patient in (False, True):
+            connection = to(stub.where)
+            asking = pool.submit(connection.ask, ECHO, 10, "echo", is_patient=is_patient)
+            with stub.accept() as server:
+                server.read(HELLO.size)
+                server.send(encode_welcome(Status.LEAVING, "the server is shutting down"))
+            if is_patient:
+                with stub.accept() as server:
+                    server.read(HELLO.size)
+                    server.send(encode_welcome(Status.OK))
+                    prefix, _ = server.next()
+                    server.send(message_bytes(ANSWER, prefix.number, Frame({"a": 1}, is_last=True)))
+                    assert asking.result(5).header == {"a": 1}
+            else:
+                with pytest.raises(StoreUnavailable, match="shutting down"):
+                    asking.result(5)
+            connection.close()
 
 
 # Deadlines.
@@ -198,6 +222,87 @@ def test_a_busy_server_is_told_at_the_deadline_or_at_once(authority: Authority) 
         connection.close()
 
 
+def test_a_request_to_a_server_that_hangs_is_begun_at_once_and_one_that_answers_needs_nobody_to_wait() -> None:
+    with Stub() as stub, serve() as served:
+        started = time.monotonic()
+        connections = [to(stub.where), to(served.listener.location)]
+        silent, asked = [connection.start(HOLD, 0.3, "hold", Frames()) for connection in connections]
+        assert within(0.2, started)
+        wait_until(lambda: served.desk.num_begun == 1, "the server is asked")
+        with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.3 s to hold"):
+            silent.result()
+        assert within(2.0, started)
+        with pytest.raises(StoreTimeout):
+            asked.result()
+        for connection in connections:
+            connection.close()
+
+
+def test_a_request_over_a_new_link_that_nobody_asks_for_is_given_up() -> None:
+    with serve() as served:
+        connection = to(served.listener.location)
+        gc.disable()
+        try:
+            connection.start(HOLD, 60, "hold", Frames())
+            wait_until(lambda: "hopstream-connect" not in {t.name for t in threading.enumerate()}, "it has begun")
+            assert not connection._users and not connection._opening
+        finally:
+            gc.enable()
+        wait_until(lambda: served.desk.num_begun == served.desk.num_ended, "the server has given it up")
+        connection.close()
+
+
+def test_a_name_that_is_looked_up_for_long_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_find = threading.Event()
+
+    def look_up(*_: object, **__: object) -> list[object]:
+        may_find.wait(20)
+        raise socket.gaierror("no such host")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    connection = to(Location("store.example", 1))
+    try:
+        for ask in (connection.ping, lambda s: connection.ask(ECHO, s, "echo")):
+            started = time.monotonic()
+            with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.1 s to (ping|echo)"):
+                ask(0.1)
+            assert within(1.0, started)
+        with ThreadPoolExecutor(2) as pool:
+            asking = [pool.submit(connection.ask, ECHO, 60, "echo"), pool.submit(connection.ping, 60)]
+            wait_until(lambda: len(connection._opening) == 4, "all look the name up")
+            started = time.monotonic()
+            connection.close()
+            for one in asking:
+                with pytest.raises(StoreUnavailable, match="closed"):
+                    one.result(5)
+            assert within(1.0, started)
+    finally:
+        may_find.set()
+    wait_until(lambda: not connection._opening, "the threads have left")
+
+
+def test_every_address_of_a_host_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve() as served, ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # its queue is full
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(silent.getsockname())
+        addresses = [silent.getsockname(), ("127.0.0.1", served.listener.location.port)]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        connection = to(Location("store.example", 1))
+        started = time.monotonic()
+        connection.ping(1.0)
+        assert 0.3 < time.monotonic() - started < 0.9
+        connection.close()
+        del found[1]
+        with pytest.raises(StoreTimeout):
+            connection = to(Location("store.example", 1))
+            connection.ping(0.1)
+        connection.close()
+
+
 # Closing.
 
 
@@ -239,6 +344,7 @@ def test_a_closed_connection_refuses_requests_and_frees_what_nobody_asked_for(se
 
 def test_an_answer_that_nobody_asks_for_is_given_up(served: Served) -> None:
     connection = connection_of(served)
+    connection.ping(10)
     connection.start(HOLD, 60, "hold", Frames())
     gc.collect()
     wait_until(lambda: served.desk.num_begun == served.desk.num_ended == 1 or not connection._users, "it is given up")
@@ -251,6 +357,7 @@ def test_an_answer_is_given_up_while_the_lock_is_held() -> None:
     """As where the garbage collector runs in a thread that is inside."""
     with serve() as served:
         connection = to(served.listener.location)
+        connection.ping(10)
         under_way = connection.start(HOLD, 60, "hold", Frames())
         done = threading.Event()
 
@@ -330,7 +437,7 @@ def test_a_request_that_is_too_large_is_told_once() -> None:
 WELCOMES: list[tuple[bytes, type[HopstreamError], str]] = [
     (encode_welcome(Status.OTHER_VERSION, "no"), StoreUnavailable, "no"),
     (WELCOME.pack(MAGIC, 3, 1, 0, 0, 0), VersionMismatch, "speaks version 3 of the protocol; this one speaks 2"),
-    (encode_welcome(Status.LEAVING, "the server is shutting down"), StoreUnavailable, "shutting down"),
+    (encode_welcome(Status.GONE, "the server is shutting down"), StoreUnavailable, "shutting down"),
     (encode_welcome(Status.REFUSED, "the token is missing or wrong"), AccessDenied, "missing or wrong"),
     (b"HTTP/1.1 400 Bad Request\r\n\r\n", StoreUnavailable, "no hopstream server of this version; check the port"),
     (WELCOME.pack(MAGIC, 2, 0, 0, 0, 5000), StoreUnavailable, "no hopstream server of this version"),

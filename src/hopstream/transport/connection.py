@@ -26,7 +26,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.transport.failures import raise_error
-from hopstream.transport.link import LEAVE_S, Answer, Link, LinkGivenUp, LinkLost, Opening, Sink
+from hopstream.transport.link import LEAVE_S, Answer, Link, LinkGivenUp, LinkLost, Opening, ServerLeaving, Sink
 from hopstream.transport.location import Location
 from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 from hopstream.transport.security import ClientSecurity
@@ -127,7 +127,12 @@ class Connection:
             raise self._explained(error, timeout_s, "ping") from error
 
     def _ping(self, ends: float, *, is_new: bool) -> None:
-        link, _ = self._take_link(ends, "ping", is_new=is_new)
+        links: list[Link] = []
+        taking = _Taking(self, ends, "ping", lambda link, _: links.append(link), is_new=is_new)
+        error = taking.wait(ends)
+        if error is not None:
+            raise error
+        (link,) = links
         try:
             link.ping(ends)
         finally:
@@ -172,10 +177,49 @@ class Connection:
         for link in links:
             link.wait_until_left(ends)
 
-    def _take_link(self, ends: float, what: str, *, is_new: bool) -> tuple[Link, bool]:
+    def _find_link(self, what: str, *, is_new: bool) -> Link | None:
+        """A link that is there, to be used until ``_give_link``; None where one is to be made or waited for.
+
+        Args:
+            what: The operation, as messages name it.
+            is_new: Trust no link that was there before.
+
+        Raises:
+            StoreUnavailable: The connection is closed.
+        """
+        with self._lock:
+            return self._found(what, is_new=is_new)
+
+    def _found(self, what: str, *, is_new: bool) -> Link | None:
+        """See ``_find_link``; called with the lock."""
+        self.check_open(what)
+        self._take_back()
+        now = time.monotonic()
+        while self._idle:
+            link = self._idle.pop()
+            if not is_new and link.is_fresh(now):
+                self._users[link] = 1
+                return link
+            self._retire(link)
+        if is_new or not self._is_full:
+            return None
+        shared = [link for link in self._users if link.is_usable]
+        if not shared:
+            return None
+        link = min(shared, key=lambda one: one.num_under_way)
+        self._users[link] += 1
+        return link
+
+    @property
+    def _is_full(self) -> bool:
+        """No more links are to be made where one can be shared; asked with the lock."""
+        return len(self._users) + len(self._opening) >= MAX_LINKS
+
+    def _make_link(self, opening: Opening, ends: float, what: str, *, is_new: bool) -> tuple[Link, bool]:
         """A link to be used until ``_give_link``, and whether it has just been made.
 
         Args:
+            opening: Lets another thread give it up.
             ends: When it must be there.
             what: The operation, as messages name it.
             is_new: Trust no link that was there before.
@@ -184,36 +228,34 @@ class Connection:
             LinkLost: None can be made.
             StoreError: See ``Link``.
         """
-        with self._lock:
-            self.check_open(what)
-            self._take_back()
-            now = time.monotonic()
-            while self._idle:
-                link = self._idle.pop()
-                if not is_new and link.is_fresh(now):
-                    self._users[link] = 1
-                    return link, False
-                self._retire(link)
-            shared = [link for link in self._users if link.is_usable] if not is_new else []
-            if shared and len(self._users) + len(self._opening) >= MAX_LINKS:
-                link = min(shared, key=lambda one: one.num_under_way)
-                self._users[link] += 1
+        with self._changed:
+            link = self._found(what, is_new=is_new)
+            while link is None and self._opening and self._is_full and not (is_new or opening.is_given_up):
+                if not self._changed.wait(ends - time.monotonic()):
+                    raise StoreTimeout("other requests wait for connections, too")
+                link = self._found(what, is_new=is_new)
+            if link is not None:
                 return link, False
-            opening = Opening()
             self._opening.add(opening)
         try:
             link = Link(self.location, self._security, ends, opening)
+        except ServerLeaving:
+            self.has_left = True
+            raise
         finally:
-            with self._lock:
+            with self._changed:
                 self._opening.discard(opening)
-        with self._lock:
-            is_closed = self._is_closed
-            if not is_closed:
+                self._changed.notify_all()
+        with self._changed:
+            is_left = self._is_closed or opening.is_given_up
+            if not is_left:
                 self._users[link] = 1
                 self.has_left = False
-        if is_closed:
+                self._changed.notify_all()
+        if is_left:
             link.close()
             self.check_open(what)
+            raise LinkLost("it was closed")
         return link, True
 
     def _give_link(self, link: Link) -> None:
@@ -275,40 +317,127 @@ class Connection:
         return StoreUnavailable(f"{self.name} cannot be reached for {what}: {said}")
 
 
+class _Taking:
+    """A link that is taken for some use: at once where one is there, else by a thread that makes one.
+
+    So whoever asks several servers begins with all of them at once, and looking up a host's name, which nothing can
+    end, holds nobody up who has a deadline.
+    """
+
+    __slots__ = ("_arguments", "_connection", "_error", "_is_done", "_is_using", "_opening", "_use")
+
+    def __init__(
+        self, connection: Connection, ends: float, what: str, use: Callable[[Link, bool], None], *, is_new: bool
+    ) -> None:
+        """Begin.
+
+        Args:
+            connection: Whose link it is.
+            ends: When the link must be there.
+            what: The operation, as messages name it.
+            use: Told of the link, and whether it has just been made; it must keep the deadline, too.
+            is_new: Trust no link that was there before.
+        """
+        self._connection, self._arguments, self._use = connection, (ends, what, is_new), use
+        self._error: BaseException | None = None
+        self._is_done = self._is_using = False
+        try:
+            link = connection._find_link(what, is_new=is_new)
+            if link is not None:
+                use(link, False)
+        except (LinkLost, HopstreamError) as error:
+            self._error = error
+        else:
+            if link is None:
+                self._opening = Opening()
+                try:
+                    threading.Thread(target=self._run, name="hopstream-connect", daemon=True).start()
+                except RuntimeError:  # no more threads can be started
+                    self._run()
+                return
+        self._is_done = True
+        del self._use
+
+    def wait(self, ends: float) -> Exception | None:
+        """Wait until the link was used, and tell what went wrong; at the end of the time it is given up."""
+        if not self._is_done:
+            try:
+                self._wait(ends)
+            except BaseException:  # of the thread, such as KeyboardInterrupt
+                self._opening.give_up()
+                raise
+        if self._error is not None and not isinstance(self._error, LinkLost | HopstreamError):
+            raise self._error
+        return self._error
+
+    def _wait(self, ends: float) -> None:
+        connection, changed = self._connection, self._connection._changed
+        with changed:
+            changed.wait_for(
+                lambda: self._is_done or (connection._is_closed and not self._is_using), ends - time.monotonic()
+            )
+            if self._is_using:  # it ends by itself; its answer must be known, to be given up
+                changed.wait_for(lambda: self._is_done)
+            elif not self._is_done:
+                self._error = LinkLost("it was closed") if connection._is_closed else StoreTimeout("the time is over")
+                self._is_done = True
+                self._opening.give_up()
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        ends, what, is_new = self._arguments
+        changed = self._connection._changed
+        try:
+            link, is_made = self._connection._make_link(self._opening, ends, what, is_new=is_new)
+            with changed:
+                self._is_using = not self._is_done
+            if self._is_using:
+                self._use(link, is_made)
+            else:
+                self._connection._give_link(link)
+        except BaseException as caught:  # told by ``wait``
+            error = caught
+        with changed:
+            if not self._is_done or self._is_using:
+                self._error, self._is_done, self._is_using = error, True, False
+            changed.notify_all()
+        del self._use  # it knows who waits, who knows this
+
+
 class UnderWay:
     """A request that was sent, and is sent again where that makes sense."""
 
     __slots__ = (
-        "_answer", "_connection", "_ends", "_error", "_frame", "_is_patient", "_link", "_sink", "_timeout_s",
+        "_answer", "_connection", "_ends", "_frame", "_is_patient", "_link", "_sink", "_taking", "_timeout_s",
         "_was_old", "_what",
     )  # fmt: skip
 
     def __init__(
         self, connection: Connection, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool
     ) -> None:
-        """Send it; whatever goes wrong is told by ``result``."""
+        """Begin to send it; whatever goes wrong is told by ``result``."""
         self._connection, self._frame, self._what, self._sink = connection, frame, what, sink
         self._timeout_s, self._is_patient = timeout_s, is_patient
         self._ends = time.monotonic() + timeout_s
         self._link: Link | None = None
         self._answer: Answer | None = None
-        self._error = self._send(is_new=False)
+        self._send(is_new=False)
 
     def result(self) -> None:
         """Wait until the answer has been taken; see ``Connection.call`` for the errors."""
         was_renewed, wait_s = False, BUSY_S
         while True:
-            error = self._error or self._read()
+            error = self._taking.wait(self._ends) or self._read()
             if error is None:
                 return
             is_renewed = self._was_old or isinstance(error, LinkGivenUp)
             if isinstance(error, LinkLost) and is_renewed and not was_renewed and self._may_repeat:
                 was_renewed = True
-                self._error = self._send(is_new=True)
+                self._send(is_new=True)
             elif self._is_patient and self._is_passing(error) and time.monotonic() + wait_s < self._ends:
                 self._connection._wait(wait_s, self._what)
                 wait_s = min(2 * wait_s, MAX_BUSY_S)
-                self._error = self._send(is_new=False)
+                self._send(is_new=False)
             else:
                 raise self._connection._explained(error, self._timeout_s, self._what) from (
                     None if isinstance(error, HopstreamError) else error
@@ -325,24 +454,18 @@ class UnderWay:
         is_passing = isinstance(error, ServerBusy) or is_going
         return is_passing and self._may_repeat
 
-    def _send(self, *, is_new: bool) -> Exception | None:
-        """Take a link and send the request over it; gives what went wrong."""
+    def _send(self, *, is_new: bool) -> None:
+        """Take a link and send the request over it."""
         self._was_old = False
-        self._error = None
+        self._taking = _Taking(self._connection, self._ends, self._what, self._send_over, is_new=is_new)
+
+    def _send_over(self, link: Link, is_made: bool) -> None:
+        self._link, self._was_old = link, not is_made
         try:
-            self._link, is_made = self._connection._take_link(self._ends, self._what, is_new=is_new)
-        except (LinkLost, HopstreamError) as error:
-            return error
-        self._was_old = not is_made
-        try:
-            self._answer = self._link.start(self._frame, self._sink, self._ends)
-        except (LinkLost, HopstreamError) as error:
-            self._leave()
-            return error
+            self._answer = link.start(self._frame, self._sink, self._ends)
         except BaseException:
             self._leave()
             raise
-        return None
 
     def _read(self) -> Exception | None:
         """Wait for the answer; gives what went wrong."""

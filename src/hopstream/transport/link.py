@@ -88,6 +88,10 @@ class LinkLost(Exception):
     """A connection could not be made, or ended; says why, and what to do."""
 
 
+class ServerLeaving(LinkLost):
+    """The server lets nobody in, because it is going away for a while."""
+
+
 class LinkGivenUp(LinkLost):
     """A connection was ended here, because one of its answers is not wanted any more."""
 
@@ -133,6 +137,11 @@ class Opening:
         self._lock = threading.Lock()
         self._shut_down: Callable[[], None] | None = None
         self._is_given_up = False
+
+    @property
+    def is_given_up(self) -> bool:
+        """Nobody waits for it any more."""
+        return self._is_given_up
 
     def take(self, shut_down: Callable[[], None]) -> None:
         """Say how what is waited for now is ended.
@@ -488,6 +497,8 @@ class Link:
             raise AccessDenied(text)
         if status == Status.BUSY:
             raise ServerBusy(text)
+        if status == Status.LEAVING:
+            raise ServerLeaving(text)
         if status != Status.OK:
             raise LinkLost(text or "the server refused the connection")
 
@@ -536,11 +547,14 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
         raise LinkLost(_told(error, location)) from error
     if not location.has_tls:
         return PlainStream(sock)
-    opening.leave()
     try:
-        name = security.server_name or location.host
-        wrapped = security.context().wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+        name, context = security.server_name or location.host, security.context()
+        opening.leave()
+        if opening.is_given_up:  # it may have been shut down; such a socket cannot be wrapped
+            raise LinkLost("it was closed")
+        wrapped = context.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
     except BaseException as error:
+        opening.leave()
         sock.close()
         if isinstance(error, OSError | ValueError) and not isinstance(error, HopstreamError):
             raise LinkLost(_told(error, location)) from error
@@ -560,18 +574,19 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
 
 
 def _open(location: Location, ends: float, opening: Opening) -> socket.socket:
-    """A socket that is connected, to the first address of a host that takes it."""
+    """A socket that is connected, to the first address of a host that takes it; each has its share of the time."""
     if location.path:
         return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), location.path, ends, opening)
     failure: OSError | None = None
     found = socket.getaddrinfo(location.host, location.port, type=socket.SOCK_STREAM)
-    for family, kind, protocol, _, address in found:
+    for num_tried, (family, kind, protocol, _, address) in enumerate(found):
+        now = time.monotonic()
+        share_ends = now + (ends - now) / (len(found) - num_tried)
         try:
-            return _connected(socket.socket(family, kind, protocol), address, ends, opening)
-        except TimeoutError:
-            raise
+            return _connected(socket.socket(family, kind, protocol), address, share_ends, opening)
         except OSError as error:
-            failure = failure or error
+            if failure is None or isinstance(error, TimeoutError):
+                failure = error
     raise failure or OSError("the host has no address")
 
 
@@ -626,8 +641,7 @@ def _told(error: Exception, location: Location) -> str:
         return CLOSED_TLS if location.has_tls else CLOSED_PLAIN
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return "no network leads there; check the address, the network and the firewall"
-    said = next((told for kinds, told in TOLD if isinstance(error, kinds)), "")
-    return said or f"{error}; start the server, or check the address, the certificates and the firewall"
+    return f"{error}; start the server, or check the address, the certificates and the firewall"
 
 
 def _told_of_tls(error: ssl.SSLError) -> str:

@@ -143,7 +143,7 @@ class Listener:
         self._ticked_at = time.monotonic()
         self._ticking = threading.Lock()
         self._is_accepting = True
-        self._is_leaving = self._is_closed = self._is_freed = False
+        self._is_leaving = self._is_final = self._is_closed = self._is_freed = False
         self._poller.arm(self._socket.fileno(), READ)
         self._poller.arm(self._woken_fd, READ)
         for _ in range(SPARE_THREADS):
@@ -170,7 +170,9 @@ class Listener:
             True where every request under way was answered.
         """
         with self._changed:
-            is_first, self._is_leaving = not self._is_leaving, True
+            is_first = not self._is_leaving
+            if is_first:
+                self._is_leaving, self._is_final = True, is_final
             peers = list(self._peers.values())
         if is_first:
             self._stop_listening()
@@ -480,7 +482,8 @@ class Listener:
             self._refuse_token(peer)
             return False
         if self._is_leaving:
-            self._turn_away(peer, Status.LEAVING, "the server is shutting down")
+            status = Status.GONE if self._is_final else Status.LEAVING
+            self._turn_away(peer, status, "the server is shutting down")
             return False
         with self._lock:
             num_known = len(self._peers) - len(self._strangers)

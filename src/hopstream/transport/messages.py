@@ -62,6 +62,9 @@ class Status(IntEnum):
     REFUSED = 2
     BUSY = 3
     LEAVING = 4
+    """It may be back."""
+    GONE = 5
+    """It leaves for good."""
 
 
 class Prefix(NamedTuple):
