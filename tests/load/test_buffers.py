@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hopstream.errors import NoRoomError
 from hopstream.load.batch import SMALL_BYTES, BufferPool
 
 SHAPE = (1000, 100)
@@ -137,3 +138,58 @@ def test_arrays_outlive_their_pool():
     array[:] = 7
     del pool
     assert np.all(array == 7)
+
+
+class TestLimit:
+    """Blocks are an eighth larger than what is asked for: of 36 units, four blocks of eight are had."""
+
+    unit = SMALL_BYTES
+    limit = 36 * SMALL_BYTES
+
+    def take(self, pool: BufferPool, units: int = 8) -> np.ndarray:
+        return pool.take((units * self.unit,), np.uint8)
+
+    def test_what_is_lent_stays_within_it(self):
+        pool = BufferPool(1 << 30, self.limit)
+        held = [self.take(pool) for _ in range(4)]
+        with pytest.raises(
+            NoRoomError, match=rf"{9 * self.unit} bytes is needed; .*{self.limit} bytes are in use, and"
+        ):
+            self.take(pool)
+        held.pop()
+        assert len(self.take(pool)) == 8 * self.unit
+
+    def test_a_refusal_takes_nothing(self):
+        pool = BufferPool(1 << 30, self.limit)
+        for _ in range(3):
+            with pytest.raises(NoRoomError):
+                self.take(pool, 33)
+        assert pool._lent_bytes == 0
+        assert len(self.take(pool, 32)) == 32 * self.unit
+
+    def test_idle_blocks_make_way(self):
+        pool = BufferPool(1 << 30, self.limit)
+        held = [self.take(pool) for _ in range(3)]
+        held.clear()
+        assert pool.idle_bytes == 27 * self.unit
+        large = self.take(pool, 24)  # 27 units, which fit beside one of the idle blocks
+        assert len(large) == 24 * self.unit
+        assert pool.idle_bytes == 9 * self.unit
+        assert pool._lent_bytes + pool.idle_bytes <= self.limit
+
+    def test_a_block_that_is_lent_again_counts_as_a_whole(self):
+        pool = BufferPool(1 << 30, self.limit)
+        first = self.take(pool, 16)
+        del first
+        again = self.take(pool, 9)
+        assert pool._lent_bytes == 18 * self.unit
+        with pytest.raises(NoRoomError):
+            self.take(pool, 17)
+        del again
+        assert pool.idle_bytes == 18 * self.unit and pool._lent_bytes == 0
+
+    def test_small_arrays_are_had_in_any_case(self):
+        pool = BufferPool(1 << 30, self.limit)
+        held = [self.take(pool) for _ in range(4)]
+        assert len(pool.take((10,), np.uint8)) == 10
+        assert len(held) == 4

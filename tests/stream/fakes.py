@@ -204,6 +204,14 @@ def wait_until_waiting(channel: SampledChannel, num_waiters: int = 1) -> None:
         pause.wait(0.001)
 
 
+def until(is_so: Callable[[], object]) -> None:
+    """Return when something is so."""
+    ends = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
 class HandClock:
     """A clock that a test moves, and that knows how often the scheduler's watch has looked at it."""
 

@@ -169,6 +169,54 @@ class TestAsking:
         assert channel.is_epoch_done
 
 
+class TestPuttingBack:
+    """What could not be made, or not be kept, is made again."""
+
+    def test_one_that_was_asked_for_is_the_first(self):
+        channel = new_channel(Share(first=0, stride=1, num_steps=4))
+        for step in (3, 2):
+            channel.ask(step)
+            channel.late[step] = 0.0
+        assert channel.take_work() == 3
+        channel.put_back(3)
+        assert make_all(channel) == [3, 2, 0, 1]
+
+    @pytest.mark.parametrize("order", [(2, 4), (4, 2)])
+    def test_those_that_nobody_asked_for_are_made_ahead_again_and_no_other(self, order):
+        channel = new_channel(Share(first=0, stride=2, num_steps=12))
+        assert [channel.take_work() for _ in range(4)] == [0, 2, 4, 6]
+        for step in order:
+            channel.put_back(step)
+        assert channel.asked == {}
+        assert make_all(channel) == [2, 4, 8, 10]
+
+    def test_one_that_was_asked_for_early_comes_in_its_turn(self):
+        channel = new_channel(Share(first=0, stride=1, num_steps=4))
+        channel.ask(2)
+        assert channel.take_work() == 2
+        channel.put_back(2)
+        assert make_all(channel) == [0, 1, 2, 3]
+
+    def test_one_that_nobody_needs_any_more_is_not(self):
+        channel = new_channel(Share(first=0, stride=1, num_steps=9))
+        assert [channel.take_work() for _ in range(2)] == [0, 1]
+        channel.skip_to(7)
+        channel.put_back(0)
+        assert make_all(channel) == [7, 8]
+        begin(channel, 0, 1)
+        assert channel.take_work() == 0
+        channel.put_back(0)
+        assert channel.take_work() == 0
+
+    def test_who_makes_way_first(self):
+        channel = new_channel(Share(first=0, stride=1, num_steps=9))
+        for step in range(5):
+            finish(channel, step)
+        channel.late = {3: 10.0, 1: 12.0, 7: 0.0}
+        assert channel.spare(11.0) == [4, 2, 0, 3]
+        assert channel.spare(10.0) == [4, 2, 0]
+
+
 class TestEpochs:
     def test_an_epoch_begins_anywhere(self):
         channel = new_channel(Share(first=1, stride=3, num_steps=12))

@@ -5,22 +5,31 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 import weakref
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from itertools import count
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hopstream.errors import (
     ChannelLost,
+    NoRoomError,
     RemoteError,
+    ServerBusy,
     SettingsError,
     StateError,
     StoreTimeout,
     StoreUnavailable,
 )
+from hopstream.load.batch import SMALL_BYTES, BufferPool
 from hopstream.stream.channel import SampledChannel, Share
-from hopstream.stream.scheduler import MAX_CALLS, Scheduler
+from hopstream.stream.scheduler import FORGET_S, MAX_CALLS, MAX_OVERTAKEN, Scheduler
 from hopstream.stream.settings import SamplingLimits
+from hopstream.transport.messages import Frame
 from tests.stream.fakes import (
     DEADLINE_S,
     FETCH_S,
@@ -35,6 +44,7 @@ from tests.stream.fakes import (
     scheduling,
     settle,
     take,
+    until,
     wait_until_waiting,
 )
 
@@ -739,6 +749,241 @@ class TestLimits:
             }  # fmt: skip
             assert {name: known[name] for name in wanted} == wanted
             assert scheduler.describe(1)[0]["idle_s"] == 0.0
+
+
+UNIT = 2 * SMALL_BYTES
+"""What messages of tests of memory are multiples of."""
+LIMIT = 10 * UNIT
+
+
+class Memory:
+    """A pool of ten units, and what makes messages of it; counts how often each batch was tried."""
+
+    def __init__(self, limit_bytes: int = LIMIT + LIMIT // 4) -> None:  # blocks are an eighth larger than messages
+        self.pool = BufferPool(0, limit_bytes)
+        self.tries: list[tuple[int, int]] = []
+
+    def job(self, channel_id: int, units: float, work: Callable[[int, int], None] = no_work) -> type:
+        memory = self
+
+        class Job:
+            stage = "taking memory"
+
+            def __call__(self, epoch: int, step: int) -> Frame:
+                memory.tries.append((channel_id, step))
+                array = memory.pool.take((int(units * UNIT),), np.uint8)
+                work(epoch, step)
+                return Frame({"batch": [epoch, step]}, [array])
+
+        return Job
+
+    def tried(self, channel_id: int) -> list[int]:
+        return [step for one, step in self.tries if one == channel_id]
+
+
+def bounded(**limits: Any) -> AbstractContextManager[Scheduler]:
+    return scheduling(**{"memory_bytes": LIMIT * 8 // 5, "lease_s": 1000, **limits})
+
+
+def add_of(scheduler: Scheduler, channel_id: int, job: type, num_steps: int = 100, **more: Any) -> SampledChannel:
+    """A channel whose epoch has begun, and which makes nothing ahead unless it is told to."""
+    share = Share(first=more.pop("first", num_steps), stride=1, num_steps=num_steps)
+    channel = scheduler.add(channel_id, 1, f"rank {channel_id}", share, credit=4, new_job=job, **more)
+    scheduler.begin(channel_id, 0, 0, 0)
+    return channel
+
+
+class TestMemory:
+    """--memory-bytes: batches wait for memory, and hold up nobody who has it."""
+
+    def test_one_that_waits_for_a_slow_reader_holds_up_no_other_and_is_tried_no_more_than_is_of_use(self):
+        memory = Memory()
+        with bounded(threads=2) as scheduler:
+            add_of(scheduler, 1, memory.job(1, 6))
+            add_of(scheduler, 2, memory.job(2, 1))
+            waiting = add_of(scheduler, 3, memory.job(3, 6))
+            with scheduler.fetched(1, 0, FETCH_S):
+                call = Call(lambda: fetch(scheduler, 3, 7))
+                wait_until_waiting(waiting)
+                for step in range(3 * MAX_OVERTAKEN):
+                    assert fetch(scheduler, 2, step) == (0, step)
+                assert not call.has_ended
+                assert 1 <= len(memory.tried(3)) <= 4
+                assert not waiting.done
+            assert call.result() == (0, 7)
+            assert len(memory.tried(3)) <= 5
+
+    def test_one_that_found_no_room_waits_without_trying_until_memory_is_freed(self):
+        memory = Memory()
+        with bounded() as scheduler:
+            add_of(scheduler, 1, memory.job(1, 6))
+            waiting = add_of(scheduler, 2, memory.job(2, 6))
+            with ExitStack() as reader:
+                reader.enter_context(scheduler.fetched(1, 0, FETCH_S))
+                call = Call(lambda: fetch(scheduler, 2, 0))
+                until(lambda: waiting.needs_all)
+                for _ in range(100):
+                    with pytest.raises(StoreTimeout):
+                        take(scheduler, 2, 0, 0)
+                assert memory.tried(2) == [0]
+                reader.close()
+            assert call.result() == (0, 0)
+            assert memory.tried(2) == [0, 0]
+            assert not waiting.needs_all
+
+    def test_it_is_not_overtaken_for_ever(self):
+        """Small batches never leave it the memory alone, unless the next ones wait for it."""
+        memory = Memory()
+        is_over = threading.Event()
+        with bounded(threads=3) as scheduler:
+            for channel_id in (1, 2, 3):
+                add_of(scheduler, channel_id, memory.job(channel_id, 2, lambda *_: time.sleep(0.002)), 1 << 20)
+
+            def read(channel_id: int) -> int:
+                for step in count():
+                    if is_over.is_set():
+                        return step
+                    assert fetch(scheduler, channel_id, step) == (0, step)
+                raise AssertionError
+
+            readers = [Call(lambda n=n: read(n)) for n in (1, 2, 3)]
+            try:
+                until(lambda: len(memory.tries) > 20)
+                add_of(scheduler, 4, memory.job(4, 9.9))
+                before = len(memory.tries)
+                assert fetch(scheduler, 4, 0) == (0, 0)
+                assert len(memory.tries) - before < 10 * MAX_OVERTAKEN
+            finally:
+                is_over.set()
+            assert all(reader.result() > 0 for reader in readers)
+
+    def test_a_failed_try_is_paid_for(self):
+        memory = Memory()
+        with bounded() as scheduler:
+            add_of(scheduler, 1, memory.job(1, 6))
+            waiting = add_of(scheduler, 2, memory.job(2, 6))
+            with scheduler.fetched(1, 0, FETCH_S):
+                waiting.cost_s, waiting.virtual_s = 5.0, scheduler._clock_s
+                before = waiting.virtual_s
+                with pytest.raises(StoreTimeout):
+                    take(scheduler, 2, 0, 0)
+                until(lambda: waiting.needs_all)
+                assert waiting.virtual_s >= before + 5.0
+                assert not scheduler._claims and waiting.asked == {0: None}
+                assert waiting.stats.num_made == 0
+
+    def test_a_batch_that_can_never_fit_is_told_and_others_go_on(self):
+        memory = Memory()
+        with bounded() as scheduler:
+            add_of(scheduler, 1, memory.job(1, 20))
+            add_of(scheduler, 2, memory.job(2, 1))
+            with pytest.raises(
+                SettingsError, match=rf"batch 3 .* the {LIMIT} bytes that --memory-bytes leaves .* 0 by"
+            ):
+                fetch(scheduler, 1, 3)
+            # As others, alone, and alone once more: what has just left may hold its memory for a moment.
+            assert memory.tried(1) == [3, 3, 3]
+            assert fetch(scheduler, 2, 0) == (0, 0)
+
+    def test_a_message_that_left_a_moment_ago_is_no_reason_to_give_up(self):
+        memory = Memory()
+        with bounded() as scheduler:
+            held = [memory.pool.take((6 * UNIT,), np.uint8)]  # nobody counts it
+            waiting = add_of(scheduler, 1, memory.job(1, 9))
+            call = Call(lambda: fetch(scheduler, 1, 0))
+            until(lambda: waiting.needs_all)
+            held.clear()
+            assert call.result() == (0, 0)
+
+    def test_two_that_find_no_room_at_once_are_made_one_after_the_other(self):
+        memory, both = Memory(), threading.Barrier(2, timeout=DEADLINE_S)
+        first = {1, 2}
+
+        def job(channel_id: int) -> type:
+            def meet(_: int, __: int) -> None:
+                if channel_id in first:
+                    first.discard(channel_id)
+                    both.wait()
+                    memory.pool.take((3 * UNIT,), np.uint8)  # of a batch's memory, the second half
+                    raise NoRoomError("each has half of what it needs")
+
+            return memory.job(channel_id, 4, meet)
+
+        with bounded(threads=2) as scheduler:
+            for channel_id in (1, 2):
+                add_of(scheduler, channel_id, job(channel_id))
+            calls = [Call(lambda n=n: fetch(scheduler, n, 0)) for n in (1, 2)]
+            assert [call.result() for call in calls] == [(0, 0), (0, 0)]
+            assert sorted(memory.tries) == [(1, 0), (1, 0), (2, 0), (2, 0)]
+
+    def test_while_one_is_made_alone_no_other_begins(self):
+        memory, gate = Memory(), Gate()
+        with bounded(threads=2) as scheduler:
+            alone = add_of(scheduler, 1, memory.job(1, 1, gate))
+            alone.needs_all = True
+            small = add_of(scheduler, 2, memory.job(2, 1))
+            calls = [Call(lambda: fetch(scheduler, 1, 0))]
+            gate.wait_reached()
+            calls.append(Call(lambda: fetch(scheduler, 2, 0)))
+            wait_until_waiting(small)
+            assert scheduler.totals["num_in_flight"] == 1 and not memory.tried(2)
+            gate.open()
+            assert [call.result() for call in calls] == [(0, 0), (0, 0)]
+            assert not alone.needs_all
+
+    def test_batches_made_ahead_make_way_and_are_made_again(self):
+        memory = Memory()
+        with bounded() as scheduler:
+            ahead = add_of(scheduler, 1, memory.job(1, 2), num_steps=3, first=0)
+            until(lambda: set(ahead.done) == {0, 1, 2})
+            big = add_of(scheduler, 2, memory.job(2, 3))
+            with scheduler.fetched(2, 0, FETCH_S):  # it is taken to need twice the largest: 4 of 10, and 6 wait
+                assert set(ahead.done) == {0, 1, 2}
+            with scheduler.fetched(2, 1, FETCH_S):  # now twice 3
+                assert set(ahead.done) == {0, 1}, "what is needed last makes way, and no more than must"
+            until(lambda: set(ahead.done) == {0, 1, 2})
+            assert memory.tried(1) == [0, 1, 2, 2]
+            assert [fetch(scheduler, 1, step) for step in range(3)] == [(0, step) for step in range(3)]
+            assert big.batch_bytes == 3 * UNIT
+
+    def test_idle_channels_do_not_throw_each_other_out(self):
+        """Two of them, each with more than half of all memory, and nobody who asks."""
+        memory = Memory()
+        with bounded(threads=2) as scheduler:
+            channels = [add_of(scheduler, n, memory.job(n, 6), first=0) for n in (1, 2)]
+            until(lambda: any(channel.done for channel in channels) and not scheduler._claims)
+            before = len(memory.tries)
+            time.sleep(0.2)
+            assert len(memory.tries) == before <= 3
+            assert sorted(fetch(scheduler, n, 0) for n in (2, 1)) == [(0, 0), (0, 0)]
+
+    def test_what_was_asked_for_and_forgotten_makes_way_in_the_end(self):
+        clock, memory = HandClock(), Memory()
+        with bounded(clock=clock) as scheduler:
+            forgotten = add_of(scheduler, 1, memory.job(1, 6))
+            with pytest.raises(StoreTimeout):
+                take(scheduler, 1, 0, 0)
+            until(lambda: forgotten.done)
+            add_of(scheduler, 2, memory.job(2, 6))
+            call = Call(lambda: fetch(scheduler, 2, 0))
+            until(lambda: memory.tried(2))
+            assert not call.has_ended and forgotten.done
+            clock.now += FORGET_S + 1
+            assert call.result() == (0, 0)
+            assert not forgotten.done
+            assert fetch(scheduler, 1, 0) == (0, 0)
+
+    def test_inputs_have_their_share_of_memory(self):
+        with bounded(memory_bytes=8000) as scheduler:
+            job = Memory().job(0, 1)
+            with pytest.raises(SettingsError, match=r"1001 bytes; all inputs may have 1000 \(--memory-bytes\)"):
+                add_of(scheduler, 1, job, input_bytes=1001)
+            add_of(scheduler, 1, job, input_bytes=600)
+            with pytest.raises(ServerBusy, match="600 of the 1000 bytes"):
+                add_of(scheduler, 2, job, input_bytes=401)
+            add_of(scheduler, 3, job, input_bytes=400)
+            scheduler.remove(1)
+            add_of(scheduler, 2, job, input_bytes=401)
 
 
 class TestClosing:

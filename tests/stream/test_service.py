@@ -25,6 +25,7 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
+from hopstream.load.batch import BufferPool
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.contract import Store
 from hopstream.store.local import LocalStore
@@ -633,6 +634,45 @@ def test_requests_that_are_too_large_are_refused(timed_parts: dict[int, Path], m
                 loader="NeighborLoader", options={},
             )  # fmt: skip
         assert (served.num_channels, served.num_backends) == (1, 1)
+
+
+def test_memory_bounds_batches_and_inputs(timed_parts: dict[int, Path]) -> None:
+    """Batches and their idle memory have five eighths, inputs an eighth."""
+    limits = SamplingLimits(threads=2, memory_bytes=800_000)
+    with serve_here(timed_parts[1], limits) as served:
+        pool = served.services[0]._buffers
+        assert (pool._capacity_bytes, pool._limit_bytes) == (125_000, 500_000)
+        backend_id = init(served.servers[0])
+        options, arrays = encode_options({"seeds": ("paper", np.zeros(13_000, np.int64))})
+        header = {**register_header(backend_id), "options": options}
+        with pytest.raises(SettingsError, match=r"104000 bytes; all inputs may have 100000 \(--memory-bytes\)"):
+            asked(served.servers[0], "register_sampling_input", arrays, **header)
+        channel_id = begun(served.servers[0])
+        assert len(asked_all(served.servers[0], "fetch_sampled_messages", channel_id=channel_id, step=0)) == 6
+    with serve_here(timed_parts[1], SamplingLimits(threads=2)) as served:
+        pool = served.services[0]._buffers
+        assert (pool._capacity_bytes, pool._limit_bytes) == (2 * service.BUFFER_BYTES, None)
+
+
+def test_a_batch_for_which_there_is_no_memory_is_told(timed_parts: dict[int, Path]) -> None:
+    with serve_here(timed_parts[1], SamplingLimits(threads=1, memory_bytes=800_000)) as served:
+        served.services[0]._buffers = BufferPool(0, 0)
+        channel_id = begun(served.servers[0])
+        job = served.services[0]._scheduler._channels[channel_id]
+        make = job.new_job
+
+        class Hungry:
+            stage = "taking memory"
+
+            def __call__(self, epoch: int, step: int) -> Frame:
+                if step == 4:
+                    served.services[0]._buffers.take((1 << 20,), np.uint8)
+                return make()(epoch, step)
+
+        job.new_job = Hungry
+        job.idle_jobs.clear()
+        with pytest.raises(SettingsError, match="the 500000 bytes that --memory-bytes leaves to batches"):
+            asked(served.servers[0], "fetch_one_sampled_message", channel_id=channel_id, step=4)
 
 
 def test_all_loaders_share_one_graph(served: Served, server: StoreServer) -> None:

@@ -48,3 +48,10 @@ def test_the_ends_of_what_is_accepted(name, value):
 def test_what_is_not_accepted_is_named(name, value):
     with pytest.raises(SettingsError, match=name):
         SamplingLimits(**{name: value})
+
+
+def test_memory_is_shared_out_among_batches_the_transport_and_inputs():
+    limits = SamplingLimits(memory_bytes=8000)
+    assert (limits.batch_bytes, limits.transport_bytes, limits.input_bytes) == (5000, 2000, 1000)
+    limits = SamplingLimits()
+    assert (limits.batch_bytes, limits.transport_bytes, limits.input_bytes) == (None, None, None)

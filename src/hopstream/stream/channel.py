@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -31,12 +32,37 @@ class MessageMaker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Made:
     """What came of the making of a batch: its message, or that of its failure."""
 
     message: Frame
     has_failed: bool = False
+    num_bytes: int = field(init=False)
+    """Bytes of the message's arrays."""
+
+    def __post_init__(self) -> None:
+        """Count the bytes once."""
+        self.num_bytes = self.message.num_bytes
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class MemoryWait:
+    """What a channel knows of the memory that its next batch found no room in, or still waits for.
+
+    Attributes:
+        taken_bytes: The batch is made again when messages take less than this; they did not leave it enough.
+        in_the_way: Messages, and batches being made, that did not leave it enough; dead when they are gone.
+        num_overtaken: Batches of other channels that were begun while it had its turn and no memory.
+        held_since_s: Since when nothing else is begun, by the scheduler's clock; None where others go on.
+        has_failed_alone: A batch found no room though no message took any.
+    """
+
+    taken_bytes: float = math.inf
+    in_the_way: list[weakref.ref[object]] = field(default_factory=list)
+    num_overtaken: int = 0
+    held_since_s: float | None = None
+    has_failed_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +130,19 @@ class SampledChannel:
         turn: Number of the iteration, ascending; -1 before the first.
         epoch: The epoch under way; -1 before the first.
         cursor: The next batch of the share that is made ahead.
+        lowest: The consumer has all batches before this one.
         asked: Batches that somebody asked for, in the order of asking.
         made_early: Batches past the cursor that were asked for, and so are not made ahead.
-        late: Batches that were not there when they were asked for, and have not been fetched since.
+        late: Batches that were not there when they were asked for, and have not been fetched since; to when they were
+            asked for or made last, by the scheduler's clock.
         in_flight: Batches being made.
         done: Messages that wait to be fetched.
         idle_jobs: Jobs that no thread uses.
         virtual_s: Seconds of sampling that it was given, as the scheduler compares them.
         cost_s: What a batch takes.
         batch_bytes: Bytes of the largest batch so far.
-        needs_all: A batch found no room while others were made, so the next one is made alone.
+        needs_all: A batch found no room, so the next one is made alone.
+        wait: What is known of the memory that it waits for.
         used_at: When it was asked for last, by the scheduler's clock.
         num_waiters: Calls that wait for a batch now.
         num_sending: Messages that were given out and have not left the server.
@@ -139,9 +168,10 @@ class SampledChannel:
     turn: int = -1
     epoch: int = -1
     cursor: int = 0
+    lowest: int = 0
     asked: dict[int, None] = field(default_factory=dict)
     made_early: set[int] = field(default_factory=set)
-    late: set[int] = field(default_factory=set)
+    late: dict[int, float] = field(default_factory=dict)
     in_flight: set[int] = field(default_factory=set)
     done: dict[int, Made] = field(default_factory=dict)
     idle_jobs: list[MessageMaker] = field(default_factory=list)
@@ -149,6 +179,7 @@ class SampledChannel:
     cost_s: float = 0.0
     batch_bytes: int = 0
     needs_all: bool = False
+    wait: MemoryWait = field(default_factory=MemoryWait)
     used_at: float = 0.0
     num_waiters: int = 0
     num_sending: int = 0
@@ -160,12 +191,13 @@ class SampledChannel:
     def begin(self, turn: int, epoch: int, first_step: int) -> None:
         """Start an epoch at one of its batches; what is left of the epoch before is thrown away."""
         self.turn, self.epoch, self.num_epoch_fetched = turn, epoch, 0
-        self.cursor = self.share.from_step(first_step)
+        self.cursor, self.lowest = self.share.from_step(first_step), 0
         self.asked.clear()
         self.made_early.clear()
         self.late.clear()
         self.in_flight.clear()
         self.done.clear()
+        self.end_wait()
         self.arrived.notify_all()
 
     def ask(self, step: int) -> None:
@@ -180,9 +212,10 @@ class SampledChannel:
         """Throw away what waits before ``lowest``, and make nothing before it that nobody asks for by its number."""
         for step in [step for step in self.done if step < lowest]:
             self.take(step)
+        self.lowest = max(self.lowest, lowest)
         self.cursor = max(self.cursor, self.share.from_step(lowest))
         self.made_early = {step for step in self.made_early if step >= self.cursor}
-        self.late = {step for step in self.late if step >= lowest}
+        self.late = {step: at_s for step, at_s in self.late.items() if step >= lowest}
 
     def has_work(self, *, may_hoard: bool) -> bool:
         """Whether there is a batch to make now; ``may_hoard`` allows for more than one that waits."""
@@ -208,19 +241,35 @@ class SampledChannel:
         return step
 
     def put_back(self, step: int) -> None:
-        """See to it that a batch is made again, first of all, that could not be made."""
+        """See to it that a batch is made again that could not be made, or kept: first of all, if it was asked for."""
         self.in_flight.discard(step)
-        self.asked = {step: None, **self.asked}
+        if step in self.late:
+            self.asked = {step: None, **self.asked}
+        elif step >= self.lowest and self.share.from_step(step) == step:
+            if step < self.cursor:
+                self.made_early.update(range(step + self.share.stride, self.cursor, self.share.stride))
+                self.cursor = step
+            self.made_early.discard(step)
 
-    def made_ahead(self) -> list[int]:
-        """Batches that wait and that nobody has asked for, those that are needed last first."""
-        return sorted((step for step in self.done if step not in self.late), reverse=True)
+    def end_wait(self) -> None:
+        """Forget that a batch found no room."""
+        self.needs_all = False
+        self.wait = MemoryWait()
+
+    def spare(self, forgotten_before_s: float) -> list[int]:
+        """Batches that make way for those that are asked for.
+
+        They are those that nobody has asked for, the ones that are needed last first, and then those that were not
+        fetched and not asked for since ``forgotten_before_s``.
+        """
+        ahead = sorted((step for step in self.done if step not in self.late), reverse=True)
+        return ahead + [step for step, at_s in self.late.items() if at_s < forgotten_before_s and step in self.done]
 
     def take(self, step: int) -> Made | None:
         """Take a batch that waits, if it does."""
         made = self.done.pop(step, None)
         if made is not None:
-            self.late.discard(step)
+            self.late.pop(step, None)
         return made
 
     def forgotten(self) -> int | None:
@@ -253,7 +302,7 @@ class SampledChannel:
     @property
     def num_buffered_bytes(self) -> int:
         """Bytes of messages that wait."""
-        return sum(made.message.num_bytes for made in self.done.values())
+        return sum(made.num_bytes for made in self.done.values())
 
     def _next_ahead(self) -> int | None:
         """The next batch of the share that nobody has asked for already; None after the last."""

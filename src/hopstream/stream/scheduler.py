@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from hopstream.errors import (
     ChannelLost,
@@ -39,13 +41,23 @@ MAX_WATCH_S = 1.0
 """How often, at the least, leases and slow batches are looked at."""
 MAKING_FACTOR = 2
 """What making a batch takes at most, as a multiple of the batch."""
+MAX_OVERTAKEN = 16
+"""How many batches of others are begun while one that was asked for has its turn and no memory."""
+HOLD_S = 1.0
+"""How long nothing else is begun after that: what leaves the server in this time makes room."""
+FORGET_S = 5.0
+"""A batch that was asked for and is not fetched, nor asked for again, makes way for others after this time."""
 MAX_CALLS = 256
 """Most calls of one channel that wait for batches, or whose answer has not left the server, at once."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class _Claim:
-    """A batch that a thread has undertaken to make, and since when; without a job the thread makes one first."""
+    """A batch that a thread has undertaken to make, and since when; without a job the thread makes one first.
+
+    ``is_alone``: it may need all memory, so no other is begun meanwhile; then ``taken_bytes`` is what messages took at
+    the start, and ``in_the_way`` what took it.
+    """
 
     channel: SampledChannel
     iteration: tuple[int, int]
@@ -54,6 +66,9 @@ class _Claim:
     paid_s: float
     since_s: float
     reserved_bytes: int = 0
+    is_alone: bool = False
+    taken_bytes: int = 0
+    in_the_way: list[weakref.ref[object]] = field(default_factory=list)
 
     @property
     def is_needed(self) -> bool:
@@ -88,6 +103,7 @@ class Scheduler:
         self._numbers = itertools.count(1)
         self._largest_bytes = 0
         self._buffered_bytes = self._sending_bytes = 0
+        self._sending: set[Made] = set()
         self._reported: set[_Claim] = set()
         self._num_expired = self._num_ready = self._num_late = 0
         self._is_refusing = self._is_closed = False
@@ -200,16 +216,18 @@ class Scheduler:
             if made is not None:
                 channel.stats.num_fetched += 1
                 channel.num_epoch_fetched += 1
-                channel.stats.num_bytes += made.message.num_bytes
+                channel.stats.num_bytes += made.num_bytes
                 channel.num_sending += 1
-                self._sending_bytes += made.message.num_bytes
+                self._sending.add(made)
+                self._sending_bytes += made.num_bytes
         try:
             yield made
         finally:
             if made is not None:
                 with self._lock:
                     channel.num_sending -= 1
-                    self._sending_bytes -= made.message.num_bytes
+                    self._sending.discard(made)
+                    self._sending_bytes -= made.num_bytes
                     self._let_go_on()
 
     def wake(self, channel_id: int) -> None:
@@ -387,14 +405,14 @@ class Scheduler:
             if made is not None:
                 self._num_late += was_late
                 self._num_ready += not was_late
-                self._buffered_bytes -= made.message.num_bytes
+                self._buffered_bytes -= made.num_bytes
                 self._update(channel)
                 self._let_go_on()
                 return made
             if is_over is not None and is_over():
                 raise StoreTimeout(f"nobody waits for batch {step} of epoch {channel.epoch} any more")
             channel.ask(step)
-            channel.late.add(step)
+            channel.late[step] = self._clock()
             self._update(channel)
             left_s = ends - time.monotonic()
             if left_s <= 0:
@@ -405,6 +423,8 @@ class Scheduler:
             finally:
                 channel.num_waiters -= 1
                 channel.used_at = self._clock()
+                if step in channel.late and channel.iteration == iteration:
+                    channel.late[step] = channel.used_at
 
     def _skip_to(self, channel: SampledChannel, lowest: int) -> None:
         """Let a channel go on where its consumer is, which other servers have brought there; called with the lock."""
@@ -437,13 +457,14 @@ class Scheduler:
     def _serve(self) -> None:
         """The life of a sampling thread."""
         while (claimed := self._claim()) is not None:
-            made = self._made(claimed)
+            outcome = _make(claimed)
             took_s = self._clock() - claimed.since_s
-            if (on_made := self.on_made) is not None:
-                _tell(on_made, took_s)
+            made = self._wait_for_memory(claimed, outcome, took_s) if isinstance(outcome, NoRoomError) else outcome
             if made is not None:
+                if (on_made := self.on_made) is not None:
+                    _tell(on_made, took_s)
                 self._put(claimed, made, took_s)
-            del made, claimed  # while this thread waits, it holds nothing
+            del outcome, made, claimed  # while this thread waits, it holds nothing
 
     def _claim(self) -> _Claim | None:
         """Wait for a batch to make; None when the scheduler is closed."""
@@ -454,76 +475,164 @@ class Scheduler:
                 self._work.wait()
             self._clock_s = max(self._clock_s, channel.virtual_s)
             channel.virtual_s += channel.cost_s  # paid beforehand, so that other threads turn to other channels
-            claim = _Claim(
-                channel=channel, iteration=channel.iteration, step=channel.take_work(),
-                job=channel.idle_jobs.pop() if channel.idle_jobs else None,
-                paid_s=channel.cost_s, since_s=self._clock(), reserved_bytes=self._needed_bytes(channel),
-            )  # fmt: skip
+            claim = self._new_claim(channel)
             self._claims.add(claim)
             self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # of equals, the others first
             self._update(channel)
             return claim
+
+    def _new_claim(self, channel: SampledChannel) -> _Claim:
+        """Undertake to make a channel's next batch; called with the lock."""
+        limit, needed = self._limits.batch_bytes, self._needed_bytes(channel)
+        is_alone = limit is not None and (channel.needs_all or self._taken_bytes + self._making_bytes + needed > limit)
+        channel.wait.num_overtaken, channel.wait.held_since_s = 0, None
+        return _Claim(
+            channel=channel, iteration=channel.iteration, step=channel.take_work(),
+            job=channel.idle_jobs.pop() if channel.idle_jobs else None, paid_s=channel.cost_s, since_s=self._clock(),
+            reserved_bytes=needed, is_alone=is_alone, taken_bytes=self._taken_bytes,
+            in_the_way=self._in_the_way() if is_alone else [],
+        )  # fmt: skip
 
     def _next_channel(self) -> SampledChannel | None:
         """The channel whose turn it is, if any; called with the lock."""
         if not self._may_hoard:
             for channel in self._runnable.values():
                 channel.virtual_s = max(channel.virtual_s, self._clock_s)  # who may not go on saves up no time
-        next_one = min(self._able(), key=lambda one: one.virtual_s, default=None)
-        return next_one if next_one is None or self._has_memory(next_one) else None
+        able = self._able()
+        if self._limits.batch_bytes is None:
+            return min(able, key=lambda one: one.virtual_s, default=None)
+        if any(claim.is_alone for claim in self._claims):
+            return None
+        able.sort(key=lambda one: one.virtual_s)
+        return self._first_with_memory(able, self._limits.batch_bytes)
+
+    def _first_with_memory(self, able: list[SampledChannel], limit: int) -> SampledChannel | None:
+        """The first channel that has memory for its next batch; it overtakes those before it. Called with the lock.
+
+        One that was overtaken by many goes on as soon as it can, before any other begins.
+        """
+        spare_bytes = self._spare_bytes() if self._buffered_bytes else 0
+        overdue = next((channel for channel in able if self._is_overdue(channel)), None)
+        if overdue is not None:
+            return overdue if self._has_memory(overdue, limit, spare_bytes) else None
+        for number, channel in enumerate(able):
+            if self._has_memory(channel, limit, spare_bytes):
+                for one in able[:number]:
+                    one.wait.num_overtaken += 1
+                    one.virtual_s = max(one.virtual_s, channel.virtual_s)  # who may not go on saves up no time
+                return channel
+        return None
+
+    def _is_overdue(self, channel: SampledChannel) -> bool:
+        """Whether others have to wait for a channel that waits for memory; called with the lock.
+
+        They do once enough of them were begun before it, unless all that left it no room is still there: then nothing
+        is won by their waiting. Nor do they wait longer than ``HOLD_S`` for what does not go.
+        """
+        wait = channel.wait
+        if not channel.asked or wait.num_overtaken < MAX_OVERTAKEN:
+            return False
+        if wait.in_the_way and all(one() is not None for one in wait.in_the_way):
+            return False
+        now = self._clock()
+        wait.held_since_s = now if wait.held_since_s is None else wait.held_since_s
+        if now - wait.held_since_s < HOLD_S:
+            return True
+        wait.num_overtaken, wait.held_since_s, wait.in_the_way = 0, None, self._in_the_way()
+        return False
+
+    def _in_the_way(self) -> list[weakref.ref[object]]:
+        """Whatever takes memory now; called with the lock."""
+        waiting = (made for channel in self._channels.values() for made in channel.done.values())
+        return [weakref.ref(one) for one in (*waiting, *self._sending, *self._claims)]
 
     def _needed_bytes(self, channel: SampledChannel) -> int:
         """What the making of a channel's next batch is taken to need."""
         return MAKING_FACTOR * (channel.batch_bytes or self._largest_bytes)
 
-    def _has_memory(self, channel: SampledChannel) -> bool:
-        """Whether a batch may be made now; for one that is asked for, others that wait make room. Called with the lock.
+    @property
+    def _taken_bytes(self) -> int:
+        """Bytes of messages that wait or are being sent."""
+        return self._buffered_bytes + self._sending_bytes
 
-        One at a time is made in any case, so a bound that is too small shows as an error and not as a wait.
+    @property
+    def _making_bytes(self) -> int:
+        """What the batches that are being made are taken to need."""
+        return sum(claim.reserved_bytes for claim in self._claims)
+
+    def _has_memory(self, channel: SampledChannel, limit: int, spare_bytes: int) -> bool:
+        """Whether a channel's next batch may be made now; if somebody asked for it, others make way. With the lock.
+
+        What nobody has asked for is made where it fits. What somebody has asked for and what does not fit is made
+        alone, so a bound that is too small shows as an error and not as a wait; where it found no room, it is made
+        again when messages take less than they did.
         """
-        limit = self._limits.batch_bytes
-        if limit is None:
+        needed = self._making_bytes + self._needed_bytes(channel)
+        if not channel.needs_all and self._taken_bytes + needed <= limit:
             return True
-        needed = limit if channel.needs_all else self._needed_bytes(channel)
-        making = sum(claim.reserved_bytes for claim in self._claims)
-        if channel.asked:
-            self._drop_ahead(making + needed - limit)
-        taken = self._buffered_bytes + self._sending_bytes + making
-        return taken + needed <= limit or not self._claims
+        if not channel.asked:
+            return not self._taken_bytes and not self._claims and channel.wait.taken_bytes > 0
+        if not channel.needs_all and self._taken_bytes - spare_bytes + needed <= limit:
+            self._drop_spare(limit - needed)
+            return True
+        if self._claims or self._taken_bytes - spare_bytes >= channel.wait.taken_bytes:
+            return False
+        self._drop_spare(0)
+        return True
 
-    def _drop_ahead(self, wanted: int) -> None:
-        """Throw batches away that nobody has asked for, until no more than ``-wanted`` bytes wait or are sent.
+    def _spare_bytes(self) -> int:
+        """Bytes of messages that make way for batches that are asked for; called with the lock."""
+        since_s = self._clock() - FORGET_S
+        return sum(one.done[step].num_bytes for one in self._channels.values() for step in one.spare(since_s))
 
-        They are made again when they are asked for. Called with the lock.
+    def _drop_spare(self, left_bytes: int) -> None:
+        """Throw batches away that make way for others, until messages take no more than ``left_bytes``.
+
+        They are made again when there is room, or when they are asked for. Called with the lock.
         """
+        since_s = self._clock() - FORGET_S
         for channel in sorted(self._channels.values(), key=lambda one: one.num_buffered_bytes, reverse=True):
-            for step in channel.made_ahead():
-                if self._buffered_bytes + self._sending_bytes + wanted <= 0:
+            for step in channel.spare(since_s):
+                if self._taken_bytes <= left_bytes:
                     return
-                self._buffered_bytes -= channel.done.pop(step).message.num_bytes
+                was_late = step in channel.late
+                made = channel.take(step)
+                self._buffered_bytes -= 0 if made is None else made.num_bytes
+                if not was_late:
+                    channel.put_back(step)
+                self._update(channel)
 
-    def _made(self, claim: _Claim) -> Made | None:
-        """Make a batch; None where it found no room and is made again later."""
-        made = _make(claim)
-        if not isinstance(made, NoRoomError):
-            return made
+    def _wait_for_memory(self, claim: _Claim, error: NoRoomError, took_s: float) -> Made | None:
+        """Have a batch that found no room made again later; what its consumer is told where there never will be room.
+
+        There is none where it failed twice though nothing else took any: a message that has just left the server may
+        hold its memory for a moment more.
+        """
         channel = claim.channel
         with self._lock:
+            wait = channel.wait
+            if claim.is_needed and claim.is_alone and not claim.taken_bytes and wait.has_failed_alone:
+                return Made(_failure(self._never_fits(claim, error)), has_failed=True)
             self._claims.discard(claim)
-            is_alone = channel.needs_all and not self._claims and not self._sending_bytes
-            if not is_alone and claim.is_needed:
-                channel.virtual_s -= claim.paid_s
+            channel.virtual_s += max(0.0, took_s - claim.paid_s)
+            channel.stats.sampling_s += took_s
+            if claim.is_needed:
                 channel.needs_all = True
+                if claim.is_alone:
+                    wait.has_failed_alone |= not claim.taken_bytes
+                    if claim.taken_bytes < wait.taken_bytes:
+                        wait.taken_bytes, wait.in_the_way = claim.taken_bytes, claim.in_the_way
                 channel.put_back(claim.step)
+                channel.arrived.notify_all()  # who waits for it and is not known to asks again
                 self._update(channel)
-                self._let_go_on()
-                return None
-        limit = self._limits.batch_bytes or 0
-        error = SettingsError(
-            f"batch {claim.step} of epoch {claim.iteration[1]} does not fit into the {limit} bytes that --memory-bytes "
-            f"leaves to batches: {made}; make batches smaller, or allow more"
+            self._let_go_on()
+            return None
+
+    def _never_fits(self, claim: _Claim, error: NoRoomError) -> SettingsError:
+        return SettingsError(
+            f"batch {claim.step} of epoch {claim.iteration[1]} does not fit into the {self._limits.batch_bytes} bytes "
+            f"that --memory-bytes leaves to batches: {error}; make batches smaller, or allow more"
         )
-        return Made(_failure(error), has_failed=True)
 
     def _able(self) -> list[SampledChannel]:
         """The channels that have a batch to make now; called with the lock."""
@@ -537,9 +646,9 @@ class Scheduler:
             self._claims.discard(claim)
             channel.virtual_s += took_s - claim.paid_s
             channel.charge(took_s)
-            channel.needs_all = False
-            channel.batch_bytes = max(channel.batch_bytes, made.message.num_bytes)
-            self._largest_bytes = max(self._largest_bytes, made.message.num_bytes)
+            channel.end_wait()
+            channel.batch_bytes = max(channel.batch_bytes, made.num_bytes)
+            self._largest_bytes = max(self._largest_bytes, made.num_bytes)
             channel.stats.num_failed += made.has_failed
             if channel.is_destroyed:
                 return
@@ -548,7 +657,9 @@ class Scheduler:
             if claim.iteration == channel.iteration:
                 channel.in_flight.discard(claim.step)
                 channel.done[claim.step] = made
-                self._buffered_bytes += made.message.num_bytes
+                if claim.step in channel.late:
+                    channel.late[claim.step] = self._clock()
+                self._buffered_bytes += made.num_bytes
                 self._drop_forgotten(channel)
                 channel.arrived.notify_all()
             self._update(channel)
@@ -563,7 +674,7 @@ class Scheduler:
         """
         while not self._may_hoard and (step := channel.forgotten()) is not None:
             made = channel.take(step)
-            self._buffered_bytes -= 0 if made is None else made.message.num_bytes
+            self._buffered_bytes -= 0 if made is None else made.num_bytes
         self._let_go_on()
 
     def _watch(self) -> None:
@@ -577,6 +688,7 @@ class Scheduler:
                 )  # fmt: skip
                 _tell(self.on_expired, channel)
             self._report_slow()
+            self._look_again()
             _tell(self.on_watch)
 
     def _expire(self) -> list[SampledChannel]:
@@ -592,6 +704,15 @@ class Scheduler:
                 self._give_up(channel)
             self._num_expired += len(expired)
             return expired
+
+    def _look_again(self) -> None:
+        """Have batches that wait for memory tried again where it may have become free without a word."""
+        with self._lock:
+            for channel in self._runnable.values():
+                if channel.wait.taken_bytes == 0:
+                    channel.wait.taken_bytes = math.inf
+            if self._limits.batch_bytes is not None:
+                self._let_go_on()
 
     def _report_slow(self) -> None:
         """Log every batch once that is not done after a long time, also where nobody wants it any more."""
