@@ -76,7 +76,6 @@ def test_what_another_server_said_is_in_the_traceback_alone() -> None:
     "error",
     [
         RemoteError("part 1 at tcp://peer:1 failed in fetch(): OSError: /srv/secret/y", OF_PEER),
-        StoreUnavailable("unix:///run/secret/1 cannot be reached; /mnt/secret/part3 is gone"),
         OSError(5, "Input/output error", "/srv/secret/z"),
     ],
 )
@@ -85,6 +84,12 @@ def test_of_a_servers_mistake_only_the_class_is_told_to_some(error: Exception) -
     told = without_paths(encode_error(error), {"/data/set"}, "fetch").header["error"]
     text = f"{kind} in fetch; the server's log says more, at level info"
     assert told == {"kind": kind, "message": text, "traceback": ""}
+
+
+def test_why_a_server_cannot_answer_now_is_told_without_paths() -> None:
+    error = StoreUnavailable("unix:///run/secret/1 cannot be reached; /mnt/secret/part3 is gone")
+    told = without_paths(encode_error(error), {"/data/set"}, "fetch").header["error"]
+    assert told["message"] == "unix://… cannot be reached; … is gone"
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_welcome() -> None:
         b"HOPS\x02\x00\x02\x00" + bytes(8) + bytes(4) + b"\x03\x00\x00\x00" + b"n\xc3\xa9"
     )
     assert len(encode_welcome(Status.BUSY, "x" * 5000)) == 24 + 1000
-    assert [int(status) for status in Status] == [0, 1, 2, 3, 4]
+    assert [int(status) for status in Status] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("kind", "byte"), [(CANCEL, 3), (PING, 4), (PONG, 5), (GOODBYE, 6)])

@@ -40,7 +40,7 @@ def encode_error(error: BaseException) -> Frame:
 def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Frame:
     """A frame as those may see it who are told nothing of the server: no path, no socket, no traceback.
 
-    Of an error that is none of ``SHARED_ERRORS`` only the class is told, because anything may be in its message.
+    Of an error that the asker can do nothing about only the class is told, because anything may be in its message.
 
     Args:
         frame: Any frame of an answer; one that tells of no error is given back.
@@ -51,7 +51,7 @@ def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Fra
     if not isinstance(told, dict):
         return frame
     kind, message = str(told.get("kind")), str(told.get("message"))
-    if kind not in SHARED_ERRORS:
+    if kind not in (*SHARED_ERRORS, "ServerBusy", "StoreUnavailable"):
         return error_frame(kind, f"{kind} in {operation}; the server's log says more, at level info")
     message = message.partition(f"\n{TRACEBACK_TITLE}")[0]
     for folder in sorted(folders, key=len, reverse=True):

@@ -694,7 +694,7 @@ class Listener:
             except Exception as error:
                 LOG.exception("a request could not be answered")
                 is_last = True
-                frame = error_frame("RemoteError", f"{type(error).__name__}: {error}")
+                frame = error_frame("RemoteError", f"{type(error).__name__}; the server's log says more")
                 buffers = encode_message(ANSWER, call._number, frame, is_last=True)
             call._has_ended = is_last
             frame_bytes = sum(map(len, buffers))
