@@ -657,9 +657,9 @@ def test_memory_bounds_batches_and_inputs(timed_parts: dict[int, Path]) -> None:
 def test_a_batch_for_which_there_is_no_memory_is_told(timed_parts: dict[int, Path]) -> None:
     with serve_here(timed_parts[1], SamplingLimits(threads=1, memory_bytes=800_000)) as served:
         served.services[0]._buffers = BufferPool(0, 0)
-        channel_id = begun(served.servers[0])
-        job = served.services[0]._scheduler._channels[channel_id]
-        make = job.new_job
+        channel_id = register(served.servers[0], init(served.servers[0]))
+        channel = served.services[0]._scheduler._channels[channel_id]
+        make = channel.new_job
 
         class Hungry:
             stage = "taking memory"
@@ -669,8 +669,8 @@ def test_a_batch_for_which_there_is_no_memory_is_told(timed_parts: dict[int, Pat
                     served.services[0]._buffers.take((1 << 20,), np.uint8)
                 return make()(epoch, step)
 
-        job.new_job = Hungry
-        job.idle_jobs.clear()
+        channel.new_job = Hungry
+        asked(served.servers[0], "start_new_epoch_sampling", channel_id=channel_id, epoch=0)
         with pytest.raises(SettingsError, match="the 500000 bytes that --memory-bytes leaves to batches"):
             asked(served.servers[0], "fetch_one_sampled_message", channel_id=channel_id, step=4)
 
