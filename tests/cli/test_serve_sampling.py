@@ -257,6 +257,7 @@ def test_a_server_that_does_not_sample_says_so(processes, parts: Path):
         (("--sample", "--threads", "-1"), "--threads is -1"),
         (("--sample", "--credit", "0"), "--credit is 0"),
         (("--sample", "--lease-s", "0"), "--lease-s is 0"),
+        (("--sample", "--memory-bytes", "5000000"), "--memory-bytes is 5000000; a server needs 33554432"),
         (("--sample", "--peer-timeout-s", "0"), "--peer-timeout-s is 0"),
         (("--cluster", "tcp://nowhere"), "is not a location"),
         (("--log-level", "loud"), "--log-level is 'loud'; it must be one of debug, info, warning, error"),

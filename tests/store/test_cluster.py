@@ -31,7 +31,7 @@ from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from hopstream.transport.security import ClientSecurity, ServerSecurity
 from tests.store.cases import Case
-from tests.store.processes import ServerProcess
+from tests.store.processes import ServerProcess, wait_until
 
 DEAD = "tcp://127.0.0.1:1"
 FAR = StoreSettings(prefer_local=False, timeout_s=20)
@@ -182,7 +182,7 @@ def test_a_replica_that_comes_back_is_asked(typed_case: Case, tmp_path: Path) ->
         check_answers(typed_case, store)
         two.close()
         check_answers(typed_case, store)
-        assert back.stats.num_requests > 0
+        wait_until(lambda: back.stats.num_requests > 0, "its requests are counted")
 
 
 def test_a_part_that_nobody_serves_is_named(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:

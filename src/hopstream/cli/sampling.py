@@ -14,7 +14,7 @@ from hopstream.cli.options import flag_name
 from hopstream.cli.server_flags import ServerAccess
 from hopstream.cli.units import printable_text
 from hopstream.errors import FormatError, SettingsError, StoreTimeout, StoreUnavailable
-from hopstream.stream.settings import SamplingLimits
+from hopstream.stream.settings import MIN_MEMORY_BYTES, SamplingLimits
 from hopstream.uris import local_path
 
 if TYPE_CHECKING:
@@ -210,6 +210,11 @@ def _check(store: LocalStore, source: SamplingSource, limits: SamplingLimits) ->
     if not source.is_on and (limits != SamplingLimits() or source != SamplingSource()):
         flags = ", ".join(flag_name(name) for name in _changed(source, limits))
         raise SettingsError(f"{flags}: for sampling, which is off; give --cluster, or --sample with all parts")
+    if 0 < limits.memory_bytes < MIN_MEMORY_BYTES:
+        raise SettingsError(
+            f"--memory-bytes is {limits.memory_bytes}; a server needs {MIN_MEMORY_BYTES} to answer at all; give that "
+            "or more, or 0 for no bound"
+        )
     num_parts = store.book.num_parts
     if source.cluster is None and source.sample and len(store.parts) < num_parts:
         raise SettingsError(

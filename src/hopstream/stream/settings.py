@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from hopstream.checks import Settings, check_seconds, read_integer
 from hopstream.engine.machine import num_processors
-from hopstream.errors import SettingsError
 
 MIN_MEMORY_BYTES = 32 << 20
 """Least bound of a server's memory: a quarter of it, for requests and answers, has room for a few of them."""
@@ -53,11 +52,6 @@ class SamplingLimits(Settings):
         read_integer("credit", self.credit, 1, 1 << 16)
         read_integer("buffer_bytes", self.buffer_bytes, 0, 1 << 62)
         read_integer("memory_bytes", self.memory_bytes, 0, 1 << 62)
-        if 0 < self.memory_bytes < MIN_MEMORY_BYTES:
-            raise SettingsError(
-                f"memory_bytes is {self.memory_bytes}; a server needs {MIN_MEMORY_BYTES} to answer at all; give that "
-                "or more, or 0 for no bound"
-            )
         read_integer("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
         check_seconds("lease_s", self.lease_s)
         check_seconds("slow_s", self.slow_s)
