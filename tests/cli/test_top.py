@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,8 +149,11 @@ def test_on_a_terminal(processes, parts: Path, up, loader):
         with subprocess.Popen(words, stdout=inner, stderr=subprocess.PIPE, env=environment) as top:
             os.close(inner)
             seen = b""
-            while seen.count(b"worker key") < 3:
-                seen += os.read(outer, 1 << 16)
+            ends = time.monotonic() + 60
+            while seen.count(b"channel of") < 3:
+                assert time.monotonic() < ends, seen[-2000:]
+                if select.select([outer], [], [], 1)[0]:
+                    seen += os.read(outer, 1 << 16)
             top.send_signal(signal.SIGINT)
             while True:
                 try:
