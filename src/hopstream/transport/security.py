@@ -114,7 +114,8 @@ class ClientSecurity(Settings):
         token: Sent to every server that is connected to.
         token_file: In place of ``token``: a file that holds it; see ``read_token``.
         token_owner: The user, as a number, whom ``token_file`` must belong to whenever it is read; None for any file.
-        roots: PEM roots that the server's certificate must lead to; None trusts the system's.
+        roots: PEM roots that the server's certificate must lead to; None trusts the system's, which the environment
+            variables ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` replace.
         certificate: PEM chain that the client shows (mTLS); needs ``private_key``.
         private_key: PEM.
         server_name: The name that the server's certificate must carry, where it is not the location's host.

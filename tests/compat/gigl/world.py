@@ -329,7 +329,7 @@ def running(
             [sys.executable, "-m", "tests.compat.gigl.world", json.dumps(task)], text=True,
             cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, **(variables if of_environment else {}), "RANK": f"{machine}",
-                 "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(roots)},
+                 "SSL_CERT_FILE": str(roots)},
         )  # fmt: skip
 
     world = World([], [])
