@@ -1,4 +1,4 @@
-"""What do small calls and long streams cost between a remote store and a server, with and without TLS?
+"""Measures small calls, long streams and one-seed batches between a remote store and a server, with and without TLS.
 
 A small call asks for the degree of one node; a stream fetches rows of 400 bytes in order; one seed is a batch of one
 node over two servers. Processor time is that of client and server together.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hopstream.errors import StoreUnavailable
 from hopstream.transport.location import Location
@@ -14,40 +14,40 @@ BACKLOG = 512
 
 
 def listen_at(location: Location) -> socket.socket:
-    """A socket that listens without waiting."""
+    """A socket that listens without waiting.
+
+    Raises:
+        StoreUnavailable: The address is in use, is not this machine's, or its path is no socket.
+    """
     try:
         if location.path:
             return _listen_at_path(location.path)
-        family, kind, protocol, _, address = socket.getaddrinfo(
+        family, _, _, _, address = socket.getaddrinfo(
             location.host, location.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, protocol)
-        try:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
-            found.listen(BACKLOG)
-            found.setblocking(False)
-        except BaseException:
-            found.close()
-            raise
-        return found
-    except StoreUnavailable:
-        raise
+        return _listen(family, address)
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         raise StoreUnavailable(f"cannot listen at {location}: {_reason(error, location)}") from error
 
 
 def _listen_at_path(path: str) -> socket.socket:
     """Listen at a Unix socket that this user alone can reach; one that was left by a dead process is replaced."""
-    with suppress(FileNotFoundError):
-        if not Path(path).is_socket() and Path(path).exists():
-            raise StoreUnavailable(f"cannot listen at unix://{path}: it is there and is no socket; choose another path")
-        if Path(path).is_socket() and not _is_answered(path):
-            Path(path).unlink()
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if Path(path).is_socket():
+        if not _is_answered(path):
+            Path(path).unlink(missing_ok=True)
+    elif Path(path).exists():
+        raise FileExistsError("it is there and is no socket; choose another path")
+    return _listen(socket.AF_UNIX, path)
+
+
+def _listen(family: int, address: Any) -> socket.socket:
+    found = socket.socket(family, socket.SOCK_STREAM)
     try:
-        found.bind(path)
-        Path(path).chmod(0o600)  # nobody can connect before it listens
+        if family != socket.AF_UNIX:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        if family == socket.AF_UNIX:
+            Path(address).chmod(0o600)  # nobody can connect before it listens
         found.listen(BACKLOG)
         found.setblocking(False)
     except BaseException:

@@ -47,7 +47,7 @@ from hopstream.transport.messages import (
 )
 from hopstream.transport.receiver import Receiver
 from hopstream.transport.security import ClientSecurity
-from hopstream.transport.stream import ByteStream, PlainStream, TlsStream
+from hopstream.transport.stream import ByteStream, PlainStream, TlsStream, shut_down
 
 FRESH_S = 0.05
 """How long after an answer a link is taken to be there still."""
@@ -62,14 +62,12 @@ CLOSED_PLAIN = (
     "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
     "check the port, or write tls://"
 )
-TLS_ALERT = 0x15
-"""The first byte of what a server with TLS says to a client without."""
-
-
 CLOSED_TLS = (
     "the connection was closed before an answer: the server has ended, is another program, or has no TLS; start it "
     "again, check the port, or write tcp://"
 )
+TLS_ALERT = 0x15
+"""The first byte of what a server with TLS says to a client without."""
 TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((ConnectionRefusedError, FileNotFoundError), "nothing listens there; start the server, or check the address"),
     (
@@ -593,7 +591,7 @@ def _open(location: Location, ends: float, opening: Opening) -> socket.socket:
 def _connected(sock: socket.socket, address: Any, ends: float, opening: Opening) -> socket.socket:
     try:
         while True:
-            opening.take(partial(_shut_down, sock))
+            opening.take(partial(shut_down, sock))
             left_s = ends - time.monotonic()
             sock.settimeout(max(1e-3, left_s))
             try:
@@ -608,11 +606,6 @@ def _connected(sock: socket.socket, address: Any, ends: float, opening: Opening)
         sock.close()
         raise
     return sock
-
-
-def _shut_down(sock: socket.socket) -> None:
-    with suppress(OSError):  # it has ended already
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _wait(stream: ByteStream, events: int, ends: float) -> None:
@@ -637,7 +630,7 @@ def _told(error: Exception, location: Location) -> str:
             return text
     if isinstance(error, ssl.SSLError):
         return _told_of_tls(error)
-    if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
+    if isinstance(error, ConnectionError):
         return CLOSED_TLS if location.has_tls else CLOSED_PLAIN
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return "no network leads there; check the address, the network and the firewall"

@@ -52,15 +52,9 @@ class ServerSecurity(Settings):
 
     def __post_init__(self) -> None:
         """Refuse halves, and read the files."""
-        for name in ("certificate", "private_key", "client_roots"):
-            check_pem(name, getattr(self, name))
-        check_token(self.token)
-        if self.token is not None and self.token_file is not None:
-            raise SettingsError("a token and a token file were given; give one of them")
+        _check(self, "server", "client_roots")
         if self.token_file is not None:
             self._keep("token_file", local_path(self.token_file))
-        if (self.certificate is None) != (self.private_key is None):
-            raise SettingsError("a server's certificate and private key come together, got only one of them")
         if self.client_roots is not None and self.certificate is None:
             raise SettingsError("client certificates can be asked for only with TLS; give certificate and private key")
         if self.token is not None or self.token_file is not None:
@@ -138,16 +132,9 @@ class ClientSecurity(Settings):
 
     def __post_init__(self) -> None:
         """Refuse halves."""
-        for name in ("certificate", "private_key", "roots"):
-            check_pem(name, getattr(self, name))
-        check_token(self.token)
-        if self.token is not None and self.token_file is not None:
-            raise SettingsError("a token and a token file were given; give one of them")
+        _check(self, "client", "roots")
         if self.token_file is not None:
             self._keep("token_file", local_path(self.token_file))
-        if (self.certificate is None) != (self.private_key is None):
-            raise SettingsError("a client's certificate and private key come together, got only one of them")
-        if self.token_file is not None:
             self._keep("_token_file", TokenFile(self.token_file, self.token_owner))
             self.current_token()
         self._keep("_context", _Context(self.certificate, self.private_key, self.roots, is_server=False))
@@ -246,10 +233,17 @@ def read_pem(path: Path) -> bytes:
     return text
 
 
-def check_pem(name: str, given: object) -> None:
-    """Raise ``SettingsError`` where something is neither PEM as bytes nor the path of a file."""
-    if given is not None and not isinstance(given, bytes | Path):
-        raise SettingsError(f"{name} is a {type(given).__name__}; give the Path of a PEM file, or its bytes")
+def _check(record: ServerSecurity | ClientSecurity, who: str, roots: str) -> None:
+    """Raise ``SettingsError`` where PEM or a token has the wrong form, or where fields exclude or lack each other."""
+    for name in ("certificate", "private_key", roots):
+        given = getattr(record, name)
+        if given is not None and not isinstance(given, bytes | Path):
+            raise SettingsError(f"{name} is a {type(given).__name__}; give the Path of a PEM file, or its bytes")
+    check_token(record.token)
+    if record.token is not None and record.token_file is not None:
+        raise SettingsError("a token and a token file were given; give one of them")
+    if (record.certificate is None) != (record.private_key is None):
+        raise SettingsError(f"a {who}'s certificate and private key come together, got only one of them")
 
 
 def _pem(given: Pem) -> bytes:

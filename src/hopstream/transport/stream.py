@@ -119,7 +119,7 @@ class PlainStream:
 
     def shut_down(self) -> None:
         """See ``ByteStream``."""
-        _shut_down(self._socket)
+        shut_down(self._socket)
 
     def close(self) -> None:
         """See ``ByteStream``."""
@@ -208,7 +208,7 @@ class TlsStream:
 
     def shut_down(self) -> None:
         """See ``ByteStream``."""
-        _shut_down(super(ssl.SSLSocket, self._socket))
+        shut_down(super(ssl.SSLSocket, self._socket))
 
     def close(self) -> None:
         """See ``ByteStream``."""
@@ -226,7 +226,8 @@ def _prepare(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _shut_down(sock: Any) -> None:
+def shut_down(sock: Any) -> None:
+    """End a socket's connection; a thread that polls or reads it is woken. The descriptor stays."""
     with suppress(OSError):  # it has ended already
         sock.shutdown(socket.SHUT_RDWR)
 
