@@ -1,4 +1,4 @@
-"""Where do the servers of ``up`` listen, who is let in, and is nothing left when they end?"""
+"""Tests where the servers of ``up`` listen, who is let in, and that nothing is left when they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do flags and files say whom a server lets in, also after the files have changed?"""
+"""Tests that flags and files decide whom a server lets in, also after the files have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a cluster file let those in who can read the token file beside it, and nobody else's token out?"""
+"""Tests that the token file beside a cluster file lets in those who can read it, and goes to nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A routed store tells which servers do not answer, all asked at once, and what is lost with them."""
+"""Tests that a routed store names the servers that do not answer, pinged in parallel, and the parts lost with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the transport make of a frame, without a connection?"""
+"""Encodes and decodes frames as the transport does, without a connection."""
 
 from __future__ import annotations
 

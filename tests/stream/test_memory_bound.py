@@ -1,4 +1,4 @@
-"""Does a server that samples stay within the memory that it was given, and answer everybody all the same?"""
+"""Tests that a server that samples stays within ``--memory-bytes`` and still answers every client."""
 
 from __future__ import annotations
 

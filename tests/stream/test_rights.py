@@ -1,4 +1,4 @@
-"""May a token ask for what it has the rights for, and for nothing else, as docs/graph-store.md says?"""
+"""Tests that a token may ask exactly for what its rights allow, as docs/graph-store.md says."""
 
 from __future__ import annotations
 

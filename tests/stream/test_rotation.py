@@ -1,4 +1,4 @@
-"""Are tokens and certificates replaced while loaders run, without a batch that is lost or wrong?"""
+"""Tests that tokens and certificates are replaced while loaders run, without a lost or wrong batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can one process do to a server?
+"""Attacks on a server from one process.
 
 ``python -m tests.transport.attacks KIND LOCATION TOKEN DATASET COUNT`` attacks until it has done it ``COUNT`` times or
 its stdin ends: it says ``on`` when the attack is under way, ``all`` when it was done as often as it may be, and in the

@@ -1,4 +1,4 @@
-"""What a listener of these tests answers, and listeners of every kind."""
+"""Operations of the listeners in these tests, and listeners of every kind."""
 
 from __future__ import annotations
 

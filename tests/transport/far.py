@@ -1,4 +1,4 @@
-"""What do clients hear of servers in networks of their own, whose links are cut, slow, or lose packets?
+"""Clients of servers in network namespaces, whose links are cut, slow, or lose packets.
 
 ``python -m tests.transport.far CASE ROOT`` must be run as ``unshare --user --map-root-user --net`` runs it: as root of
 a network that is empty. It makes other networks, serves the dataset at ``ROOT`` there, and asks from its own. It ends

@@ -1,4 +1,4 @@
-"""A client that says what it is told to, byte for byte, and frames as they look after the way over the wire."""
+"""A client that sends given bytes, and frames as they are after the wire."""
 
 from __future__ import annotations
 

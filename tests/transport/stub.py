@@ -1,4 +1,4 @@
-"""A server that does nothing by itself."""
+"""A server that only accepts connections; tests say what it sends."""
 
 from __future__ import annotations
 

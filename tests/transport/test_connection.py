@@ -1,4 +1,4 @@
-"""Does a connection find its server again, keep every deadline, and say what is wrong and what to do?"""
+"""Tests that a connection finds its server again, keeps every deadline, and names problem and remedy."""
 
 from __future__ import annotations
 

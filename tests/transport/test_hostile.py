@@ -1,4 +1,4 @@
-"""Does a server stay up, small and fast for its clients, whatever others send, do not send, and do not read?"""
+"""Tests that a server stays up, small and fast for its clients, whatever other clients send or fail to read."""
 
 from __future__ import annotations
 

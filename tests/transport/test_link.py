@@ -1,4 +1,4 @@
-"""Does a link give each thread its own answer, and write to no array of an answer that was given up?"""
+"""Tests that a link gives each thread its own answer, and writes to no array of an answer that was given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a listener answer many at once, keep to its limits, and let no client hold up another?"""
+"""Tests that a listener answers in parallel, keeps to its limits, and lets no client hold up another."""
 
 from __future__ import annotations
 

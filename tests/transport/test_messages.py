@@ -1,4 +1,4 @@
-"""Are the bytes of protocol 2 those that its document says, and is every other sequence of bytes refused?"""
+"""Tests that messages have the bytes that the document says, and that all other bytes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are answers right, and deadlines kept, over real links that are cut, come back, are slow or lose packets?"""
+"""Tests that answers are right, and deadlines kept, over links that are cut, come back, are slow or lose packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are messages read whole however their bytes come, and is what is no message refused without harm?"""
+"""Tests that messages are read whole however their bytes arrive, and that other bytes are refused without harm."""
 
 from __future__ import annotations
 

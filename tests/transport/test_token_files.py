@@ -1,4 +1,4 @@
-"""Are files of tokens, certificates and keys read as they are now, and mistakes in them told with their line?"""
+"""Tests that changed files of tokens, certificates and keys are read again, and that errors name their line."""
 
 from __future__ import annotations
 

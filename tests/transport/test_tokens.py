@@ -1,4 +1,4 @@
-"""Are files of tokens read as they are meant, and anew when they change?"""
+"""Tests that token files are read as documented, and again when they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doors of the servers of ``up``: Unix sockets in a folder of this user alone, or TCP with a token that is made."""
+"""Doors: where the servers of ``up`` listen: Unix sockets in a private folder, or loopback ports with a new token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Doors:
             cluster_file: The file by which clients find the servers.
             has_sockets: Servers listen at Unix sockets, which need no token; else at TCP ports, which do.
             token_file: The file of the token, where one is given.
-            asks_token: False lets everyone in who reaches the servers.
+            asks_token: False lets in every user of the machine.
 
         Raises:
             SettingsError: The token file that was given cannot be used.
@@ -58,12 +58,12 @@ class Doors:
 
     @property
     def named_token(self) -> Path | None:
-        """The token file where it lies beside the cluster file, and not by a link: then that names it to clients."""
+        """The token file that the cluster file names to clients: one beside it that is no link; else None."""
         path = self.token_file
         return None if path is None or path.parent != self._cluster_file.parent or path.is_symlink() else path
 
     def flags(self, number: int) -> list[str]:
-        """What one server is told of them on its command line."""
+        """Command-line flags of one server."""
         location = [] if self._folder is None else ["--location", f"unix://{self._folder / str(number)}"]
         return location + ([] if self.token_file is None else ["--token-file", str(self.token_file)])
 

@@ -42,9 +42,9 @@ SECONDS_BOUNDS = (
 READY_WAIT_S = 2.0
 """How long ``/readyz`` may take."""
 PING_S = 1.5
-"""How long the other servers have to answer when they are pinged for ``/readyz``."""
+"""Seconds that other servers have to answer the pings of ``/readyz``."""
 KEPT_S = 2.0
-"""How long it is remembered which of them answered, so that probes cost little."""
+"""Seconds for which the result of the pings is kept, so that frequent probes cost little."""
 JOIN_S = 5.0
 """How long closing waits for an attempt to open the graph."""
 MAX_LABEL = 100
@@ -59,9 +59,9 @@ CHANNEL_COUNTERS = {
 }
 """By the name that the scheduler gives each number."""
 MADE_FOLDER = re.compile(r"/hopstream-[a-z0-9_]{8}/")
-"""A folder for sockets that ``hopstream up`` has made: its name is another one each time."""
+"""A socket folder of ``hopstream up``; its name is random, so the label leaves it out."""
 RANK_WITH_PROCESS = re.compile(r"(rank \d+ at .+):\d+")
-"""What a loader calls itself ends in its process, which would be a new series for each run."""
+"""A loader's name ends in its process, which would make a new series for each run; the label leaves it out."""
 TOTAL_GAUGES = {
     "num_channels": ("hopstream_channels", "Sampling channels that are registered."),
     "num_runnable": ("hopstream_runnable_channels", "Channels for which there is a batch to make now."),
@@ -251,7 +251,7 @@ class Found:
 
     @classmethod
     def of(cls, gone: Sequence[GonePeer]) -> Found:
-        """What to say of servers that do not answer."""
+        """The readiness that follows from the servers that do not answer."""
         needed = [peer for peer in gone if peer.lost_parts]
         reason = ""
         if needed:
@@ -297,7 +297,7 @@ class Readiness:
                 LOG.warning("the graph was still being opened %g s after the server was told to stop", JOIN_S)
 
     def _attempt_now(self, service: SamplingService) -> _Attempt | None:
-        """The attempt under way or of just now, or a new one: however many ask, one thread looks. None when closed."""
+        """The current or a recent attempt, or a new one, so one thread serves all probes. None when closed."""
         with self._lock:
             if self._is_closed:
                 return None
@@ -309,13 +309,13 @@ class Readiness:
 
 
 class _Attempt:
-    """Opens a graph where that has not been done, and pings its servers, in a thread of its own."""
+    """Opens the graph if necessary and pings its servers, in a thread of its own."""
 
     def __init__(self, service: SamplingService) -> None:
         self.found = Found("the graph is still being opened")
         self.ended = threading.Event()
         self.kept_until = 0.0
-        """A failure to open the graph is not kept: the next one who asks has it tried again."""
+        """A failure to open the graph is not kept: the next probe tries again."""
         self._service = service
         self.thread = threading.Thread(target=self._run, name="hopstream-ready", daemon=True)
 
@@ -371,7 +371,7 @@ def _build_family() -> Metric:
 
 
 def _transport_families(listener: Listener) -> Iterator[Metric]:
-    """What clients have of the server, and what they were refused."""
+    """Metrics of connections, requests and refusals."""
     gauges = {
         "hopstream_connections": ("Connections of clients.", listener.num_connections),
         "hopstream_calls_under_way": ("Requests that are being answered.", listener.num_calls),
@@ -392,7 +392,7 @@ def _transport_families(listener: Listener) -> Iterator[Metric]:
 
 
 def _failure_family(graph: Store | None) -> Metric:
-    """Attempts that failed, of every other server; nothing before the graph is open."""
+    """Failed attempts by other server; empty before the graph is open."""
     family = CounterMetricFamily(
         "hopstream_peer_failures", "Requests that a server of other parts did not answer.", labels=("peer",)
     )
@@ -448,7 +448,7 @@ def _channel_families(channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
 
 
 def _worker(channel: Mapping[str, Any]) -> str:
-    """Whose channel it is: ``rank 0 at host``, whatever process that is."""
+    """A channel's ``worker`` label: ``rank 0 at host``, without the process."""
     text = channel["worker"]
     rank = RANK_WITH_PROCESS.fullmatch(text)
     return _label(rank[1] if rank else text or UNKNOWN)

@@ -40,13 +40,13 @@ JOIN_S = 10.0
 MAX_WATCH_S = 1.0
 """How often, at the least, leases and slow batches are looked at."""
 MAKING_FACTOR = 2
-"""What making a batch takes at most, as a multiple of the batch."""
+"""Most memory that making a batch takes, as a multiple of the batch."""
 MAX_OVERTAKEN = 16
-"""How many batches of others are begun while one that was asked for has its turn and no memory."""
+"""Batches of other channels that may start while a requested batch has its turn but no memory."""
 HOLD_S = 1.0
-"""How long nothing else is begun after that: what leaves the server in this time makes room."""
+"""Seconds for which nothing else starts after that, so that sent batches make room."""
 FORGET_S = 5.0
-"""A batch that was asked for and is not fetched, nor asked for again, makes way for others after this time."""
+"""Seconds after which a requested batch that is neither fetched nor requested again makes way for others."""
 MAX_CALLS = 256
 """Most calls of one channel that wait for batches, or whose answer has not left the server, at once."""
 
@@ -231,7 +231,7 @@ class Scheduler:
                     self._let_go_on()
 
     def wake(self, channel_id: int) -> None:
-        """Have those that wait for batches of a channel look whether their consumers are still there."""
+        """Wake the threads that wait for a channel's batches, to check that their consumers are still there."""
         with self._lock:
             channel = self._channels.get(channel_id)
             if channel is not None:
@@ -497,7 +497,7 @@ class Scheduler:
         """The channel whose turn it is, if any; called with the lock."""
         if not self._may_hoard:
             for channel in self._runnable.values():
-                channel.virtual_s = max(channel.virtual_s, self._clock_s)  # who may not go on saves up no time
+                channel.virtual_s = max(channel.virtual_s, self._clock_s)  # a channel that must wait saves up no time
         able = self._able()
         if self._limits.batch_bytes is None:
             return min(able, key=lambda one: one.virtual_s, default=None)
@@ -519,7 +519,7 @@ class Scheduler:
             if self._has_memory(channel, limit, spare_bytes):
                 for one in able[:number]:
                     one.wait.num_overtaken += 1
-                    one.virtual_s = max(one.virtual_s, channel.virtual_s)  # who may not go on saves up no time
+                    one.virtual_s = max(one.virtual_s, channel.virtual_s)  # a channel that must wait saves up no time
                 return channel
         return None
 
@@ -542,12 +542,12 @@ class Scheduler:
         return False
 
     def _in_the_way(self) -> list[weakref.ref[object]]:
-        """Whatever takes memory now; called with the lock."""
+        """Everything that takes memory now; called with the lock."""
         waiting = (made for channel in self._channels.values() for made in channel.done.values())
         return [weakref.ref(one) for one in (*waiting, *self._sending, *self._claims)]
 
     def _needed_bytes(self, channel: SampledChannel) -> int:
-        """What the making of a channel's next batch is taken to need."""
+        """Estimated bytes for making a channel's next batch."""
         return MAKING_FACTOR * (channel.batch_bytes or self._largest_bytes)
 
     @property
@@ -557,7 +557,7 @@ class Scheduler:
 
     @property
     def _making_bytes(self) -> int:
-        """What the batches that are being made are taken to need."""
+        """Estimated bytes of the batches that are being made."""
         return sum(claim.reserved_bytes for claim in self._claims)
 
     def _has_memory(self, channel: SampledChannel, limit: int, spare_bytes: int) -> bool:
@@ -603,7 +603,7 @@ class Scheduler:
                 self._update(channel)
 
     def _wait_for_memory(self, claim: _Claim, error: NoRoomError, took_s: float) -> Made | None:
-        """Have a batch that found no room made again later; what its consumer is told where there never will be room.
+        """Make a batch that found no room again later; return the consumer's error if it can never fit.
 
         There is none where it failed twice though nothing else took any: a message that has just left the server may
         hold its memory for a moment more.
@@ -623,7 +623,7 @@ class Scheduler:
                     if claim.taken_bytes < wait.taken_bytes:
                         wait.taken_bytes, wait.in_the_way = claim.taken_bytes, claim.in_the_way
                 channel.put_back(claim.step)
-                channel.arrived.notify_all()  # who waits for it and is not known to asks again
+                channel.arrived.notify_all()  # a consumer that is not counted as waiting asks again
                 self._update(channel)
             self._let_go_on()
             return None
@@ -706,7 +706,7 @@ class Scheduler:
             return expired
 
     def _look_again(self) -> None:
-        """Have batches that wait for memory tried again where it may have become free without a word."""
+        """Retry batches that wait for memory that may have become free without a notice."""
         with self._lock:
             for channel in self._runnable.values():
                 if channel.wait.taken_bytes == 0:
@@ -738,7 +738,7 @@ def _tell(listener: Callable[..., None], *news: object) -> None:
 
 
 def _make(claim: _Claim) -> Made | NoRoomError:
-    """Make a batch, without the lock; whatever goes wrong is the consumer's to hear, but that there was no room."""
+    """Make a batch without the lock; errors go to the consumer, except lack of memory."""
     try:
         job = claim.job = claim.job or claim.channel.new_job()
         return Made(job(claim.iteration[1], claim.step))

@@ -1,4 +1,4 @@
-"""Sockets that listen: at a host's port, or at a path that this user alone can reach."""
+"""Opens listening sockets: at a host's port, or at a path that only this user can reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BACKLOG = 512
 
 
 def listen_at(location: Location) -> socket.socket:
-    """A socket that listens without waiting.
+    """Open a non-blocking listening socket.
 
     Raises:
         StoreUnavailable: The address is in use, is not this machine's, or its path is no socket.
@@ -31,7 +31,7 @@ def listen_at(location: Location) -> socket.socket:
 
 
 def _listen_at_path(path: str) -> socket.socket:
-    """Listen at a Unix socket that this user alone can reach; one that was left by a dead process is replaced."""
+    """Listen at a Unix socket that only this user can reach, and replace one that a dead process left."""
     if Path(path).is_socket():
         if not _is_answered(path):
             Path(path).unlink(missing_ok=True)

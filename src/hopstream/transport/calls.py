@@ -1,4 +1,4 @@
-"""What a server knows of its clients: their connections, and the requests that are under way on them."""
+"""Calls and peers: a server's record of its clients' connections and of the requests under way on them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hopstream.transport.stream import ByteStream
 from hopstream.transport.tokens import ANYONE, Identity
 
 CALL_BYTES = 2 << 20
-"""What a request is taken to need for its answer, beside its own bytes: a frame, and what it is made of."""
+"""Bytes that are reserved for the answer to a request, beside the request's own: a frame and its sources."""
 
 
 class Call(Frame):
-    """A request while it is answered: its frame, and whoever waits for the answer.
+    """A request that is being answered: its frame and its client.
 
     Attributes:
-        identity: Whoever asks.
+        identity: The client.
         ends: When it must have been answered, by ``time.monotonic``.
         is_over: Nobody waits for the answer any more.
     """
@@ -49,7 +49,7 @@ class Call(Frame):
         self._listeners: list[Callable[[], None]] = []
 
     def reserve(self, num_bytes: int) -> None:
-        """Take room for an answer that needs more at a time than most.
+        """Reserve memory for an answer that needs more than ``CALL_BYTES`` at a time.
 
         Args:
             num_bytes: Bytes of its largest frame, and of what that is made of.
@@ -71,7 +71,7 @@ class Call(Frame):
         self._num_bytes = self._reserved_bytes = self._num_bytes + more
 
     def on_over(self, tell: Callable[[], None]) -> None:
-        """Have a function called, once, when nobody waits for the answer any more; it must not wait or raise."""
+        """Call a function once when the answer is no longer wanted; the function must not wait or raise."""
         self._listeners.append(tell)
         if self.is_over:
             self._give_up()
@@ -84,7 +84,7 @@ class Call(Frame):
 
 
 def identity_of(frame: Frame) -> Identity:
-    """Whoever sent a request; one that came from nowhere may ask for everything."""
+    """The client that sent a request; a request that came over no connection has all rights."""
     return frame.identity if isinstance(frame, Call) else ANYONE
 
 
@@ -92,7 +92,7 @@ class Peer:
     """One connection of a client, and what is under way on it."""
 
     def __init__(self, stream: ByteStream, address: str, *, has_shaken_hands: bool) -> None:
-        """Take a connection over, before its hello."""
+        """Take over a connection before its hello."""
         self.stream, self.address = stream, address
         self.fd = stream.fileno()
         self.lock = threading.Lock()
@@ -104,18 +104,18 @@ class Peer:
         self.out: deque[memoryview] = deque()
         self.calls: dict[int, Call] = {}
         self.parked: dict[int, Call] = {}
-        """Calls whose answer goes on when the client has read what waits, by number."""
+        """Calls that resume when the client has read the bytes that wait, by number."""
         self.held_bytes = self.num_cancelled = 0
-        """Of calls that were cancelled before their frames had left: their bytes, and how many they are."""
+        """Bytes and number of calls that were cancelled before their frames were sent."""
         self.progress_at = self.since
         """When bytes were written last."""
         self.num_untold = 0
-        """Messages beside answers that wait because the client does not read."""
+        """Pongs and refusals that wait because the client does not read."""
         self.is_reading = self.is_leaving = self.is_closed = self.wants_write = False
         self.refused_at = 0.0
-        """When it is told that its token is wrong; 0 where it is not."""
+        """When the delayed refusal of its token is sent; 0 if its token was not refused."""
         self.revoked_at = 0.0
-        """When its token was found not to be in force any more; 0 where it is."""
+        """When its token was found to be removed; 0 if it is valid."""
         self.coming_bytes = 0
         self.coming_ends = 0.0
         """Bytes that were taken for a message that is coming, and when it must be here."""

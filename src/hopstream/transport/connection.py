@@ -1,7 +1,7 @@
-"""Connection: sends requests to one server over a few links, and says in plain words why one was not answered.
+"""Connection: sends requests to one server over a few links, retries them, and explains failures.
 
-A request takes an idle link, or a new one, or shares one where there are as many as there may be. Links that are lost
-are made anew, and a server that is too busy is asked again, within the deadline of the request.
+A request uses an idle link, a new one, or shares a link when the maximum is reached. Within the request's deadline the
+connection replaces lost links and asks a busy server again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hopstream.transport.security import ClientSecurity
 MAX_LINKS = 8
 """Links to one server; with more requests under way they share them."""
 BUSY_S = 0.05
-"""How long to wait before a server is asked again that is too busy; twice as long after every further time."""
+"""Seconds before the first retry at a busy server; each further wait is twice as long."""
 MAX_BUSY_S = 1.0
 
 
 class Connection:
-    """What a client has to one server. Safe to use from many threads."""
+    """A client's connection to one server. Safe to use from many threads."""
 
     def __init__(self, location: Location, security: ClientSecurity) -> None:
         """Prepare to connect; nothing is sent before something is asked.
@@ -61,7 +61,7 @@ class Connection:
         self._opening: set[Opening] = set()
         self._is_closed = False
         self.has_left = False
-        """The server has said that it is going away for a while, and has not been back since."""
+        """The server has announced that it leaves for a while, and is not back yet."""
 
     def start(self, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool = True) -> UnderWay:
         """Send a request, whose answer is read when its result is asked for.
@@ -318,10 +318,10 @@ class Connection:
 
 
 class _Taking:
-    """A link that is taken for some use: at once where one is there, else by a thread that makes one.
+    """Takes a link for a use: an existing one at once, else a new one that a thread makes.
 
-    So whoever asks several servers begins with all of them at once, and looking up a host's name, which nothing can
-    end, holds nobody up who has a deadline.
+    This lets a client start requests at several servers in parallel. The thread also looks up the host's name, which
+    cannot be interrupted, so callers keep their deadlines.
     """
 
     __slots__ = ("_arguments", "_connection", "_error", "_is_done", "_is_using", "_opening", "_use")
@@ -405,7 +405,7 @@ class _Taking:
 
 
 class UnderWay:
-    """A request that was sent, and is sent again where that makes sense."""
+    """A request under way, which is sent again if that can help."""
 
     __slots__ = (
         "_answer", "_connection", "_ends", "_frame", "_is_patient", "_link", "_sink", "_taking", "_timeout_s",
@@ -415,7 +415,7 @@ class UnderWay:
     def __init__(
         self, connection: Connection, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool
     ) -> None:
-        """Begin to send it; whatever goes wrong is told by ``result``."""
+        """Begin to send it; ``result`` raises all errors."""
         self._connection, self._frame, self._what, self._sink = connection, frame, what, sink
         self._timeout_s, self._is_patient = timeout_s, is_patient
         self._ends = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""Failures as frames: an error that a server tells of, raised again at the client."""
+"""Failures: encodes a server's errors as frames, and raises them again at the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED_ERRORS = (
     "IdRangeError", "UnknownNameError", "SettingsError", "FormatError", "SchemaError", "VersionMismatch", "StateError",
     "ChannelLost", "StoreTimeout", "AccessDenied",
 )  # fmt: skip
-"""Errors that are raised again as the same class, because the asker can do something; most others become a
+"""Errors that the client raises as the same class, because the caller can act on them; most others become a
 ``RemoteError``."""
 TRACEBACK_TITLE = "--- server traceback ---"
 _ADDRESS = re.compile(r"\b(unix|file)://[^\s,;'\"()\[\]]+")
@@ -22,14 +22,14 @@ _PATH = re.compile(r"(?<![\w/:.…])/[\w.@%+~-]+(?:/[\w.@%+~-]*)*")
 
 
 def error_frame(kind: str, message: str, lines: str = "") -> Frame:
-    """The frame that tells of an error: the name of its class, its message and the server's traceback."""
+    """The frame of an error: the name of its class, its message and the server's traceback."""
     return Frame({"error": {"kind": kind, "message": message, "traceback": lines}}, (), is_last=True)
 
 
 def encode_error(error: BaseException) -> Frame:
-    """The frame that tells a client of a failure, with the server's traceback; see ``without_paths``.
+    """Encode an error with the server's traceback; ``without_paths`` removes what a client must not see.
 
-    The traceback of a server that was itself asked stays within the traceback.
+    For a ``RemoteError`` the traceback includes that of the other server.
     """
     message = str(error.args[0] if isinstance(error, RemoteError) else error) or type(error).__name__
     if not isinstance(error, HopstreamError):
@@ -38,12 +38,12 @@ def encode_error(error: BaseException) -> Frame:
 
 
 def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Frame:
-    """A frame as those may see it who are told nothing of the server: no path, no socket, no traceback.
+    """Remove paths, Unix sockets and the traceback from an error frame, for clients without admin rights.
 
-    Of an error that the asker can do nothing about only the class is told, because anything may be in its message.
+    Errors of other classes than ``SHARED_ERRORS`` keep only the class, because their messages may contain anything.
 
     Args:
-        frame: Any frame of an answer; one that tells of no error is given back.
+        frame: Any frame of an answer; one without an error is returned unchanged.
         folders: Names of the dataset's folder, which are left out of messages as other paths are.
         operation: What was asked for.
     """

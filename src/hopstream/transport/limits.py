@@ -1,4 +1,4 @@
-"""Limits of what clients may take of a server, and the account of what they have."""
+"""Limits: what clients may take from a server, and an account of the bytes they use."""
 
 from __future__ import annotations
 

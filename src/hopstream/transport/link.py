@@ -1,8 +1,8 @@
 """Link: one connection of a client, on which several requests may be under way.
 
-No thread belongs to a link. Of the threads that wait for its answers one reads for all of them; when its own answer is
-complete, another one takes over. A link that is lost, or whose peer says something that makes no sense, fails all that
-is under way on it and is not used again.
+A link has no thread of its own. One of the threads that wait for answers reads for all; when its own answer is
+complete, another one takes over. If the connection is lost or the peer breaks the protocol, all requests under way on
+the link fail, and the link is not used again.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from hopstream.transport.security import ClientSecurity
 from hopstream.transport.stream import ByteStream, PlainStream, TlsStream, shut_down
 
 FRESH_S = 0.05
-"""How long after an answer a link is taken to be there still."""
+"""Seconds after an answer within which a link counts as alive without a check."""
 LEAVE_S = 10.0
-"""How long to wait for a thread that reads of a closed connection; it takes milliseconds."""
+"""Seconds to wait for a thread that is reading when its link is closed; it takes milliseconds."""
 LOOK_S = 0.001
-"""How often to look whether a thread that reads has let an answer go."""
+"""Seconds between checks whether the reading thread has released an answer."""
 MAX_TIMEOUT_MS = (1 << 32) - 1
 QUEUE_S = 0.01
-"""How long to wait before another attempt to get into the queue of a Unix socket."""
+"""Seconds before another attempt to enter a Unix socket's full queue."""
 CLOSED_PLAIN = (
     "the connection was closed before an answer: the server has ended, is another program, or has TLS; start it again, "
     "check the port, or write tls://"
@@ -67,7 +67,7 @@ CLOSED_TLS = (
     "again, check the port, or write tcp://"
 )
 TLS_ALERT = 0x15
-"""The first byte of what a server with TLS says to a client without."""
+"""The first byte that a server with TLS sends to a client without."""
 TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((ConnectionRefusedError, FileNotFoundError), "nothing listens there; start the server, or check the address"),
     (
@@ -79,30 +79,30 @@ TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         "the host's name is not known; check the address, or write the machine's IP address",
     ),
 )
-"""What a failure to connect means, and its remedy."""
+"""What a failure to connect means, and its remedy, by class."""
 
 
 class LinkLost(Exception):
-    """A connection could not be made, or ended; says why, and what to do."""
+    """A connection could not be made, or ended; the text has the reason and a remedy."""
 
 
 class ServerLeaving(LinkLost):
-    """The server lets nobody in, because it is going away for a while."""
+    """The server accepts no connection, because it is leaving for a while."""
 
 
 class LinkGivenUp(LinkLost):
-    """A connection was ended here, because one of its answers is not wanted any more."""
+    """This side ended the connection, because its only answer was given up."""
 
 
 class Sink(Protocol):
-    """Takes the frames of an answer, one after the other."""
+    """Receives the frames of an answer, one after the other."""
 
     def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """Give arrays, C-contiguous, for what a frame brings, after a check of its header."""
+        """Check a frame's header, and return C-contiguous arrays to receive its arrays in."""
         ...
 
     def take(self, frame: Frame) -> None:
-        """Check a frame, whose arrays are those that ``place`` gave, and keep what it holds."""
+        """Check a frame, whose arrays are those of ``place``, and keep its content."""
         ...
 
 
@@ -112,26 +112,26 @@ class Answer:
     __slots__ = ("error", "has_begun", "is_done", "number", "sink", "told")
 
     def __init__(self, number: int, sink: Sink) -> None:
-        """Nothing has come yet."""
+        """Begin without a frame."""
         self.number = number
         self.sink = sink
         self.is_done = self.has_begun = False
         self.error: Exception | None = None
-        """Why no more will come: of the sink, or ``LinkLost``."""
+        """Why no more frames will come: the sink's error, or ``LinkLost``."""
         self.told: Frame | None = None
-        """The frame in which the server told of an error."""
+        """The server's error frame."""
 
     def fail(self, error: Exception) -> None:
-        """It will not come."""
+        """End it with an error."""
         self.error = self.error or error
         self.is_done = True
 
 
 class Opening:
-    """A link that is being made, which another thread may give up. Safe to use from many threads."""
+    """A link that is being made, which another thread can give up. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        """Nothing is there to be given up yet."""
+        """Begin without anything to shut down."""
         self._lock = threading.Lock()
         self._shut_down: Callable[[], None] | None = None
         self._is_given_up = False
@@ -142,7 +142,7 @@ class Opening:
         return self._is_given_up
 
     def take(self, shut_down: Callable[[], None]) -> None:
-        """Say how what is waited for now is ended.
+        """Set the function that ends the current wait.
 
         Raises:
             LinkLost: It was given up.
@@ -153,12 +153,12 @@ class Opening:
             self._shut_down = shut_down
 
     def leave(self) -> None:
-        """Say that what was waited for will be closed, or that the link is made."""
+        """Forget that function: the socket is about to be closed, or the link is made."""
         with self._lock:
             self._shut_down = None
 
     def give_up(self) -> None:
-        """End it; the thread that waits is woken."""
+        """End it, and wake the thread that waits."""
         with self._lock:
             self._is_given_up = True
             if self._shut_down is not None:
@@ -166,7 +166,7 @@ class Opening:
 
 
 class Link:
-    """A connection to a server that has said welcome. Safe to use from many threads."""
+    """A connection to a server that has accepted it. Safe to use from many threads."""
 
     def __init__(
         self, location: Location, security: ClientSecurity, ends: float, opening: Opening | None = None
@@ -205,16 +205,16 @@ class Link:
         self._changed = threading.Condition()
         self._num_followers = 0
         self._filling = 0
-        """Number of the answer whose arrays are being read, or taken by its sink; 0 for none."""
+        """Number of the answer whose arrays are being received or given to its sink; 0 for none."""
         self._is_pumping = False
-        """The thread that reads is not waiting, so it may be writing into arrays."""
+        """The reading thread is not waiting, so it may be writing into arrays."""
         self._reader = 0
-        """The thread that reads, or read last."""
+        """Identifier of the thread that reads, or that read last."""
         self._read_at = 0.0
         self.is_leaving = self.comes_back = False
-        """The server has asked for no more requests over this connection, and is not leaving for good."""
+        """Whether the server has sent goodbye, and whether it was not for good."""
         self.lost: Exception | None = None
-        """Why the link is of no use any more."""
+        """Why the link was lost; None while it is usable."""
 
     @property
     def num_under_way(self) -> int:
@@ -227,7 +227,7 @@ class Link:
         return self.lost is None and not self.is_leaving
 
     def is_fresh(self, now: float) -> bool:
-        """Whether an idle link has nothing to be read: neither the end of the connection nor a goodbye."""
+        """Check that an idle link is usable: neither closed by the server nor ended by a goodbye."""
         if now - self._read_at < FRESH_S:
             return self.is_usable
         if self._answers or not self._reading.acquire(blocking=False):
@@ -267,7 +267,7 @@ class Link:
         return answer
 
     def wait(self, answer: Answer, ends: float) -> bool:
-        """Read until an answer is complete or the time is over; whether it is complete."""
+        """Read until an answer is complete or the deadline passes; return whether it is complete."""
         while not answer.is_done:
             if self._reading.acquire(blocking=False):
                 try:
@@ -293,7 +293,7 @@ class Link:
         return True
 
     def cancel(self, answer: Answer) -> None:
-        """Give an answer up; where nothing else is under way, the connection with it. Its arrays are left alone."""
+        """Give up an answer, and the connection if nothing else is under way. Its arrays are no longer written to."""
         self._forget(answer)
         ends = time.monotonic() + LEAVE_S
         while self._filling == answer.number and self._is_pumping and self._reader != threading.get_ident():
@@ -325,11 +325,11 @@ class Link:
             self._forget(pong)
 
     def close(self, why: Exception | None = None) -> None:
-        """End the connection at once; what is under way fails, and who reads is woken."""
+        """End the connection at once: fail all requests under way, and wake the reading thread."""
         self._fail(why or LinkLost("it was closed"))
 
     def wait_until_left(self, ends: float) -> None:
-        """Wait until no thread reads; of a closed link nothing is read after that."""
+        """Wait until no thread reads; a closed link is not read after that."""
         if self._reading.acquire(timeout=max(0.0, ends - time.monotonic())):
             self._reading.release()
             self._release()
@@ -346,7 +346,7 @@ class Link:
         self._release()
 
     def _release(self) -> None:
-        """Free the descriptor of a lost connection; a thread that is still inside does so when it leaves."""
+        """Free the descriptor of a lost connection, unless a thread still uses it; then that thread frees it."""
         if not self._reading.acquire(blocking=False):
             return
         try:
@@ -360,7 +360,7 @@ class Link:
         self._answers.pop(answer.number, None)
 
     def _read_for(self, answer: Answer, ends: float) -> None:
-        """Read for all until one answer is complete or the time is over; called by the one thread that reads."""
+        """Read for all threads until one answer is complete or the deadline passes; called by the reading thread."""
         try:
             while not answer.is_done and self.lost is None:
                 self._read_at = time.monotonic()
@@ -377,7 +377,7 @@ class Link:
             answer.fail(self.lost)
 
     def _pump(self) -> None:
-        """Read whatever is there."""
+        """Read all messages that have arrived."""
         self._reader, self._is_pumping = threading.get_ident(), True
         try:
             while self.lost is None:
@@ -421,7 +421,7 @@ class Link:
                 self._cancel_rest(answer)
 
     def _cancel_rest(self, answer: Answer) -> None:
-        """Have no more of an answer sent that could not be taken."""
+        """Cancel the rest of an answer that the sink refused."""
         with suppress(LinkLost, StoreTimeout):
             self._send(encode_message(CANCEL, answer.number), time.monotonic() + 1.0)
 
@@ -433,14 +433,14 @@ class Link:
         return prefix.kind != ANSWER or prefix.number in self._answers
 
     def _is_wanted(self, prefix: Prefix) -> bool:
-        """Whether the arrays of a message may be written; see ``cancel`` for who else may write to them then."""
+        """Whether the arrays of a message may still be written; ``cancel`` waits for such a write to end."""
         if prefix.kind != ANSWER or prefix.number in self._answers:
             return True
         self._filling = 0
         return False
 
     def _place(self, prefix: Prefix, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array] | None:
-        self._filling = prefix.number  # before the answer is looked for: who gives it up looks in the other order
+        self._filling = prefix.number  # before the lookup: ``cancel`` does the two in the other order
         answer = self._answers.get(prefix.number)
         if answer is None:
             self._filling = 0
@@ -455,7 +455,7 @@ class Link:
             return None
 
     def _send(self, buffers: Buffers, ends: float) -> None:
-        """Send a message whole; one that was sent in part ends the connection."""
+        """Send a whole message; a message that was sent in part ends the connection."""
         if not self._sending.acquire(timeout=max(0.0, ends - time.monotonic())):
             raise StoreTimeout("other requests are still being sent")
         try:
@@ -572,7 +572,7 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
 
 
 def _open(location: Location, ends: float, opening: Opening) -> socket.socket:
-    """A socket that is connected, to the first address of a host that takes it; each has its share of the time."""
+    """Connect to the first address of a host that accepts; each address gets a share of the time."""
     if location.path:
         return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), location.path, ends, opening)
     failure: OSError | None = None
@@ -617,7 +617,7 @@ def _wait(stream: ByteStream, events: int, ends: float) -> None:
 
 
 def _stranger(head: bytes, location: Location) -> str:
-    """What it is that listens there."""
+    """Describe a server that did not answer with a welcome."""
     if head[:1] == bytes([TLS_ALERT]) and not location.has_tls:
         return "the server has TLS; write tls:// instead of tcp://"
     return "what listens there is no hopstream server of this version; check the port"

@@ -1,8 +1,8 @@
 """Listener: accepts connections, and answers requests in a few threads that never wait for a client.
 
-All threads wait for the same descriptors. Whichever is woken reads a request and answers it itself, while the others
-look after the connection: so a small request passes through one thread, and a cancelled one is noticed while it is
-answered. An answer that its client does not read is put aside with its one frame until the client goes on.
+All threads wait for the same descriptors. The thread that wakes reads a request and answers it, while another watches
+the connection. A small request therefore passes through one thread, and a cancel is seen during the answer. If a client
+does not read its answer, the listener sets the answer aside with its one frame until the client reads.
 """
 
 from __future__ import annotations
@@ -53,47 +53,47 @@ from hopstream.transport.tokens import ANYONE, MAX_TOKEN_BYTES, Identity
 
 LOG = logging.getLogger(__name__)
 TICK_S = 0.25
-"""How often deadlines are looked at; how long an idle thread waits at a time."""
+"""Seconds between checks of deadlines; an idle thread waits so long at a time."""
 SPARE_THREADS = 2
-"""Threads that wait while others work; more than that end after a while."""
+"""Most threads that stay idle; others end after a while."""
 SPARE_TICKS = 4
-"""After how many idle waits a thread ends that is not needed."""
+"""Idle waits after which a surplus thread ends."""
 MAX_ACCEPTED = 64
-"""Connections that are accepted before something else is done."""
+"""Connections that are accepted in one go."""
 SLOWEST_BYTES_PER_S = 1e6
 MESSAGE_S = 10.0
-"""A message must come in so many seconds, and one more for every ``SLOWEST_BYTES_PER_S``."""
+"""Seconds within which a message must arrive, plus one for every ``SLOWEST_BYTES_PER_S``."""
 MAX_REQUEST_HEADER_BYTES = 4 << 20
 HEADER_FACTOR = 16
-"""Bytes that a byte of a request's header takes when it has been read."""
+"""Bytes of memory per byte of a request's header once it is parsed."""
 MAX_CALL_S = 3600.0
 IDLE_READER_S = 2.0
-"""After how long a client that does not read its answers makes room for others."""
+"""Seconds after which a client that does not read loses its connection if others need the room."""
 STUCK_S = 60.0
-"""After how long it is ended in any case."""
+"""Seconds after which it loses its connection in any case."""
 MAX_CANCELLED = 8
-"""Answers of one connection that may be cancelled before what was made of them has been read."""
+"""Most cancelled answers of one connection whose frames have not been read."""
 MAX_CALLS_OF_ONE = 64
-"""Requests of one connection that are being answered."""
+"""Most requests of one connection that are answered at a time."""
 MAX_UNTOLD = 1000
-"""Pongs and refusals of requests that may wait for a client that does not read; one more ends its connection."""
+"""Most pongs and refusals that wait for a client that does not read; one more ends its connection."""
 FREE_REFUSALS = 3
-"""Wrong tokens of one address that are told of at once; from then on each takes twice as long as the one before."""
+"""Wrong tokens of one address that are refused at once; each further refusal takes twice as long."""
 REFUSAL_S = 0.25
 MAX_REFUSAL_S = 4.0
 FORGIVEN_S = 60.0
 LEAVE_S = 2.0
-"""How long a client is answered whose token is not in force any more: what it asks before it hears so is not lost."""
+"""Seconds for which a client with a removed token is still answered, so requests sent before the goodbye succeed."""
 MAX_ADDRESSES = 1024
 ABORT_S = 2.0
-"""How long calls have to notice that the server gives them up."""
+"""Seconds that calls have to notice that the server gives them up."""
 
 Handler = Callable[["Call"], Iterator[Frame]]
-"""Answers a request with frames, in whichever threads; between two frames it may be left for good."""
+"""Answers a request with frames, in any thread; may be closed between two frames."""
 
 
 class Listener:
-    """Accepts connections at one address and answers what is asked there, until it is closed."""
+    """Accepts connections at one address and answers requests, until it is closed."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Listener:
         self._security.context()
         self._socket = listen_at(location)
         self.location = location if location.path else replace(location, port=self._socket.getsockname()[1])
-        """Where it listens, with the port that the system chose."""
+        """The address where it listens, with the port that the system chose."""
         self.account = Account(self._limits.max_bytes)
         """Bytes of requests, and of answers that are being sent."""
         self.num_refused_tokens = self.num_refused_calls = 0
@@ -151,16 +151,16 @@ class Listener:
 
     @property
     def num_connections(self) -> int:
-        """Connections, of strangers too."""
+        """Number of connections, including those without a hello."""
         return len(self._peers)
 
     @property
     def num_calls(self) -> int:
-        """Requests that are being answered."""
+        """Number of requests that are being answered."""
         return self.account.num_calls
 
     def close(self, grace_s: float, *, is_final: bool = True) -> bool:
-        """Accept nothing more, let requests under way be answered, and end; a second call only waits.
+        """Stop accepting, finish requests under way, and end; a second call only waits.
 
         Args:
             grace_s: How long requests under way may take; those that take longer are given up.
@@ -195,7 +195,7 @@ class Listener:
         return is_clean
 
     def _free_if_left(self) -> None:
-        """Free what threads wait with, once all have left; the last thread does it where some call took too long."""
+        """Free the poller once all threads have ended; the last thread does so if a call took too long."""
         with self._lock:
             is_last = self._is_closed and not self._num_threads and not self._is_freed
             self._is_freed = self._is_freed or is_last
@@ -207,7 +207,7 @@ class Listener:
     # Threads.
 
     def _start_thread(self) -> bool:
-        """Start a thread; whether the system gave one. Not called with the lock."""
+        """Start a thread; return whether the system allowed it. Called without the lock."""
         thread = threading.Thread(target=self._work, name=f"hopstream-serve {self.location}", daemon=True)
         with self._lock:
             self._num_threads += 1
@@ -222,7 +222,7 @@ class Listener:
         return True
 
     def _work(self) -> None:
-        """The life of a thread: wait for a descriptor, do what it asks for, and wait again."""
+        """Loop of a thread: wait for a descriptor, serve it, and wait again."""
         num_ticks = 0
         self._threads.add(threading.current_thread())
         while not self._is_closed:
@@ -250,7 +250,7 @@ class Listener:
         self._free_if_left()
 
     def _work_on(self, events: Sequence[tuple[int, int]]) -> None:
-        """Do what descriptors ask for, and see to it that another thread waits meanwhile."""
+        """Serve a descriptor, after another thread was made to wait for the others."""
         with self._lock:
             self._num_idle -= 1
             needs_thread = self._num_idle < 1 and self._num_threads < self._limits.max_calls + SPARE_THREADS
@@ -273,7 +273,7 @@ class Listener:
             return True
 
     def _wake(self) -> None:
-        """Have some thread look at what is ready."""
+        """Wake a thread to look at what is ready."""
         with suppress(OSError):
             self._wake_end.send(b"\0")
 
@@ -295,7 +295,7 @@ class Listener:
             self._go_on(call)
 
     def _dispatch(self, calls: Sequence[Call]) -> None:
-        """Have other threads go on with some calls."""
+        """Let other threads resume some calls."""
         for call in calls:
             self._ready.append(call)
             self._wake()
@@ -319,7 +319,7 @@ class Listener:
                 self._poller.arm(self._socket.fileno(), READ)
 
     def _greet(self, sock: socket.socket, address: Any) -> None:
-        """Take a stranger's connection; too many of them end the oldest."""
+        """Accept a connection; if too many have sent no hello, end the oldest of those."""
         try:
             context = self._security.context()
             stream: ByteStream
@@ -348,7 +348,7 @@ class Listener:
             self._drop(oldest)
 
     def _hear_first(self, peer: Peer, _: int) -> None:
-        """Watch a new connection; a hello that is there already is heard before others can take its place."""
+        """Watch a new connection; read a hello that is there first, before later connections can displace it."""
         peer.is_reading = True
         try:
             if peer.has_shaken_hands:
@@ -360,7 +360,7 @@ class Listener:
             self._leave_reading(peer)
 
     def _arm(self, peer: Peer) -> None:
-        """Watch for whatever is waited for; called with the peer's lock."""
+        """Watch for the events that the peer needs; called with its lock."""
         if peer.is_closed:
             return
         events = (0 if peer.is_reading or peer.refused_at else READ) | (WRITE if peer.out or peer.wants_write else 0)
@@ -368,7 +368,7 @@ class Listener:
             self._poller.arm(peer.fd, events)
 
     def _guarded(self, peer: Peer, attend: Callable[[Peer, int], None], mask: int = 0) -> None:
-        """Do what a connection asks for; whatever goes wrong with it ends it and nothing else."""
+        """Serve a connection; an error ends this connection only."""
         try:
             attend(peer, mask)
         except OSError as error:
@@ -399,7 +399,7 @@ class Listener:
             if may_read:
                 self._read(peer, calls)
         except BaseException:
-            self._drop(peer)  # before another thread is told of it
+            self._drop(peer)  # before another thread can see it
             for call in calls:
                 self._end(call)
             raise
@@ -412,7 +412,7 @@ class Listener:
             self._go_on(calls[0])
 
     def _leave_reading(self, peer: Peer) -> None:
-        """Let another thread read; a connection that has ended meanwhile is closed."""
+        """Let another thread read, and close the connection if it has ended meanwhile."""
         with peer.lock:
             peer.is_reading = False
             if peer.is_closed:
@@ -421,7 +421,7 @@ class Listener:
                 self._arm(peer)
 
     def _flushed(self, peer: Peer) -> list[Call]:
-        """Write what waits; the calls that can go on then. Called with the peer's lock."""
+        """Write waiting bytes, and return the calls that can resume. Called with the peer's lock."""
         if peer.is_closed:
             return []
         peer.progress_at = time.monotonic()
@@ -433,7 +433,7 @@ class Listener:
         return resumed
 
     def _read(self, peer: Peer, calls: list[Call]) -> None:
-        """Read what has come, and add the requests among it to the calls."""
+        """Read messages that have arrived, and add requests to the calls."""
         if peer.receiver is None and not self._meet(peer):
             return
         receiver = peer.receiver
@@ -448,7 +448,7 @@ class Listener:
             self._take(peer, *message, calls)  # whether its client has gone since is seen by reading on
 
     def _meet(self, peer: Peer) -> bool:
-        """Go on with handshake and hello; whether the peer is known from now on."""
+        """Continue the handshake and the hello; return whether the peer was let in."""
         if peer.refused_at:
             return False
         if not peer.has_shaken_hands:
@@ -475,7 +475,7 @@ class Listener:
         return self._admit(peer, bytes(peer.hello[HELLO.size :]))
 
     def _admit(self, peer: Peer, token: bytes) -> bool:
-        """Look at a token; whether the peer is known from now on."""
+        """Check a token; return whether the peer was let in."""
         tokens = self._security.tokens
         identity = ANYONE if tokens is None else tokens.find(token)
         if identity is None:
@@ -516,7 +516,7 @@ class Listener:
             self._turn_away(peer, Status.REFUSED, "the token is missing or wrong")
 
     def _turn_away(self, peer: Peer, status: Status, text: str) -> None:
-        """Tell a stranger why it is not let in, and end its connection."""
+        """Refuse a connection with a status and a reason, and end it."""
         with peer.lock:
             peer.out.append(memoryview(encode_welcome(status, text)))
             with suppress(OSError):
@@ -524,7 +524,7 @@ class Listener:
         self._drop(peer)
 
     def _say_goodbye(self, peer: Peer, *, is_final: bool) -> None:
-        """Ask a client to send no more requests over a connection."""
+        """Send goodbye: the client sends no more requests over this connection."""
         if peer.receiver is None:
             self._drop(peer)
             return
@@ -538,7 +538,7 @@ class Listener:
                 peer.stream.send(peer.out)
 
     def _drop(self, peer: Peer) -> None:
-        """End a connection and give up what is under way on it."""
+        """End a connection and give up its requests."""
         with self._lock:
             if self._peers.get(peer.fd) is peer:
                 del self._peers[peer.fd]
@@ -578,7 +578,7 @@ class Listener:
     # Requests.
 
     def _check(self, peer: Peer, prefix: Prefix) -> bool:
-        """Look at the prefix of a message; whether there is room for it."""
+        """Check the prefix of a message; return whether there is room for it."""
         if prefix.kind != REQUEST:
             if prefix.kind not in (CANCEL, PING) or prefix.header_bytes or prefix.body_bytes:
                 raise FormatError(f"a message of kind {prefix.kind} came, which a client does not send")
@@ -606,7 +606,7 @@ class Listener:
         return not is_closed
 
     def _refusal(self, peer: Peer, sent_bytes: int, size: int) -> tuple[str, str] | None:
-        """Why a request is not taken; None where room has been taken for it.
+        """Why a request is refused; None if memory was reserved for it.
 
         Args:
             peer: Who sends it.
@@ -630,7 +630,7 @@ class Listener:
         return ("ServerBusy", text) if text else None
 
     def _end_idle_reader(self) -> bool:
-        """End the connection that has not read its answers for the longest time, if long; whether there was one."""
+        """End the connection that has not read for the longest time, if that is long; return whether one was ended."""
         before = time.monotonic() - IDLE_READER_S
         with self._lock:
             peers = list(self._peers.values())
@@ -643,7 +643,7 @@ class Listener:
         return True
 
     def _no_room(self, peer: Peer, size: int) -> str:
-        """Why there is no room for a request; empty where it has been taken."""
+        """Why there is no room for a request; empty if memory was reserved for it."""
         limits = self._limits
         if self.account.num_calls >= limits.max_calls:
             return f"the server answers {limits.max_calls} requests, as many as it may"
@@ -656,7 +656,7 @@ class Listener:
         return ""
 
     def _take(self, peer: Peer, prefix: Prefix, frame: Frame | None, calls: list[Call]) -> None:
-        """Do what a message asks for."""
+        """Handle a message."""
         if prefix.kind == PING:
             self._send(peer, encode_message(PONG, prefix.number))
         elif prefix.kind == CANCEL:
@@ -682,7 +682,7 @@ class Listener:
             self._end(call)
 
     def _go_on(self, call: Call) -> None:
-        """Make and send frames until the answer has ended, or its client must read first."""
+        """Make and send frames until the answer ends, or the client must read first."""
         peer = call._peer
         while not call.is_over and not call._has_ended:
             try:
@@ -709,7 +709,7 @@ class Listener:
         self._end(call)
 
     def _send(self, peer: Peer, buffers: Buffers, call: Call | None = None) -> bool:
-        """Send, or have it sent when the client reads; whether all was sent. A call is put aside where it was not."""
+        """Send what the client reads; return whether that was all. Otherwise set the call aside until it reads."""
         with peer.lock:
             if peer.is_closed:
                 return True
@@ -729,14 +729,14 @@ class Listener:
             return False
 
     def _charge(self, call: Call, frame_bytes: int) -> None:
-        """Count what a frame takes beyond what was taken for it: what is there is not refused any more."""
+        """Count a frame's bytes beyond those reserved; a frame that exists is never refused."""
         wanted = max(call._request_bytes + frame_bytes, call._reserved_bytes)
         self.account.add(wanted - call._num_bytes)
         call._num_bytes = wanted
         call._is_large = frame_bytes > CALL_BYTES
 
     def _end(self, call: Call) -> None:
-        """Free what a call has held; it is not being answered by any thread."""
+        """Free a call's resources; no thread is answering it."""
         peer = call._peer
         with peer.lock:
             if peer.calls.get(call._number) is not call:
@@ -760,7 +760,7 @@ class Listener:
             self._drop(peer)
 
     def _give_back(self, num_bytes: int) -> None:
-        """Give back what a request took."""
+        """Free the memory reserved for a request."""
         if self.account.end(num_bytes) and self._is_leaving:
             with self._changed:
                 self._changed.notify_all()
@@ -768,7 +768,7 @@ class Listener:
     # Deadlines.
 
     def _tick(self) -> None:
-        """Look after what has taken too long; one thread does so at a time."""
+        """Enforce deadlines; one thread does so at a time."""
         if not self._ticking.acquire(blocking=False):
             return
         try:
@@ -812,7 +812,7 @@ class Listener:
             self._drop(peer)
 
     def _revoke(self, peer: Peer, in_force: Sequence[Identity] | None, now: float) -> None:
-        """Ask a client whose token is not in force any more to connect anew."""
+        """Send goodbye to a client whose token was removed."""
         if in_force is None or peer.identity is None or peer.revoked_at or peer.identity in in_force:
             return
         peer.revoked_at = now
@@ -821,7 +821,7 @@ class Listener:
 
 
 def _hello_bytes(hello: bytearray) -> int:
-    """How long a hello is of which some bytes are here; of one of another version only the beginning is read."""
+    """Length of a hello from its first bytes; only the start is read of another version's."""
     if len(hello) < HELLO.size:
         return HELLO.size
     _, version, token_bytes, _ = HELLO.unpack_from(hello)

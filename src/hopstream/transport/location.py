@@ -1,4 +1,4 @@
-"""Addresses of servers: ``tcp://host:port``, ``tls://host:port`` and ``unix:///path/of/socket``."""
+"""Locations: addresses of servers, ``tcp://host:port``, ``tls://host:port`` and ``unix:///path/of/socket``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopstream.uris import is_uri, shown_uri
 SCHEMES = {"tcp": False, "tls": True, "grpc": False, "grpc+tcp": False, "grpc+tls": True}
 """Schemes of hosts with ports, and whether they mean TLS: ``grpc://`` is read as ``tcp://``, ``grpc+tls://`` as ``tls://``."""
 MAX_SOCKET_PATH = 107
-"""Bytes of a Unix socket's path; the system takes no more."""
+"""Most bytes of a Unix socket's path that the system accepts."""
 WANTED = "tcp://host:port, tls://host:port or unix:///path"
 _ADDRESS = re.compile(r"[^\s/@,]+:\d{1,5}")
 
@@ -98,7 +98,7 @@ class Location:
 
 
 def check_scheme(text: str) -> None:
-    """Raise ``SettingsError`` where a text is one address or several, and the scheme is missing."""
+    """Raise ``SettingsError`` if a text is one address or several without a scheme."""
     addresses = [one.strip() for one in text.split(",")]
     if all(map(_ADDRESS.fullmatch, addresses)) and not Path(text).exists():
         wanted = ",".join(f"tcp://{one}" for one in addresses)

@@ -1,4 +1,4 @@
-"""Messages of protocol 2, to the byte: hello, welcome, and what follows.
+"""Messages of protocol 2, byte for byte: hello, welcome, requests and frames of answers.
 
 A client opens a connection with a *hello* (version, limit, token), which the server answers with a *welcome* (version,
 status, limits). Then each side sends *messages*: a prefix of 32 bytes, a JSON header, and raw little-endian arrays that
@@ -41,7 +41,7 @@ MAX_MESSAGE_BYTES = 1 << 30
 """The largest frame of an answer."""
 
 SMALL_BYTES = 4 << 10
-"""Arrays that are copied, because one more buffer costs more."""
+"""Bytes below which an array is copied, because a buffer of its own costs more."""
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _DTYPES = {name: np.dtype(name) for name in NUMERIC_DTYPES}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -55,7 +55,7 @@ REQUEST, ANSWER, CANCEL, PING, PONG, GOODBYE = range(1, 7)
 
 
 class Status(IntEnum):
-    """What a server says to a hello."""
+    """Status of a welcome."""
 
     OK = 0
     OTHER_VERSION = 1
@@ -98,9 +98,9 @@ class Frame:
 
     Attributes:
         header: The JSON header without the description of the arrays.
-        arrays: Of a message that was received: views of the bytes where they were received.
-        is_last: Of a frame of an answer: none follows.
-        is_counted: Whoever made it counts its bytes until it has left; they are no part of the transport's account.
+        arrays: In a received message, views of the receive buffer.
+        is_last: No frame of the answer follows.
+        is_counted: Its maker accounts for its bytes until it was sent; the transport does not.
     """
 
     header: dict[str, Any]
@@ -267,7 +267,7 @@ def empty_arrays(specs: Sequence[ArraySpec]) -> list[Array]:
 
 
 def _refuse_constant(name: str) -> None:
-    """JSON has no NaN, which compares with nothing: a wait of so many seconds would have no end."""
+    """Refuse NaN, which is not JSON: a wait of NaN seconds would never end."""
     raise ValueError(f"{name} is no number of JSON")
 
 

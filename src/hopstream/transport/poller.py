@@ -1,4 +1,4 @@
-"""Poller: tells threads which descriptors are ready, each event to one thread, until the descriptor is armed again."""
+"""Poller: reports ready descriptors, each event to one thread, until the descriptor is armed again."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Poller(Protocol):
     """Watches descriptors; any number of threads may wait at once."""
 
     def arm(self, fd: int, events: int) -> None:
-        """Tell one thread, once, when a descriptor is ready for any of some events; also of a closed peer."""
+        """Report once, to one thread, when a descriptor is ready for one of the events or its peer has closed."""
         ...
 
     def forget(self, fd: int) -> None:
-        """Watch a descriptor no more; called before it is closed."""
+        """Stop watching a descriptor; called before it is closed."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Wait for one descriptor: its number and its events; nothing when the time is over."""
+        """Wait for one descriptor; return its number and events, or nothing after the timeout."""
         ...
 
     def close(self) -> None:
-        """Free what was needed; no thread may wait any more."""
+        """Free the poller's descriptors; no thread may be waiting."""
         ...
 
 
 class EpollPoller:
-    """Threads wait in the system, which wakes one for each event: no thread hands work to another."""
+    """Threads wait in ``epoll``, which wakes one thread per event."""
 
     def __init__(self) -> None:
         """Watch nothing yet."""
@@ -69,7 +69,7 @@ class EpollPoller:
 
 
 class SelectorPoller:
-    """As ``EpollPoller`` where the system has none: threads take turns in waiting."""
+    """Replaces ``EpollPoller`` on systems without ``epoll``: one thread waits at a time."""
 
     def __init__(self) -> None:
         """Watch nothing yet."""

@@ -1,4 +1,4 @@
-"""Receiver: reads messages from a byte stream as their bytes come, each array straight to where it is needed."""
+"""Receiver: reads messages from a byte stream, each array directly into its destination."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hopstream.transport.messages import (
 from hopstream.transport.stream import ByteStream
 
 INPUT_BYTES = 16 << 10
-"""What is read at once where a message begins; the rest of a large one is read to where it is needed."""
+"""Bytes read in one call at the start of a message; the rest of a large one is read into its destination."""
 
 Check = Callable[[Prefix], bool]
-"""Whether a message of this prefix is to be read; False to throw it away."""
+"""Returns whether to read a message with this prefix; False discards it."""
 Place = Callable[[Prefix, dict[str, Any], Sequence[ArraySpec]], "Sequence[Array] | None"]
-"""Gives arrays for what a message brings, C-contiguous, of these dtypes and shapes; None to throw the message away."""
+"""Returns C-contiguous arrays of these dtypes and shapes to receive in; None discards the message."""
 Message = tuple[Prefix, "Frame | None"]
 
 
@@ -53,17 +53,17 @@ class Receiver:
         self.is_at_end = False
         """The peer has closed the stream."""
         self.is_between = True
-        """No message has come in part."""
+        """No message is incomplete."""
         self.wanted = 1
-        """Bytes that are to come at least before anything can be done."""
+        """Bytes that must arrive before the receiver can continue."""
 
     @property
     def has_buffered(self) -> bool:
-        """Bytes of the next message have been read already."""
+        """Bytes of the next message are already buffered."""
         return self._start < self._stop
 
     def next(self) -> Message | None:
-        """The next message; its frame is None where it was thrown away. None where its bytes are not there yet.
+        """The next message, with None for a discarded frame; None if its bytes have not arrived.
 
         Raises:
             FormatError: The bytes are no message; nothing more can be read.
@@ -73,7 +73,7 @@ class Receiver:
         return next(self._messages, None)
 
     def _read_messages(self) -> Iterator[Message | None]:
-        """The messages, and None whenever there is nothing to read."""
+        """Yield messages, and None whenever there is nothing to read."""
         size = PREFIX.size
         while True:
             self.is_between = True
@@ -110,7 +110,7 @@ class Receiver:
                     yield prefix, None if left else Frame(header, arrays, prefix.flags == LAST)
 
     def _fill_arrays(self, prefix: Prefix, arrays: Sequence[Array]) -> Generator[None, None, int]:
-        """Read arrays, each with the padding that follows it; how many bytes are left because nobody wants them."""
+        """Read arrays with their padding; return the number of bytes left of a message that is not wanted any more."""
         left = prefix.body_bytes
         for array in arrays:
             num_bytes = array.nbytes
@@ -130,7 +130,7 @@ class Receiver:
         return 0
 
     def _gather(self, num_bytes: int) -> Iterator[None]:
-        """Read until so many bytes are in the buffer, which has room for them."""
+        """Read until the buffer holds so many bytes."""
         if self._start:
             left = self._buffer[self._start : self._stop].tobytes()
             self._buffer[: len(left)] = left
@@ -139,7 +139,7 @@ class Receiver:
             self._stop += yield from self._receive(self._buffer[self._stop :])
 
     def _fill(self, target: memoryview, prefix: Prefix | None = None) -> Generator[None, None, int]:
-        """Read as many bytes as the target has, or until a message is not wanted any more; how many were read."""
+        """Fill the target, or stop if the message is not wanted any more; return the number of bytes."""
         done, size = 0, len(target)
         while prefix is None or self._is_wanted(prefix):
             there = min(self._stop - self._start, size - done)
@@ -167,7 +167,7 @@ class Receiver:
                 self._start, self._stop = 0, (yield from self._receive(self._buffer))
 
     def _receive(self, target: memoryview, prefix: Prefix | None = None) -> Generator[None, None, int]:
-        """Read at least one byte, and give their number; 0 where a message is not wanted any more."""
+        """Read at least one byte; return their number, or 0 if the message is not wanted any more."""
         while prefix is None or self._is_wanted(prefix):
             read = None if self.is_at_end else self._stream.recv_into(target)
             if read:

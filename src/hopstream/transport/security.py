@@ -1,8 +1,7 @@
 """Security: tokens and certificates of servers and clients.
 
-A server that others can reach needs TLS, so that nobody reads along, and a token or client certificates, so that nobody
-else asks. Loopback and Unix sockets need neither. Tokens and certificates that are given as files are read anew when
-the files change.
+A server that other machines can reach needs TLS, and a token or client certificates. Loopback addresses and Unix
+sockets need neither. Tokens and certificates in files are read again when the files change.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)
 Pem = bytes | Path
-"""A certificate chain, a key or roots, or the file that holds them."""
+"""A PEM certificate chain, key or roots, or the path of its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServerSecurity(Settings):
-    """What a server shows and what it asks for.
+    """A server's certificate, and the token or certificates that clients need.
 
     Attributes:
         token: Clients must send it when they connect; it has all rights.
@@ -51,7 +50,7 @@ class ServerSecurity(Settings):
     _context: _Context | None = field(init=False, default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse halves, and read the files."""
+        """Check the fields, and read the files."""
         _check(self, "server", "client_roots")
         if self.token_file is not None:
             self._keep("token_file", local_path(self.token_file))
@@ -92,7 +91,7 @@ class ServerSecurity(Settings):
         )  # fmt: skip
 
     def context(self) -> ssl.SSLContext | None:
-        """What TLS needs, of the files as they are now; None without TLS.
+        """The TLS context, from the current files; None without TLS.
 
         Raises:
             SettingsError: The certificate and the key are not PEM, or do not belong together.
@@ -102,7 +101,7 @@ class ServerSecurity(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ClientSecurity(Settings):
-    """What a client shows and what it trusts.
+    """A client's token and certificate, and the roots that it trusts.
 
     Attributes:
         token: Sent to every server that is connected to.
@@ -131,7 +130,7 @@ class ClientSecurity(Settings):
     _context: _Context | None = field(init=False, default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse halves."""
+        """Check the fields, and read the files."""
         _check(self, "client", "roots")
         if self.token_file is not None:
             self._keep("token_file", local_path(self.token_file))
@@ -145,7 +144,7 @@ class ClientSecurity(Settings):
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """The token, of the file as it is now.
+        """The token, from the current file.
 
         Raises:
             SettingsError: The file cannot be read.
@@ -162,7 +161,7 @@ class ClientSecurity(Settings):
             raise AccessDenied(f"the token would go to {location} in the clear; use tls://, or allow it with insecure")
 
     def context(self) -> ssl.SSLContext:
-        """What TLS needs, of the files as they are now.
+        """The TLS context, from the current files.
 
         Raises:
             SettingsError: The certificate and the key are not PEM, or do not belong together.
@@ -172,7 +171,7 @@ class ClientSecurity(Settings):
 
 
 class _Context(Watched[ssl.SSLContext]):
-    """A context of TLS 1.3, of files or bytes."""
+    """A TLS 1.3 context, made from files or bytes."""
 
     def __init__(self, certificate: Pem | None, key: Pem | None, roots: Pem | None, *, is_server: bool) -> None:
         super().__init__([one for one in (certificate, key, roots) if isinstance(one, Path)])
@@ -202,13 +201,13 @@ class _Context(Watched[ssl.SSLContext]):
 
 
 def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem) -> None:
-    """Give a context a certificate and its key, which the library reads from files alone; only bytes are copied."""
+    """Load a certificate and its key into a context. OpenSSL reads files only, so bytes go through a temporary file."""
     with ExitStack() as stack:
         context.load_cert_chain(str(_pem_file(certificate, stack)), str(_pem_file(key, stack)))
 
 
 def _pem_file(given: Pem, stack: ExitStack) -> Path:
-    """The file that holds what was given; where it was bytes, one of this user alone, which goes with the stack."""
+    """The file of a PEM; for bytes a temporary file of this user alone, removed with the stack."""
     if isinstance(given, Path):
         read_pem(given)
         return local_path(given)
@@ -234,7 +233,7 @@ def read_pem(path: Path) -> bytes:
 
 
 def _check(record: ServerSecurity | ClientSecurity, who: str, roots: str) -> None:
-    """Raise ``SettingsError`` where PEM or a token has the wrong form, or where fields exclude or lack each other."""
+    """Raise ``SettingsError`` if PEM or a token has the wrong form, or if fields exclude or lack each other."""
     for name in ("certificate", "private_key", roots):
         given = getattr(record, name)
         if given is not None and not isinstance(given, bytes | Path):

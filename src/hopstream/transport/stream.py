@@ -1,4 +1,4 @@
-"""Byte streams that never wait: a socket, and a socket with TLS, both read into and written from given buffers."""
+"""Byte streams: non-blocking sockets with or without TLS, which read into and write from given buffers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 MAX_BUFFERS = 256
-"""Buffers that are given to the system in one call."""
+"""Most buffers passed to the system in one call."""
 RECORD_BYTES = 16 << 10
-"""What TLS encrypts at a time."""
+"""Bytes of a TLS record."""
 
 TCP_CORK = getattr(socket, "TCP_CORK", None)
 MIN_LOW_WATER = 64 << 10
 MAX_LOW_WATER = 256 << 10
-"""Bytes that are waited for at once: each time a reader is woken costs as much as copying some ten thousand bytes."""
+"""Bounds of the bytes to wait for: waking a reader costs as much as copying some ten thousand bytes."""
 
 
 class ByteStream(Protocol):
@@ -29,7 +29,7 @@ class ByteStream(Protocol):
         ...
 
     def recv_into(self, target: memoryview) -> int | None:
-        """Read what is there: bytes that were read, 0 at the end of the stream, None where there is nothing now.
+        """Read available bytes: return their number, 0 at the end of the stream, None if there are none now.
 
         Raises:
             OSError: The connection is lost.
@@ -37,7 +37,7 @@ class ByteStream(Protocol):
         ...
 
     def send(self, buffers: deque[memoryview]) -> bool:
-        """Write as much as the system takes, and take it from ``buffers``; whether all was written.
+        """Write as much as the system takes, remove it from ``buffers``, and return whether all was written.
 
         Raises:
             OSError: The connection is lost.
@@ -45,24 +45,24 @@ class ByteStream(Protocol):
         ...
 
     def has_pending(self) -> bool:
-        """Whether bytes can be read that polling the descriptor does not tell of."""
+        """Whether bytes are readable that polling the descriptor does not report."""
         ...
 
     def expect(self, num_bytes: int) -> None:
-        """Have polling tell of bytes only when so many are there, or many."""
+        """Let polling report the stream as readable only when so many bytes are there, or many."""
         ...
 
     def shut_down(self) -> None:
-        """End the connection at once; a thread that polls or reads is woken. The descriptor stays."""
+        """End the connection at once, and wake a thread that polls or reads. The descriptor stays open."""
         ...
 
     def close(self) -> None:
-        """Free the descriptor; no other thread may use the stream any more."""
+        """Free the descriptor; no other thread may use the stream."""
         ...
 
 
 class _LowWater:
-    """How many bytes must be there before a socket counts as readable, where the system knows that."""
+    """Sets how many bytes make a socket readable (``SO_RCVLOWAT``), where the system supports it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -81,7 +81,7 @@ class PlainStream:
     """A socket."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take a connected socket over; it is closed with the stream, or when nobody has the stream any more."""
+        """Take over a connected socket; it is closed with the stream, or when the stream is collected."""
         _prepare(sock)
         self._socket = sock
         weakref.finalize(self, _close, sock).atexit = False
@@ -127,10 +127,10 @@ class PlainStream:
 
 
 class TlsStream:
-    """A socket with TLS. OpenSSL takes one thread at a time, so calls, which do not wait, take turns."""
+    """A socket with TLS. OpenSSL allows one thread at a time, so a lock guards each call, none of which waits."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
-        """Take a socket over, before or after its handshake; see ``PlainStream``."""
+        """Take over a socket, before or after its handshake; see ``PlainStream``."""
         _prepare(sock)
         self._socket = sock
         weakref.finalize(self, _close, sock).atexit = False
@@ -142,7 +142,7 @@ class TlsStream:
         return self._socket.fileno()
 
     def handshake(self) -> bool | None:
-        """Go on with the handshake: True when it is done, None where bytes are to be read first, False for written.
+        """Continue the handshake: True when done, None if bytes must be read first, False if bytes must be written.
 
         Raises:
             OSError: The peers do not come to terms.
@@ -192,7 +192,7 @@ class TlsStream:
         return True
 
     def _cork(self, is_on: int) -> None:
-        """Have records sent together where the system can."""
+        """Send records together where the system supports it (``TCP_CORK``)."""
         if TCP_CORK is not None and self._socket.family != socket.AF_UNIX:
             with suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, TCP_CORK, is_on)
@@ -227,7 +227,7 @@ def _prepare(sock: socket.socket) -> None:
 
 
 def shut_down(sock: Any) -> None:
-    """End a socket's connection; a thread that polls or reads it is woken. The descriptor stays."""
+    """End a socket's connection, and wake a thread that polls or reads it. The descriptor stays open."""
     with suppress(OSError):  # it has ended already
         sock.shutdown(socket.SHUT_RDWR)
 
@@ -238,7 +238,7 @@ def _close(sock: socket.socket) -> None:
 
 
 def _advance(buffers: deque[memoryview], sent: int) -> None:
-    """Take what was sent from the buffers."""
+    """Remove sent bytes from the buffers."""
     while sent:
         first = buffers[0]
         if sent < len(first):
@@ -249,7 +249,7 @@ def _advance(buffers: deque[memoryview], sent: int) -> None:
 
 
 def _join_small(buffers: deque[memoryview]) -> None:
-    """Put small buffers together, because each would be a record of its own."""
+    """Join small buffers, because each would be a TLS record of its own."""
     if len(buffers) == 1 or len(buffers[0]) + len(buffers[1]) > RECORD_BYTES:
         return
     small: list[memoryview] = []

@@ -1,4 +1,4 @@
-"""Tokens: who may ask a server, and for what; read anew when their file changes."""
+"""Tokens: a server's clients and their rights; read again when their file changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 MAX_TOKEN_BYTES = 256
 MAX_FILE_BYTES = 1 << 20
 _WARNED_OF: set[Path] = set()
-"""Token files that others can read, of which a warning was written: a server reads its own several times."""
+"""Token files for which a warning about permissions was logged: each is warned of once."""
 
 Rights = Literal["read", "admin"]
 T = TypeVar("T")
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whoever a connection belongs to.
+    """The client of a connection.
 
     Attributes:
-        name: What the token's file calls them; empty for whoever needs no name.
+        name: The client's name in the token file; empty without one.
         rights: ``read`` for what trainers need, ``admin`` for everything.
         digest: SHA-256 of the token; empty where none is asked for.
     """
@@ -47,11 +47,11 @@ class Identity:
 
 
 ANYONE = Identity()
-"""Whoever connects to a server that asks for no token."""
+"""Any client of a server that needs no token."""
 
 
 class Watched(Generic[T]):
-    """A value that is made of files, and made anew when one of them has changed. Safe to use from many threads."""
+    """A value made from files, and made again when one of them changes. Safe to use from many threads."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Watch files; ``make`` is called by ``value``."""
@@ -61,7 +61,7 @@ class Watched(Generic[T]):
         self._value: T | None = None
 
     def value(self) -> T:
-        """The value of the files as they are now; the last one where they cannot be read any more.
+        """The value of the current files; the previous value if they cannot be read any more.
 
         Raises:
             SettingsError: They cannot be read, and never could.
@@ -79,11 +79,11 @@ class Watched(Generic[T]):
             return cast(T, self._value)
 
     def __getstate__(self) -> dict[str, object]:
-        """What another process needs; it reads the files itself."""
+        """State for another process, which reads the files itself."""
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_marks", "_value")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Know what was given, and have read no file yet."""
+        """Restore that state without reading a file."""
         vars(self).update(state, _lock=threading.Lock(), _marks=None, _value=None)
 
     def _make(self) -> T:
@@ -91,7 +91,7 @@ class Watched(Generic[T]):
 
 
 def _mark(path: Path) -> object:
-    """What differs when a file was changed or replaced."""
+    """Values that differ when a file was changed or replaced."""
     try:
         found = path.stat()
     except OSError as error:
@@ -100,7 +100,7 @@ def _mark(path: Path) -> object:
 
 
 class Tokens(Watched[tuple[Identity, ...]]):
-    """Everyone who may ask a server: those of a file, or whoever has the one token that was given."""
+    """A server's clients: those of a token file, or any client with the one given token."""
 
     def __init__(self, token: str | None = None, path: Path | None = None) -> None:
         """Use one token, which has all rights, or a file; see ``read_tokens``."""
@@ -109,7 +109,7 @@ class Tokens(Watched[tuple[Identity, ...]]):
         self.value()
 
     def find(self, token: bytes) -> Identity | None:
-        """Whose token it is; takes as long whether it is right or wrong."""
+        """The client of a token, found in constant time; None for a wrong token."""
         digest, found = _digest(token), None
         for identity in self.value():
             if hmac.compare_digest(digest, identity.digest):
@@ -173,7 +173,7 @@ def _entries(path: Path, owner: int | None = None) -> list[tuple[str, Rights, st
         return [("", "admin", token)]
     found: list[tuple[str, Rights, str]] = []
     line_of: dict[str, int] = {}
-    for number, words in lines:  # what is wrong is told without the words themselves, one of which is a token
+    for number, words in lines:  # messages leave the words out, because one of them is a token
         where = f"{path}:{number}"
         if len(words) != 3:
             raise SettingsError(
@@ -197,7 +197,7 @@ def _entries(path: Path, owner: int | None = None) -> list[tuple[str, Rights, st
 
 
 def check_token(token: str | None) -> None:
-    """Raise ``SettingsError`` where a token cannot be one."""
+    """Raise ``SettingsError`` if a text cannot be a token."""
     if token is None:
         return
     if not token or not all("!" <= character <= "~" for character in token):
@@ -207,7 +207,7 @@ def check_token(token: str | None) -> None:
 
 
 def _read(path: Path, owner: int | None) -> str:
-    """The text of a token file. One that all users can read is warned of, once."""
+    """Read a token file, and warn once if all users can read it."""
     flags = os.O_RDONLY if owner is None else os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe holds up nobody
     try:
         with open(local_path(path), "rb", opener=lambda name, _: os.open(name, flags)) as file:
