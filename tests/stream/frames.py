@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from hopstream.errors import FormatError
 from hopstream.transport.calls import Call
+from hopstream.transport.limits import Account
 from hopstream.transport.messages import REQUEST, Frame, empty_arrays
 from hopstream.transport.receiver import Receiver
 from tests.transport.peer import message_bytes
@@ -62,4 +63,4 @@ def sent(frame: Frame) -> Frame:
 
 def call_of(frame: Frame) -> Call:
     """A request as a server's listener hands it on; whoever asks may ask for everything and waits for the answer."""
-    return Call(cast(Any, SimpleNamespace(identity=None)), 1, frame, math.inf, 0)
+    return Call(cast(Any, SimpleNamespace(identity=None)), 1, frame, math.inf, 0, Account(1 << 62))

@@ -33,9 +33,7 @@ class Call(Frame):
         "_request_bytes", "_reserved_bytes", "ends", "identity", "is_over",
     )  # fmt: skip
 
-    def __init__(
-        self, peer: Peer, number: int, frame: Frame, ends: float, num_bytes: int, account: Account | None = None
-    ) -> None:
+    def __init__(self, peer: Peer, number: int, frame: Frame, ends: float, num_bytes: int, account: Account) -> None:
         """Begin."""
         super().__init__(frame.header, frame.arrays)
         self._account = account
@@ -59,7 +57,7 @@ class Call(Frame):
             SettingsError: There never is.
         """
         more = self._request_bytes + num_bytes - self._num_bytes
-        if more <= 0 or self._account is None:
+        if more <= 0:
             return
         if self._request_bytes + num_bytes > self._account.limit:
             raise SettingsError(
