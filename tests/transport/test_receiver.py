@@ -89,7 +89,7 @@ def test_messages_that_are_cut_at_any_byte() -> None:
     for cut in range(len(STREAM) + 1):
         receiver = receiver_of(STREAM[:cut], STREAM[cut:])
         assert [(prefix.number, frame) for prefix, frame in shown(read_all(receiver, 3))] == WANTED, cut  # type: ignore[misc]
-        assert receiver.is_between and not receiver.has_buffered
+        assert not receiver.has_buffered
 
 
 def test_messages_that_come_byte_by_byte() -> None:
@@ -138,12 +138,11 @@ def test_messages_that_are_not_wanted_are_thrown_away(is_told_of_header: bool) -
     assert [(prefix.number, frame) for prefix, frame in messages[1:]] == WANTED  # type: ignore[misc]
 
 
-def test_the_end_of_a_stream_is_told_and_whether_it_came_in_a_message() -> None:
-    for length, is_between in ((len(STREAM), True), (len(STREAM) - 1, False)):
+def test_the_end_of_a_stream_is_told() -> None:
+    for length in (len(STREAM), len(STREAM) - 1):
         receiver = receiver_of(STREAM[:length], has_end=True)
         read_all(receiver, 2)
         assert receiver.is_at_end
-        assert receiver.is_between is is_between
 
 
 def test_arrays_without_a_header_are_refused() -> None:

@@ -308,6 +308,10 @@ class Runner(Protocol):
         ...
 
 
+LOOK_UP_IDS = 256
+"""Ids that a look-up over a network asks for at least, where several batches need fewer each."""
+
+
 class SubgraphReader:
     """Brings the columns of sampled subgraphs. One thread uses one reader."""
 
@@ -319,6 +323,8 @@ class SubgraphReader:
         self._buffers = buffers
         # With one part the format says that id equals key, which saves two round trips to look keys up.
         self._has_one_part = store.book.num_parts == 1
+        self.look_up_ids = 1 if self._has_one_part or isinstance(store, LocalStore) else LOOK_UP_IDS
+        """Ids that are worth one look-up: several where each look-up is a round trip."""
 
     def ids_of(self, node_type: str, keys: IntArray) -> IntArray:
         """int64[n] ids of nodes given by key."""

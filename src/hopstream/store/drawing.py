@@ -177,6 +177,20 @@ def _table_if_any(arrays: Sequence[Array | None]) -> IntArray | None:
     return None if all(array is None for array in arrays) else address_table(arrays)
 
 
+def find_row_edges(tables: SamplingTables, ids: IntArray) -> Nodes:
+    """The part, edge range and degree of each of some checked ids.
+
+    Raises:
+        FormatError: A row lies outside its file.
+    """
+    num_ids = len(ids)
+    parts, counts = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
+    starts, degrees = np.empty(num_ids, np.int64), np.empty(num_ids, np.int64)
+    nodes = Nodes(ids, NOTHING, parts, starts, degrees, degrees, counts)
+    check_range(edge_ranges(tables.addresses, nodes, 0, False), ids, entity_label(tables.entity))
+    return nodes
+
+
 class DrawBuffers:
     """Memory that a request's draws are written to; reused from request to request by whoever keeps it."""
 

@@ -26,7 +26,7 @@ from hopstream.kernels.lookups import find_edges
 from hopstream.kernels.memory import address_table
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest
-from hopstream.store.drawing import DrawBuffers, EdgeRanges, SamplingTables, check_range, draw_reply, sampling_tables
+from hopstream.store.drawing import SamplingTables, check_range, draw_reply, find_row_edges, sampling_tables
 
 
 class ColumnTable:
@@ -237,13 +237,13 @@ class HaloStore:
 
     def degrees(self, entity: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
         """int64[n], edges of the nodes of some rows."""
-        return self._ranges(entity, rows).nodes.degrees.copy()
+        return find_row_edges(self._tables[entity], rows).degrees
 
     def find_edges(self, entity: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
         """int64[n], the id of the first edge between the node of each row and a neighbour; -1 for none."""
-        tables, ranges = self._tables[entity], self._ranges(entity, rows)
+        tables = self._tables[entity]
         edge_ids = np.empty(len(rows), np.int64)
-        find_edges(tables.addresses, ranges.nodes, neighbor_ids, edge_ids)
+        find_edges(tables.addresses, find_row_edges(tables, rows), neighbor_ids, edge_ids)
         is_found = edge_ids >= 0
         found = edge_ids[is_found]
         ones = np.ones(len(found), np.int32)
@@ -251,10 +251,6 @@ class HaloStore:
         number_edges(rows[is_found], addresses.offsets, addresses.indptrs, self._edge_starts[entity], ones, found)
         edge_ids[is_found] = found
         return edge_ids
-
-    def _ranges(self, entity: tuple[EdgeType, Direction], rows: IntArray) -> EdgeRanges:
-        request = SampleRequest(edge_type=entity[0], direction=entity[1], ids=rows, count=0)
-        return DrawBuffers().find_ranges(self._tables[entity], request, rows)
 
     def fetch(self, request: FetchRequest) -> dict[str, Column]:
         """Read columns; ids are rows, and names are among ``names``."""

@@ -42,6 +42,7 @@ from hopstream.store.drawing import (
     SamplingTables,
     count_eligible,
     draw_reply,
+    find_row_edges,
     replaces,
     sampling_tables,
 )
@@ -236,18 +237,15 @@ class LocalStore(Store):
         tables = self.tables(edge_type, direction)
         ids = tables.newest(self.check_ids(tables.node_type, ids))
         neighbor_ids = np.ascontiguousarray(neighbor_ids, np.int64)
-        request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
-        ranges = DrawBuffers().find_ranges(tables, request, ids)
         edge_ids = np.empty(len(ids), np.int64)
-        find_edges(tables.addresses, ranges.nodes, neighbor_ids, edge_ids)
+        find_edges(tables.addresses, find_row_edges(tables, ids), neighbor_ids, edge_ids)
         return edge_ids
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
         tables = self.tables(edge_type, direction)
         ids = tables.newest(self.check_ids(tables.node_type, ids))
-        request = SampleRequest(edge_type=edge_type, direction=direction, ids=ids, count=0)
-        return DrawBuffers().find_ranges(tables, request, ids).nodes.degrees
+        return find_row_edges(tables, ids).degrees
 
     def degrees_in_time(self, request: SampleRequest) -> IntArray:
         """int64[n], edges of each id of a request that its times leave."""
@@ -283,14 +281,13 @@ class LocalStore(Store):
         entity = (request.edge_type, request.direction)
         tables = self.tables(*entity)
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
-        every = SampleRequest(edge_type=request.edge_type, direction=request.direction, ids=ids, count=0)
-        ranges = DrawBuffers().find_ranges(tables, every, ids)
-        piece = int(ranges.nodes.parts[0]) if len(ids) == 1 else -1
+        nodes = find_row_edges(tables, ids)
+        piece = int(nodes.parts[0]) if len(ids) == 1 else -1
         edges = edge_pieces(self.book, self._maps, entity)[piece] if piece >= 0 else None
-        if edges is None or first < 0 or num_edges < 0 or first + num_edges > int(ranges.nodes.degrees[0]):
-            degrees = ranges.nodes.degrees[:9].tolist()
+        if edges is None or first < 0 or num_edges < 0 or first + num_edges > int(nodes.degrees[0]):
+            degrees = nodes.degrees[:9].tolist()
             raise IdRangeError(f"edges {first}..{first + num_edges - 1} of {len(ids)} nodes; they have {degrees}")
-        start = int(ranges.nodes.starts[0]) + first
+        start = int(nodes.starts[0]) + first
         positions = np.arange(start, start + num_edges, dtype=np.int64)
         return SampleReply(
             counts=np.array([num_edges], np.int32),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from hopstream.checks import OfOneProcess
 from hopstream.store.answer import Operation, StoreAnswers, warm_up
@@ -55,8 +55,7 @@ class Observer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerStats:
+class ServerStats(NamedTuple):
     """What a server has done since it started.
 
     Attributes:
@@ -138,21 +137,9 @@ class StoreServer(OfOneProcess):
     def answer(self, call: Call) -> Iterator[Frame]:
         """The frames that answer a call; a failure is the last of them."""
         observer = self.observer
-        course = _Course()
+        course = _Course(str(call.header.get("op")))
         started = 0.0 if observer is None else time.perf_counter()
         try:
-            yield from self._answer(call, course)
-        finally:
-            if call.is_over and course.outcome == "ok":
-                course.outcome = "abandoned"
-            self._count(course)
-            if observer is not None:
-                name = course.operation if course.operation in self.operation_names else UNKNOWN
-                observer.observe(name, course.outcome, time.perf_counter() - started, course.num_bytes)
-
-    def _answer(self, call: Call, course: _Course) -> Iterator[Frame]:
-        try:
-            course.operation = str(call.header.get("op"))
             for frame in self._answers.answer(call, self._operations):
                 course.num_bytes += frame.num_bytes
                 if frame.is_last:
@@ -163,6 +150,13 @@ class StoreServer(OfOneProcess):
             course.outcome = "refused" if is_askers_fault(error) else "failed"
             LOG.info("a request failed", exc_info=True)
             yield self._shown(encode_error(error), call)
+        finally:
+            if call.is_over and course.outcome == "ok":
+                course.outcome = "abandoned"
+            self._count(course)
+            if observer is not None:
+                name = course.operation if course.operation in self.operation_names else UNKNOWN
+                observer.observe(name, course.outcome, time.perf_counter() - started, course.num_bytes)
 
     def _shown(self, frame: Frame, call: Frame) -> Frame:
         """A frame as the asker may see it: what a failure tells of the server is for those with all rights."""
@@ -246,18 +240,15 @@ class StoreServer(OfOneProcess):
 
     def _count(self, course: _Course) -> None:
         with self._lock:
-            stats = self._stats
-            self._stats = ServerStats(
-                num_requests=stats.num_requests + 1,
-                num_failures=stats.num_failures + (course.outcome in ("refused", "failed")),
-                num_bytes=stats.num_bytes + course.num_bytes,
-            )
+            num_requests, num_failures, num_bytes = self._stats
+            is_failure = course.outcome in ("refused", "failed")
+            self._stats = ServerStats(num_requests + 1, num_failures + is_failure, num_bytes + course.num_bytes)
 
 
 @dataclass(slots=True)
 class _Course:
     """How far a request has come."""
 
-    operation: str = UNKNOWN
+    operation: str
     outcome: Outcome = "abandoned"
     num_bytes: int = 0

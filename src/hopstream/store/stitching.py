@@ -6,13 +6,14 @@ ragged columns are kept as they come and put back once, when all lengths are kno
 
 from __future__ import annotations
 
+import operator
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,8 +38,7 @@ Finish = Callable[[], None]
 KINDS: tuple[Kind, ...] = ("sample", "fetch", "other")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrafficCounts:
+class TrafficCounts(NamedTuple):
     """What was asked of one kind: ``sample``, ``fetch``, or anything else (degrees, keys, links).
 
     Attributes:
@@ -75,9 +75,7 @@ class Traffic:
     def add(self, kind: Kind, more: TrafficCounts) -> None:
         """Count some more."""
         with self._lock:
-            before = self._counts[kind]
-            sums = {field.name: getattr(before, field.name) + getattr(more, field.name) for field in fields(more)}
-            self._counts[kind] = TrafficCounts(**sums)
+            self._counts[kind] = TrafficCounts(*map(operator.add, self._counts[kind], more))
 
     def add_answer(self, kind: Kind, store: Store, num_ids: int, num_bytes: int) -> None:
         """Count what a store answered, if it is another server's."""

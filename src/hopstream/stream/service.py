@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -287,7 +287,7 @@ class SamplingService:
         caches = {name: {"hits": hits, "misses": misses} for name, (hits, misses) in lookups.items()}
         return {
             "channels": self.describe(), "totals": self._scheduler.totals, "caches": caches,
-            "traffic": {kind: asdict(counts) for kind, counts in traffic.items()},
+            "traffic": {kind: counts._asdict() for kind, counts in traffic.items()},
         }  # fmt: skip
 
     def observe_batches(self, on_made: Callable[[float], None] | None) -> None:

@@ -445,7 +445,9 @@ class Listener:
                 if receiver.is_at_end:
                     raise ConnectionResetError("the client has closed it")
                 break
-            self._take(peer, *message, calls)  # whether its client has gone since is seen by reading on
+            self._take(peer, *message, calls)
+            if not receiver.has_buffered and not peer.stream.has_pending():
+                break  # the poller reports what comes next, and the end of the stream
 
     def _meet(self, peer: Peer) -> bool:
         """Continue the handshake and the hello; return whether the peer was let in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -52,8 +52,6 @@ class Receiver:
         self._messages = self._read_messages()
         self.is_at_end = False
         """The peer has closed the stream."""
-        self.is_between = True
-        """No message is incomplete."""
         self.wanted = 1
         """Bytes that must arrive before the receiver can continue."""
 
@@ -76,10 +74,8 @@ class Receiver:
         """Yield messages, and None whenever there is nothing to read."""
         size = PREFIX.size
         while True:
-            self.is_between = True
             if self._stop - self._start < size:
                 yield from self._gather(size)
-            self.is_between = False
             prefix = read_prefix(self._buffer[self._start : self._start + size])
             self._start += size
             text_bytes = prefix.header_bytes + -prefix.header_bytes % ALIGNMENT
@@ -112,31 +108,39 @@ class Receiver:
     def _fill_arrays(self, prefix: Prefix, arrays: Sequence[Array]) -> Generator[None, None, int]:
         """Read arrays with their padding; return the number of bytes left of a message that is not wanted any more."""
         left = prefix.body_bytes
+        if self._stop - self._start >= left and self._is_wanted(prefix):  # as that of most requests is
+            self._copy_arrays(arrays)
+            return 0
         for array in arrays:
             num_bytes = array.nbytes
             if not num_bytes:
                 continue
-            target = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
-            if self._stop - self._start >= num_bytes and self._is_wanted(prefix):
-                target[:] = self._buffer[self._start : self._start + num_bytes]
-                self._start += num_bytes
-            else:
-                done = yield from self._fill(target, prefix)
-                if done < num_bytes:
-                    return left - done
+            done = yield from self._fill(array.reshape(-1).view(np.uint8).data, prefix)
+            if done < num_bytes:
+                return left - done
             if num_bytes % ALIGNMENT:
                 yield from self._skip(-num_bytes % ALIGNMENT)
             left -= padded(num_bytes)
         return 0
 
+    def _copy_arrays(self, arrays: Sequence[Array]) -> None:
+        """Copy arrays from the buffer, which holds all of them with their padding."""
+        start = self._start
+        for array in arrays:
+            num_bytes = array.nbytes
+            if num_bytes:
+                array.reshape(-1).view(np.uint8).data[:] = self._buffer[start : start + num_bytes]
+                start += padded(num_bytes)
+        self._start = start
+
     def _gather(self, num_bytes: int) -> Iterator[None]:
         """Read until the buffer holds so many bytes."""
-        if self._start:
-            left = self._buffer[self._start : self._stop].tobytes()
-            self._buffer[: len(left)] = left
-            self._start, self._stop = 0, len(left)
+        left = self._stop - self._start
+        if left and self._start:
+            self._buffer[:left] = self._buffer[self._start : self._stop].tobytes()
+        self._start, self._stop = 0, left
         while self._stop < num_bytes:
-            self._stop += yield from self._receive(self._buffer[self._stop :])
+            self._stop += yield from self._receive(self._buffer[self._stop :] if self._stop else self._buffer)
 
     def _fill(self, target: memoryview, prefix: Prefix | None = None) -> Generator[None, None, int]:
         """Fill the target, or stop if the message is not wanted any more; return the number of bytes."""
