@@ -55,6 +55,7 @@ def measure(options: Options, security: ServerSecurity, settings: StoreSettings)
             here, there = context.Pipe()
             process = context.Process(target=serve, args=(root, part, security, there), daemon=True)
             process.start()
+            there.close()  # so that a server that cannot start ends the wait
             stack.callback(process.join, WAIT_S)
             stack.callback(here.send, "close")
             locations.append(str(here.recv()) if here.poll(WAIT_S) else "")

@@ -24,6 +24,8 @@ from hopstream.errors import (
     UnknownNameError,
 )
 from hopstream.load.loader import NeighborLoader
+from hopstream.store.remote import RemoteStore
+from hopstream.store.routed import RoutedStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from tests.conftest import make_typed_graph
@@ -186,6 +188,20 @@ def test_after_a_failure_a_loader_goes_on_from_its_state(plain_stores, num_threa
     assert seen + [flat(batch) for batch in other] == whole
     loader.load_state_dict(loader.state_dict())
     assert seen + [flat(batch) for batch in loader] == whole
+
+
+def test_seeds_of_small_batches_are_looked_up_together(plain_stores):
+    seeds = np.resize(np.arange(80), 300)
+    settings = {"batch_size": 3, "num_threads": 0, "seeds": seeds}
+    near = plain_loader(plain_stores[4], **settings)
+    wanted = [flat(batch) for _ in range(2) for batch in near]
+    with StoreServer(plain_stores[4]) as server:
+        far = RemoteStore(server.location, StoreSettings(prefer_local=False))
+        with RoutedStore([far]) as store, plain_loader(store, **settings) as loader:
+            found = [flat(batch) for _ in range(2) for batch in loader]
+            num_asked = store.traffic()["other"].remote_requests
+    assert num_asked == 4, "two look-ups of at least 256 ids in each epoch of 300"
+    assert found == wanted
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])

@@ -34,7 +34,7 @@ from hopstream.store.requests import (
 from hopstream.store.sample_frames import sample_calls, write_samples
 from hopstream.store.settings import StoreSettings
 from hopstream.store.wire import Piece, RowCost, cut_pieces, entity_to_json
-from hopstream.transport.connection import Connection
+from hopstream.transport.connection import TIMEOUT_REMEDY, Connection
 from hopstream.transport.link import Sink
 from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
@@ -323,7 +323,8 @@ class RemoteStore(Store):
         except StoreTimeout as error:
             if left_s >= self.timeout_s:
                 raise
-            raise StoreTimeout(f"{self.label} gave no answer in {self.timeout_s:.3g} s to {what}") from error
+            text = f"{self.label} gave no answer in {self.timeout_s:.3g} s to {what}; {TIMEOUT_REMEDY}"
+            raise StoreTimeout(text) from error
 
 
 def parts_label(parts: Sequence[int]) -> str:

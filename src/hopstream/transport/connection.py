@@ -37,6 +37,8 @@ BUSY_S = 0.05
 """Seconds before the first retry at a busy server; each further wait is twice as long."""
 MAX_BUSY_S = 1.0
 
+TIMEOUT_REMEDY = "it is busy, stopped or not a hopstream server; look at its log, check the port, or raise timeout_s"
+
 
 class Connection:
     """A client's connection to one server. Safe to use from many threads."""
@@ -303,9 +305,10 @@ class Connection:
             return StoreUnavailable(f"{self.name} was asked to {what}; the store was closed meanwhile")
         if isinstance(error, HopstreamError) and hasattr(error, "__notes__"):  # the server told of it
             return error
+        sent = "" if self._security.has_token else ", and none was sent"
         texts: dict[type[HopstreamError], str] = {
-            StoreTimeout: f"{self.name} gave no answer in {timeout_s:.3g} s to {what}",
-            AccessDenied: f"{self.name} refused {what}: {error}; give the token that the server was started with",
+            StoreTimeout: f"{self.name} gave no answer in {timeout_s:.3g} s to {what}; {TIMEOUT_REMEDY}",
+            AccessDenied: f"{self.name} refused {what}: {error}{sent}; give the token that the server was started with",
             ServerBusy: f"{self.name} is too busy for {what}: {error}",
         }
         kind = next((kind for kind in texts if isinstance(error, kind)), None)
