@@ -36,6 +36,19 @@ def test_rows_equal_indexing(rng: np.random.Generator, rows: list[int], word: st
     assert not spread[np.setdiff1d(np.arange(40), positions)].any()
 
 
+@pytest.mark.parametrize("width", [1, 40])
+@pytest.mark.parametrize(
+    ("ids", "positions", "num_rows"),
+    [([0, 3], [], 2), ([-1], [], 1), ([0], [2], 2), ([0], [-1], 2), ([0, 1, 2], [], 2)],
+)
+def test_rows_and_places_that_are_not_there(ids: list[int], positions: list[int], num_rows: int, width: int) -> None:
+    column, out = np.zeros(3 * width, np.uint64), np.zeros((num_rows, width), np.uint64)
+    with pytest.raises(IndexError):
+        gather_rows(
+            np.array(ids, np.int64), np.array([0, 4]), address_table([column]), out, np.array(positions, np.int64)
+        )
+
+
 @pytest.mark.parametrize("rows", CUTS)
 @pytest.mark.parametrize("width", [1, 3])
 def test_ragged_rows_equal_slicing(rng: np.random.Generator, rows: list[int], width: int) -> None:

@@ -56,6 +56,20 @@ def prefetch_address(typing_context: Any, address: Any) -> Any:
     return signature, emit
 
 
+@intrinsic
+def copy_bytes(typing_context: Any, target: Any, source: Any, num_bytes: Any) -> Any:
+    """Copy bytes between addresses that do not overlap, by the ``memcpy`` of the C library."""
+    signature = types.void(types.int64, types.int64, types.int64)
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, of, size = arguments
+        byte_pointer = ir.IntType(8).as_pointer()
+        cgutils.raw_memcpy(builder, builder.inttoptr(to, byte_pointer), builder.inttoptr(of, byte_pointer), size, 1)
+        return context.get_dummy_value()
+
+    return signature, emit
+
+
 def address_table(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
     """int64[len(arrays), 2]: address and length of each array; zeros where there is none.
 
