@@ -105,9 +105,9 @@ def test_a_frozen_server_is_told_within_the_deadline(typed_case: Case) -> None:
         pending = store.submit_fetch([FetchRequest(entity="paper", names=("feat", KEY), ids=np.arange(5))])
         with pytest.raises(StoreTimeout, match=r"in 0\.5 s to fetch\(paper 'feat', key, 5 rows\)"):
             pending.result()
-        with pytest.raises(StoreTimeout, match=r"in 0\.5 s to lookup\(paper, 5 keys\)"):
+        with pytest.raises(StoreTimeout, match=r"in 0\.5 s to lookup\(paper, 5 keys\); .*raise timeout_s"):
             store.lookup("paper", np.arange(5))
-        with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.5 s to describe\(\)"):
+        with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.5 s to describe\(\); .*check the port"):
             RemoteStore(process.location, StoreSettings(timeout_s=0.5))
         assert time.monotonic() - started < 10
         process.thaw()

@@ -57,8 +57,9 @@ def test_token_and_roots_open_a_guarded_server(guarded: StoreServer, authority: 
 
 @pytest.mark.parametrize("token", [None, "wrong", TOKEN + "x", TOKEN[:-1], TOKEN.upper()])
 def test_another_token_is_refused(guarded: StoreServer, authority: Authority, token: str | None) -> None:
-    with pytest.raises(AccessDenied, match=r"refused describe.*token is missing or wrong"):
+    with pytest.raises(AccessDenied, match=r"refused describe.*token is missing or wrong") as caught:
         connect(guarded.location, ClientSecurity(token=token, roots=authority.root))
+    assert ("none was sent" in str(caught.value)) is (token is None)
 
 
 def test_nothing_is_answered_before_the_token(typed_case: Case) -> None:

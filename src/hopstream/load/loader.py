@@ -95,6 +95,8 @@ class NodeMaker(BatchMaker[NodeInputs]):
     def _look_up(self, epoch: int, step: int, keys: IntArray) -> IntArray:
         """int64[n], ids of a batch's seeds; one look-up finds those of several small batches."""
         seeds, order = self._inputs.seeds, self._inputs.order
+        if len(keys) >= self._reader.look_up_ids:
+            return self._reader.ids_of(seeds.node_type, keys)
         if (epoch, step) not in self._found:
             batches, num_keys = [keys], len(keys)
             while num_keys < self._reader.look_up_ids and step + len(batches) < order.num_steps:
@@ -102,11 +104,8 @@ class NodeMaker(BatchMaker[NodeInputs]):
                 batches.append(seeds.keys_at(positions))
                 num_keys += len(positions)
             ids = self._reader.ids_of(seeds.node_type, np.concatenate(batches))
-            ends = np.cumsum([len(batch) for batch in batches]).tolist()
-            starts = [0, *ends[:-1]]
-            self._found = {
-                (epoch, step + i): ids[start:end] for i, (start, end) in enumerate(zip(starts, ends, strict=True))
-            }
+            found = np.split(ids, np.cumsum([len(batch) for batch in batches])[:-1])
+            self._found = {(epoch, step + i): some for i, some in enumerate(found)}
         return self._found.pop((epoch, step))
 
 

@@ -302,8 +302,6 @@ class RemoteStore(Store):
 
     def _calls(self, num_ids: Sequence[int]) -> list[list[Piece]]:
         """Cut requests into as many calls as the server's limit needs; no ids, no call."""
-        if 0 < sum(num_ids) <= self.facts.max_ids:
-            return [[Piece(request, 0, n) for request, n in enumerate(num_ids) if n]]
         return list(cut_pieces([RowCost(n, 1) for n in num_ids], self.facts.max_ids))
 
     def _wire_ids(self, ids: IntArray, piece: Piece, num_ids: int) -> IntArray:

@@ -127,7 +127,7 @@ class PlainStream:
 
 
 class TlsStream:
-    """A socket with TLS. OpenSSL allows one thread at a time, so a lock guards each call, none of which waits."""
+    """A socket with TLS. A lock guards every call, because OpenSSL allows one thread at a time; no call blocks."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         """Take over a socket, before or after its handshake; see ``PlainStream``."""
