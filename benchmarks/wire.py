@@ -57,8 +57,11 @@ def measure(options: Options, security: ServerSecurity, settings: StoreSettings)
             process.start()
             there.close()  # so that a server that cannot start ends the wait
             stack.callback(process.join, WAIT_S)
+            try:
+                locations.append(str(here.recv()) if here.poll(WAIT_S) else "")
+            except EOFError:
+                raise SystemExit(f"the server of part {part} did not start; its error is above") from None
             stack.callback(here.send, "close")
-            locations.append(str(here.recv()) if here.poll(WAIT_S) else "")
             processes.append(psutil.Process(process.pid))
         store = stack.enter_context(RemoteStore(locations[0], settings))
         figures = _calls(store, processes[0], options.num_repeats)

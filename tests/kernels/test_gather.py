@@ -39,7 +39,16 @@ def test_rows_equal_indexing(rng: np.random.Generator, rows: list[int], word: st
 @pytest.mark.parametrize("width", [1, 40])
 @pytest.mark.parametrize(
     ("ids", "positions", "num_rows"),
-    [([0, 3], [], 2), ([-1], [], 1), ([0], [2], 2), ([0], [-1], 2), ([0, 1, 2], [], 2)],
+    [
+        ([0, 3], [], 2),
+        ([-1], [], 1),
+        ([2**62 - 1], [], 1),
+        ([2**60 - 1], [], 1),
+        ([0], [2], 2),
+        ([0], [-1], 2),
+        ([0, 1, 2], [], 2),
+        ([0, 1, 2], [1], 3),
+    ],  # fmt: skip
 )
 def test_rows_and_places_that_are_not_there(ids: list[int], positions: list[int], num_rows: int, width: int) -> None:
     column, out = np.zeros(3 * width, np.uint64), np.zeros((num_rows, width), np.uint64)
@@ -47,6 +56,12 @@ def test_rows_and_places_that_are_not_there(ids: list[int], positions: list[int]
         gather_rows(
             np.array(ids, np.int64), np.array([0, 4]), address_table([column]), out, np.array(positions, np.int64)
         )
+
+
+def test_rows_of_the_output_that_are_not_in_one_piece() -> None:
+    column, out = np.zeros(120, np.uint64), np.zeros((3, 80), np.uint64)[:, ::2]
+    with pytest.raises(IndexError, match="in one piece"):
+        gather_rows(np.arange(3), np.array([0, 3]), address_table([column]), out, np.empty(0, np.int64))
 
 
 @pytest.mark.parametrize("rows", CUTS)

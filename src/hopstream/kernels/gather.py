@@ -4,7 +4,7 @@
     ``ROWS_AHEAD`` rows later; the hardware prefetches the rest. Rows shorter than a cache line are copied as words (8,
     4, 2 or 1 bytes, the largest that divides a row), which costs less than a call.
 [Cost] The bytes of the rows, read once and written once: 1.0 to 1.6 times ``numpy.take`` for rows of 64 bytes and
-    more, 3 times for rows of 8 bytes.
+    more; for rows of 8 bytes as fast from columns that no cache holds, 2.5 times from those that one does.
 [Not chosen] ``numpy.take``: one part only, and it holds the interpreter lock for small items.
 
 [Algorithm] Rows are copied word by word, in the order in which they were read, to places that are known ahead.
@@ -106,14 +106,21 @@ def gather_rows(
         ids: int64[n].
         offsets: int64[num_parts + 1], id ranges.
         columns: int64[num_parts, 2], address table of the parts' columns as flat arrays of words.
-        out: words[m, row words].
+        out: words[m, row words], each row in one piece.
         positions: int64[n] or int64[0].
+
+    Raises:
+        IndexError: A row lies outside its part, or a position outside ``out``; rows before it may be written.
     """
     num_ids, width = len(ids), out.shape[1]
+    if width == 0:
+        return
     row_bytes = width * out.itemsize
     out_address, out_bytes = np.int64(out.ctypes.data), np.int64(out.strides[0])
-    if not len(positions) and num_ids > len(out):
-        raise IndexError("the output has fewer rows than there are ids")
+    if len(positions) != num_ids if len(positions) else num_ids > len(out):
+        raise IndexError("the positions, or the rows of the output, are not as many as the ids")
+    if width > 1 and out.strides[1] != out.itemsize:
+        raise IndexError("the rows of the output are not in one piece")
     sources = np.empty(ROWS_AHEAD, np.int64)
     for i in range(num_ids + ROWS_AHEAD):
         slot = np.uint64(i % ROWS_AHEAD)
@@ -121,7 +128,7 @@ def gather_rows(
         if i < num_ids:
             part = find_part(offsets, ids[i])
             row = ids[i] - offsets[part]
-            if row < 0 or (row + 1) * width > columns[part, 1]:
+            if row < 0 or row > columns[part, 1] or (row + 1) * width > columns[part, 1]:  # without overflow
                 raise IndexError("a row lies outside its part")
             sources[slot] = columns[part, 0] + row * row_bytes
             prefetch_address(sources[slot])

@@ -3,6 +3,7 @@
 A part is a set of mapped arrays. A kernel that works across parts is given a table of addresses and lengths, one row
 per part, because numba would compile a new kernel for every number of parts if it were given a tuple of arrays.
 ``array_at`` turns a row of the table back into an array, so the bounds-checked test run checks those accesses as well.
+What ``copy_bytes`` copies is not checked there: a kernel that calls it checks its bounds itself, in every run.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ MAX_BUFFERS = 256
 """Most buffers passed to the system in one call."""
 RECORD_BYTES = 16 << 10
 """Bytes of a TLS record."""
+RECORD_OVERHEAD = 512
+"""At least what TLS adds to a record."""
 
 TCP_CORK = getattr(socket, "TCP_CORK", None)
 MIN_LOW_WATER = 64 << 10
@@ -203,8 +205,8 @@ class TlsStream:
             return self._socket.pending() > 0
 
     def expect(self, num_bytes: int) -> None:
-        """See ``ByteStream``."""
-        self._low_water.expect(num_bytes)
+        """See ``ByteStream``. OpenSSL may hold part of a record already, which polling does not see any more."""
+        self._low_water.expect(num_bytes - RECORD_BYTES - RECORD_OVERHEAD)
 
     def shut_down(self) -> None:
         """See ``ByteStream``."""
