@@ -48,7 +48,7 @@ def test_rows_equal_indexing(rng: np.random.Generator, rows: list[int], word: st
         ([0], [-1], 2),
         ([0, 1, 2], [], 2),
         ([0, 1, 2], [1], 3),
-    ],  # fmt: skip
+    ],
 )
 def test_rows_and_places_that_are_not_there(ids: list[int], positions: list[int], num_rows: int, width: int) -> None:
     column, out = np.zeros(3 * width, np.uint64), np.zeros((num_rows, width), np.uint64)

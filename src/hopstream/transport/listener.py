@@ -334,7 +334,7 @@ class Listener:
         shown = address[0] if isinstance(address, tuple) else "a Unix socket"
         peer = Peer(stream, shown, has_shaken_hands=context is None)
         with self._lock:
-            is_late = self._is_closed
+            is_late = self._is_leaving or self._is_closed
             if not is_late:
                 self._peers[peer.fd] = self._strangers[peer.fd] = peer
         if is_late:  # nobody will look after it any more
