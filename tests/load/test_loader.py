@@ -190,17 +190,25 @@ def test_after_a_failure_a_loader_goes_on_from_its_state(plain_stores, num_threa
     assert seen + [flat(batch) for batch in loader] == whole
 
 
-def test_seeds_of_small_batches_are_looked_up_together(plain_stores):
+@pytest.mark.parametrize("num_threads", [0, 1, 4])
+def test_seeds_of_batches_that_are_sampled_together_are_looked_up_together(plain_stores, num_threads):
     seeds = np.resize(np.arange(80), 300)
-    settings = {"batch_size": 3, "num_threads": 0, "seeds": seeds}
-    near = plain_loader(plain_stores[4], **settings)
-    wanted = [flat(batch) for _ in range(2) for batch in near]
+    settings = {"batch_size": 3, "seeds": seeds}
+    near = plain_loader(plain_stores[4], num_threads=0, **settings)
+    wanted = [flat(batch) for _ in range(3) for batch in near]
     with StoreServer(plain_stores[4]) as server:
         far = RemoteStore(server.location, StoreSettings(prefer_local=False))
-        with RoutedStore([far]) as store, plain_loader(store, **settings) as loader:
-            found = [flat(batch) for _ in range(2) for batch in loader]
+        with RoutedStore([far]) as store, plain_loader(store, num_threads=num_threads, **settings) as loader:
+            found = [flat(batch) for batch in loader]
             num_asked = store.traffic()["other"].remote_requests
-    assert num_asked == 4, "two look-ups of at least 256 ids in each epoch of 300"
+            batches = iter(loader)
+            found += [flat(next(batches)) for _ in range(5)]
+            state = loader.state_dict()
+            loader.set_epoch(2)  # leaves the epoch: what was sampled of it is not wanted any more
+            last = [flat(batch) for batch in loader]
+            loader.load_state_dict(state)
+            found += [flat(batch) for batch in loader] + last
+    assert num_asked < 100 / 3, "four batches of an epoch of 100 at a time"
     assert found == wanted
 
 

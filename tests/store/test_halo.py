@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,9 +46,9 @@ def opened(served, here=(0,), **halo) -> Iterator[RoutedStore]:
     """Some parts here, with a halo, and the others asked of their servers."""
     root, servers = served
     hopstream.add_halo(root, **{"hops": 0, **halo})
-    settings = StoreSettings(prefer_local=False)
+    settings = StoreSettings(prefer_local=False, cache_bytes=0)
     others = [RemoteStore(server.location, settings) for part, server in enumerate(servers) if part not in here]
-    with RoutedStore([LocalStore(open_dataset(root), here), *others]) as store:
+    with RoutedStore([LocalStore(open_dataset(root), here), *others], settings) as store:
         yield store
 
 
@@ -62,7 +63,11 @@ def batches_of(store: RoutedStore, part: int = 0, **options) -> list[MiniBatch]:
 
 
 def num_asked(served) -> int:
-    return sum(server.stats.num_requests for server in served[1])
+    """Requests that servers have counted; they count one a moment after its answer."""
+    before = -1
+    while before != (before := sum(server.stats.num_requests for server in served[1])):
+        time.sleep(0.05)
+    return before
 
 
 def test_seeds_of_a_part_ask_nobody_where_the_halo_reaches_as_far_as_they_do(served):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopstream.checks import check_seconds
+from hopstream.checks import check_int, check_seconds
 from hopstream.cli.options import flag_name
 from hopstream.cli.server_flags import ServerAccess
 from hopstream.cli.units import printable_text
@@ -56,10 +56,19 @@ class SamplingSource:
         default=None,
         metadata={"help": "roots that other servers' certificates must lead to, PEM; else --client-ca or the system's"},
     )
+    cache_bytes: int | None = field(
+        default=None,
+        metadata={
+            "help": "memory for rows of other servers that are kept for later batches, on top of --memory-bytes; "
+            "without it, none beside --memory-bytes, and else an eighth of the memory that is free"
+        },
+    )
 
     def __post_init__(self) -> None:
-        """Check the deadline; servers and files are checked where they are used."""
+        """Check the numbers; servers and files are checked where they are used."""
         check_seconds("peer_timeout_s", self.peer_timeout_s)
+        if self.cache_bytes is not None:
+            check_int("cache_bytes", self.cache_bytes, 0, 1 << 62)
 
     @property
     def is_on(self) -> bool:
@@ -175,6 +184,8 @@ def sampler_of(
             sampling and it is off.
         FormatError: The cluster's file is there and is none.
     """
+    if source.cache_bytes is None and limits.memory_bytes:
+        source = replace(source, cache_bytes=0)
     opener = _Opener(store, dataset, source, access)
     _check(store, source, limits)
     if not source.is_on:
@@ -249,8 +260,9 @@ class _Opener:
         own = ServerEntry(location=self.location, parts=self._parts, path=self._dataset)
         cluster = self._cluster() or Cluster(dataset_id=self._dataset_id, servers=(own,))
         settings = StoreSettings(
-            timeout_s=self._source.peer_timeout_s, prefer_local=self._source.map_local, security=self._security()
-        )
+            timeout_s=self._source.peer_timeout_s, prefer_local=self._source.map_local, security=self._security(),
+            cache_bytes=self._source.cache_bytes,
+        )  # fmt: skip
         return open_cluster(replace(cluster, dataset_id=self._dataset_id), settings, own=own)
 
     def check(self) -> None:

@@ -9,14 +9,16 @@ when the last of them is gone the block comes back.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,14 +26,16 @@ from numpy.typing import DTypeLike, NDArray
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.checks import known_names
 from hopstream.dataset.book import Entity
-from hopstream.errors import FormatError, NoRoomError, SettingsError, UnknownNameError
+from hopstream.errors import FormatError, NoRoomError, SettingsError, StoreError, UnknownNameError
 from hopstream.graph.graph import SampledEdges, Subgraph
+from hopstream.load.ahead import SamplingAhead
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.slots import SlotMap
 from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 from hopstream.store.local import LocalStore
 
+LOG = logging.getLogger(__name__)
 SMALL_BYTES = 1 << 16
 """Arrays below this size are not worth a block."""
 MAX_SLACK = 2
@@ -308,8 +312,32 @@ class Runner(Protocol):
         ...
 
 
-LOOK_UP_IDS = 256
-"""Ids that a look-up over a network asks for at least, where several batches need fewer each."""
+@runtime_checkable
+class GroupRunner(Runner, Protocol):
+    """A runner that samples several batches together."""
+
+    def run_group(self, group: Sequence[SeedNodes]) -> list[Subgraph]:
+        """The subgraphs of several batches, valid until the next call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SampledBatch:
+    """A batch whose columns are not fetched yet.
+
+    Attributes:
+        epoch: The epoch that the batch is part of.
+        start: What it started from.
+        subgraph: What was sampled; of its arrays only those of ``node_ids``, ``trees`` and ``attributes`` are used.
+        edge_index: As of ``MiniBatch``.
+        fetch: What is to be fetched.
+    """
+
+    epoch: int
+    start: SeedBatch
+    subgraph: Subgraph
+    edge_index: Mapping[EdgeType, IntArray]
+    fetch: Fetch
 
 
 class SubgraphReader:
@@ -323,13 +351,30 @@ class SubgraphReader:
         self._buffers = buffers
         # With one part the format says that id equals key, which saves two round trips to look keys up.
         self._has_one_part = store.book.num_parts == 1
-        self.look_up_ids = 1 if self._has_one_part or isinstance(store, LocalStore) else LOOK_UP_IDS
-        """Ids that are worth one look-up: several where each look-up is a round trip."""
+        self._known: dict[str, tuple[IntArray, IntArray]] = {}
+
+    def look_up(self, seeds: Sequence[tuple[str, IntArray]]) -> None:
+        """Look up the ids of several batches' seeds in one request per node type, for ``ids_of`` to find.
+
+        Args:
+            seeds: Node type and int64[n] keys of each batch.
+        """
+        self._known = {}
+        if self._has_one_part or isinstance(self._store, LocalStore):
+            return
+        for node_type in {node_type for node_type, _ in seeds}:
+            keys = np.unique(np.concatenate([keys for of_type, keys in seeds if of_type == node_type]))
+            self._known[node_type] = keys, self.ids_of(node_type, keys)
 
     def ids_of(self, node_type: str, keys: IntArray) -> IntArray:
         """int64[n] ids of nodes given by key."""
         if self._has_one_part:
             return keys
+        if node_type in self._known:
+            known_keys, known_ids = self._known[node_type]
+            at = np.searchsorted(known_keys, keys).clip(max=len(known_keys) - 1)
+            if np.array_equal(known_keys[at], keys):
+                return cast(IntArray, known_ids[at])
         ids = self._store.lookup(node_type, keys)
         # A store of files compares the keys of what it finds; a client of servers does not have all keys.
         if not isinstance(self._store, LocalStore) and len(np.unique(ids)) != len(np.unique(keys)):
@@ -339,46 +384,69 @@ class SubgraphReader:
             )
         return ids
 
-    def read(self, subgraph: Subgraph, epoch: int, about: SeedBatch) -> MiniBatch:
-        """The subgraph with its columns, in new arrays; all columns of all types in one call of the store."""
-        node_columns, edge_columns = self._fetch(subgraph)
+    def start(self, subgraph: Subgraph, epoch: int, about: SeedBatch, is_ahead: bool = False) -> SampledBatch:
+        """Prepare to fetch the columns of a subgraph.
+
+        Args:
+            subgraph: What was sampled.
+            epoch: The batch's epoch.
+            about: What the batch started from.
+            is_ahead: Other subgraphs are sampled before the columns are fetched: copy what must outlive that, and
+                announce the rows.
+        """
+        if is_ahead:
+            trees = subgraph.trees
+            subgraph = replace(
+                subgraph,
+                node_ids={t: self._copy(ids) for t, ids in subgraph.node_ids.items()},
+                trees=None if trees is None else {t: self._copy(of) for t, of in trees.items()},
+            )
+        fetch = self._fetch(subgraph, is_ahead)
+        if is_ahead:
+            fetch.announce(self._store)
+        edge_index = {t: self._edge_index(edges) for t, edges in subgraph.edges.items()}
+        return SampledBatch(epoch=epoch, start=about, subgraph=subgraph, edge_index=edge_index, fetch=fetch)
+
+    def finish(self, sampled: SampledBatch) -> MiniBatch:
+        """The batch with its columns, in new arrays; all columns of all types in one call of the store."""
+        subgraph, about = sampled.subgraph, sampled.start
+        columns = sampled.fetch.run(self._store, self._buffers)
+        nodes = {t: columns[t] for t in self._columns.nodes}
+        edges = {t: columns[t] for t in self._columns.edges}
+        for node_type, of_type in nodes.items():
+            if self._has_one_part:
+                of_type[KEY] = self._copy(subgraph.node_ids[node_type])
         trees = subgraph.trees
         return MiniBatch(
-            epoch=epoch,
+            epoch=sampled.epoch,
             index=about.index,
             seed_type=about.seed_type,
             input_ids=about.input_ids,
-            node_keys={t: cast(IntArray, columns.pop(KEY)) for t, columns in node_columns.items()},
-            edge_index={t: self._edge_index(edges) for t, edges in subgraph.edges.items()},
-            edge_keys={t: cast(IntArray, c.pop(KEY)) for t, c in edge_columns.items() if KEY in c},
-            node_features=node_columns,
-            edge_features=edge_columns,
+            node_keys={t: cast(IntArray, of_type.pop(KEY)) for t, of_type in nodes.items()},
+            edge_index=sampled.edge_index,
+            edge_keys={t: cast(IntArray, of_type.pop(KEY)) for t, of_type in edges.items() if KEY in of_type},
+            node_features=nodes,
+            edge_features=edges,
             num_sampled_nodes=subgraph.num_sampled_nodes,
             num_sampled_edges=subgraph.num_sampled_edges,
             trees=None if trees is None else {t: self._copy(of) for t, of in trees.items()},
             attributes={**about.attributes, **cast(Attributes, subgraph.attributes)},
         )
 
-    def _fetch(self, subgraph: Subgraph) -> tuple[dict[str, dict[str, Column]], dict[EdgeType, dict[str, Column]]]:
+    def _fetch(self, subgraph: Subgraph, is_ahead: bool) -> Fetch:
         schema = self._store.schema
-        fetch = _Fetch(self._buffers)
-        nodes: dict[str, dict[str, Column]] = {}
+        fetch = Fetch()
         for node_type, names in self._columns.nodes.items():
-            ids = subgraph.node_ids[node_type]
-            if self._has_one_part:
-                nodes[node_type] = fetch.add(node_type, _features_of(schema.nodes[node_type], names), ids)
-                nodes[node_type][KEY] = self._copy(ids)
-            else:
-                nodes[node_type] = fetch.add(node_type, _features_of(schema.nodes[node_type], (KEY, *names)), ids)
-        edges: dict[EdgeType, dict[str, Column]] = {}
+            wanted = names if self._has_one_part else (KEY, *names)
+            fetch.add(node_type, node_type, _features_of(schema.nodes[node_type], wanted), subgraph.node_ids[node_type])
         for edge_type, names in self._columns.edges.items():
             sampled = subgraph.edges[edge_type]
             wanted = (KEY, *names) if self._wants_edge_keys else names
             ids = np.empty(0, np.int64) if sampled.edge_ids is None else sampled.edge_ids
-            features = _features_of(schema.edges[edge_type], wanted)
-            edges[edge_type] = fetch.add((edge_type, sampled.direction), features, ids)
-        fetch.run(self._store)
-        return nodes, edges
+            if is_ahead and wanted:
+                ids = self._copy(ids)
+            fetch.add(edge_type, (edge_type, sampled.direction), _features_of(schema.edges[edge_type], wanted), ids)
+        return fetch
 
     def _edge_index(self, edges: SampledEdges) -> IntArray:
         edge_index = self._buffers.take((2, len(edges.src_slots)), np.int64)
@@ -392,36 +460,66 @@ class SubgraphReader:
         return copied
 
 
-class _Fetch:
-    """The requests of one batch, and the columns that their answers go to."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """Columns of one type that a batch brings along."""
 
-    def __init__(self, buffers: Buffers) -> None:
-        self._buffers = buffers
-        self._requests: list[FetchRequest] = []
-        self._targets: list[dict[str, Column]] = []
+    of_type: str | EdgeType
+    entity: Entity
+    features: Mapping[str, FeatureSchema]
+    ids: IntArray
 
-    def add(self, entity: Entity, features: Mapping[str, FeatureSchema], ids: IntArray) -> dict[str, Column]:
-        """Ask for columns; the dict that is returned holds all of them after ``run``."""
-        columns: dict[str, Column] = {}
-        out: dict[str, Array] = {}
-        for name, feature in features.items():
-            if feature.is_fixed_width:
-                out[name] = self._buffers.take((len(ids), *feature.shape), feature.numpy_dtype)
-                columns[name] = out[name]
-            elif not len(ids):
-                empty = np.empty((0, *feature.shape), feature.numpy_dtype)
-                columns[name] = RaggedArray(empty, np.zeros(1, np.int64), feature.is_string)
-        if features and len(ids):
-            self._requests.append(FetchRequest(entity=entity, names=tuple(features), ids=ids, out=out))
-            self._targets.append(columns)
-        return columns
 
-    def run(self, store: Store) -> None:
-        """Make the one call, if there is anything to ask."""
-        if not self._requests:
-            return
-        for columns, answer in zip(self._targets, store.fetch(self._requests), strict=True):
+class Fetch:
+    """What one batch fetches: one call of the store for all columns of all types."""
+
+    def __init__(self) -> None:
+        """Ask for nothing yet."""
+        self._wanted: list[_Wanted] = []
+        self._announced: list[Any] | None = None
+
+    def add(
+        self, of_type: str | EdgeType, entity: Entity, features: Mapping[str, FeatureSchema], ids: IntArray
+    ) -> None:
+        """Ask for columns of some nodes or edges of a type; int64[n] ids."""
+        self._wanted.append(_Wanted(of_type, entity, features, ids))
+
+    def announce(self, store: Store) -> None:
+        """Tell the store what will be asked for."""
+        self._announced = store.announce_fetch(
+            [FetchRequest(entity=one.entity, names=tuple(one.features), ids=one.ids) for one in self._asked()]
+        )
+
+    def run(self, store: Store, buffers: Buffers) -> dict[str | EdgeType, dict[str, Column]]:
+        """Make the call, if there is anything to ask: the columns of each type, in arrays of ``buffers``."""
+        found: dict[str | EdgeType, dict[str, Column]] = {}
+        for wanted in self._wanted:
+            columns: dict[str, Column] = {}
+            found[wanted.of_type] = columns
+            for name, feature in wanted.features.items():
+                if feature.is_fixed_width:
+                    columns[name] = buffers.take((len(wanted.ids), *feature.shape), feature.numpy_dtype)
+                elif not len(wanted.ids):
+                    empty = np.empty((0, *feature.shape), feature.numpy_dtype)
+                    columns[name] = RaggedArray(empty, np.zeros(1, np.int64), feature.is_string)
+        asked = self._asked()
+        if not asked:
+            return found
+        announced, self._announced = self._announced or [None] * len(asked), None
+        requests = [
+            FetchRequest(
+                entity=one.entity, names=tuple(one.features), ids=one.ids, announced=known,
+                out={name: column for name, column in found[one.of_type].items() if isinstance(column, np.ndarray)},
+            )
+            for one, known in zip(asked, announced, strict=True)
+        ]  # fmt: skip
+        for one, answer in zip(asked, store.fetch(requests), strict=True):
+            columns = found[one.of_type]
             columns.update({name: column for name, column in answer.items() if name not in columns})
+        return found
+
+    def _asked(self) -> list[_Wanted]:
+        return [one for one in self._wanted if one.features and len(one.ids)]
 
 
 class SubgraphBatcher:
@@ -439,19 +537,27 @@ class SubgraphBatcher:
         Raises:
             FormatError: Seeds were looked up and have other keys.
         """
+        return self.finish(self.sample(epoch, start))
+
+    def sample(self, epoch: int, start: SeedBatch, is_ahead: bool = False) -> SampledBatch:
+        """Sample one batch; see ``SubgraphReader.start``."""
         self.stage = "sampling"
         subgraph = self._runner.run(start.seeds)
         if start.arrange is not None:
             subgraph = start.arrange(subgraph)
+        return self._reader.start(subgraph, epoch, start, is_ahead)
+
+    def finish(self, sampled: SampledBatch) -> Any:
+        """Fetch the columns of a batch, and bring it into the form that the user wants; see ``batch``."""
         self.stage = "fetching features"
-        batch = self._read(subgraph, epoch, start)
+        batch, start = self._read(sampled), sampled.start
         if start.seed_keys is not None and isinstance(start.seed_type, str):
             _check_seeds(batch.node_keys[start.seed_type], start.seed_keys, start.seed_type)
         self.stage = "collating"
         return self._convert(batch)
 
-    def _read(self, subgraph: Subgraph, epoch: int, start: SeedBatch) -> MiniBatch:
-        return self._reader.read(subgraph, epoch, start)
+    def _read(self, sampled: SampledBatch) -> MiniBatch:
+        return self._reader.finish(sampled)
 
 
 class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
@@ -462,10 +568,47 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
         super().__init__(runner, reader, convert)
         self._inputs = inputs
         self._slot_map = SlotMap()
+        self.ahead: SamplingAhead[SampledBatch] | None = None
+        """Shared by the makers of an iteration that samples ahead."""
 
     def make(self, epoch: int, step: int) -> Any:
         """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
-        return self.batch(epoch, self._start(epoch, step))
+        if self.ahead is None:
+            return self.batch(epoch, self._start(epoch, step))
+        return self.finish(self.ahead.take(step, partial(self._sample_ahead, epoch)))
+
+    def _sample_ahead(self, epoch: int, steps: range) -> list[SampledBatch | BaseException]:
+        """Sample some batches; each, or the error that it ended with."""
+        if len(steps) > 1:
+            try:
+                self._reader.look_up([keys for step in steps if (keys := self._seed_keys(epoch, step))])
+                return self._sample_group(epoch, [self._start(epoch, step) for step in steps])
+            except StoreError as error:  # each would wait for the same server
+                return [error] * len(steps)
+            except Exception:
+                LOG.debug("batches %s are sampled one by one, to find which of them fails", steps, exc_info=True)
+        sampled: list[SampledBatch | BaseException] = []
+        for step in steps:
+            try:
+                sampled.append(self.sample(epoch, self._start(epoch, step), is_ahead=True))
+            except Exception as error:
+                sampled.append(error)
+        return sampled
+
+    def _sample_group(self, epoch: int, starts: Sequence[SeedBatch]) -> list[SampledBatch | BaseException]:
+        """Sample batches together, where the runner can do so; else one after the other."""
+        if not isinstance(self._runner, GroupRunner):
+            return [self.sample(epoch, start, is_ahead=True) for start in starts]
+        self.stage = "sampling"
+        subgraphs = self._runner.run_group([start.seeds for start in starts])
+        return [
+            self._reader.start(subgraph if start.arrange is None else start.arrange(subgraph), epoch, start, True)
+            for subgraph, start in zip(subgraphs, starts, strict=True)
+        ]
+
+    def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray] | None:
+        """The node type and the keys that a batch will look up, where they are known before it is sampled."""
+        return None
 
     @abstractmethod
     def _start(self, epoch: int, step: int) -> SeedBatch:

@@ -361,7 +361,7 @@ class EpochLoader(OfOneProcess):
         ]
         steps = range(self._place.next_batch, self._num_steps)
         if not self._settings.num_threads:
-            return InlineBatches(producers[0], steps)
+            return InlineBatches(producers[0], steps, self._end_call())
         batches = ThreadedBatches(producers, steps, self._settings, is_cold=self._is_cold, on_end=self._end_call())
         self._threads = batches.threads
         self._is_cold = False

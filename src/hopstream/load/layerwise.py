@@ -21,11 +21,10 @@ from hopstream.arguments import called_with
 from hopstream.arrays import Array, IntArray, write_array
 from hopstream.checks import check_seconds, read_integer
 from hopstream.errors import SettingsError, StoreTimeout
-from hopstream.graph.graph import Subgraph
 from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.memory import address_table
-from hopstream.load.batch import BatchMaker, ColumnChoice, MiniBatch, SeedBatch, SubgraphReader
+from hopstream.load.batch import BatchMaker, ColumnChoice, MiniBatch, SampledBatch, SeedBatch, SubgraphReader
 from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, LayerWriter, begin_embeddings
 from hopstream.load.epochs import Facts
 from hopstream.load.load_settings import GraphSource, LoadSettings
@@ -154,14 +153,12 @@ class LayerMaker(BatchMaker[Sequence[RowSpan]]):
             input_ids=np.arange(len(ids), dtype=np.int64),
         )  # fmt: skip
 
-    def _read(self, subgraph: Subgraph, epoch: int, start: SeedBatch) -> MiniBatch:
-        """The subgraph with the features that the layer needs: the graph's, or the rows of the layer before."""
-        batch = super()._read(subgraph, self._number, start)
+    def _read(self, sampled: SampledBatch) -> MiniBatch:
+        """The batch with the features that the layer needs: the graph's, or the rows of the layer before."""
+        batch, node_ids = replace(super()._read(sampled), epoch=self._number), sampled.subgraph.node_ids
         if not self._number:
             return batch
-        return replace(
-            batch, node_features={t: {HIDDEN: of.at(subgraph.node_ids[t])} for t, of in self._hidden.items()}
-        )
+        return replace(batch, node_features={t: {HIDDEN: of.at(node_ids[t])} for t, of in self._hidden.items()})
 
 
 class _Hidden:

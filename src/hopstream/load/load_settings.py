@@ -23,6 +23,7 @@ Transform = Callable[[Any], Any]
 DEFAULT_BUFFER_BYTES = 1 << 30
 MAX_RNG_SEED = (1 << 64) - 1
 MAX_RANK = (1 << 31) - 1
+MAX_LOOK_AHEAD = 48
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,6 +148,12 @@ class LoadSettings(ConsumerSettings, OrderSettings):
         edge_keys: Bring original edge keys as ``e_id``; None means where the dataset keeps them.
         buffer_bytes: Memory of past batches that is kept for the next ones, or a pool that loaders share. Without
             effect where ``pin_memory`` is True: torch keeps page-locked memory itself.
+        cache_bytes: Memory for rows of other servers that are kept for later batches, shared by the loaders of a
+            dataset in this process: the first of them says how much. 0 keeps none; None means an eighth of the memory
+            that is free. An option of the source where that is an open store.
+        look_ahead: Batches that are sampled before they are fetched where servers are asked, so that the rows which are
+            needed soonest stay (without a cache of rows, 4 at most); 0 to 48. Each takes the memory of a batch without
+            its features.
         verify: How much of the dataset's files is checked first, where they are on this machine: nothing, a ``sample``
             of blocks of every file (less than a second for up to some thousand files), or everything (``full``).
         store_settings: Deadline, token and certificates, where servers are asked. Without them, each rank prefers
@@ -160,6 +167,8 @@ class LoadSettings(ConsumerSettings, OrderSettings):
     edge_features: EdgeFeatures = None
     edge_keys: bool | None = None
     buffer_bytes: int | BufferPool = DEFAULT_BUFFER_BYTES
+    cache_bytes: int | None = None
+    look_ahead: int = 16
     verify: Verify = "none"
     store_settings: StoreSettings | None = None
 
@@ -170,6 +179,9 @@ class LoadSettings(ConsumerSettings, OrderSettings):
             self._keep("edge_keys", read_flag("edge_keys", self.edge_keys))
         if not isinstance(self.buffer_bytes, BufferPool):
             self._read_integer("buffer_bytes", 0)
+        if self.cache_bytes is not None:
+            self._read_integer("cache_bytes", 0)
+        self._read_integer("look_ahead", 0, MAX_LOOK_AHEAD)
         self._keep("verify", read_verify(self.verify))
         if self.store_settings is not None:
             # Imported when it is needed: it brings the network's libraries.

@@ -21,7 +21,7 @@ from hopstream.arrays import IntArray
 from hopstream.errors import SettingsError
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.kernels.hashing import derive_seed, permute_range
-from hopstream.load.batch import BatchMaker, Convert, Runner, SeedBatch, SubgraphReader
+from hopstream.load.batch import BatchMaker, SeedBatch
 from hopstream.load.epochs import Facts
 from hopstream.load.link_inputs import SeedTimes, read_seed_times
 from hopstream.load.load_settings import LoadSettings, SampledGraph
@@ -55,27 +55,21 @@ class NodeInputs:
 class NodeMaker(BatchMaker[NodeInputs]):
     """Makes batches of neighbourhoods of nodes."""
 
-    def __init__(self, runner: Runner, reader: SubgraphReader, inputs: NodeInputs, convert: Convert) -> None:
-        """See ``BatchMaker``."""
-        super().__init__(runner, reader, inputs, convert)
-        self._found: dict[tuple[int, int], IntArray] = {}
-        """Ids of seeds that were looked up for later batches, by epoch and step."""
-
     def _start(self, epoch: int, step: int) -> SeedBatch:
         """Seeds that share the nodes that they find, or that grow trees of their own, repeated ones as well."""
         seeds, order, sampling = self._inputs.seeds, self._inputs.order, self._inputs.sampling
         span = order.span(step)
         positions = order.positions(epoch, span)
         self.stage = "looking up seeds"
-        seed_keys = seeds.keys_at(positions)
-        ids = self._look_up(epoch, step, seed_keys)
+        seed_keys = keys = seeds.keys_at(positions)
         arrange = trees = times = None
         if sampling.settings.is_disjoint:
-            trees = {seeds.node_type: np.arange(len(ids), dtype=np.int64)}
+            trees = {seeds.node_type: np.arange(len(keys), dtype=np.int64)}
         elif seeds.may_repeat:
-            ids, slots = self._slot_map.number(ids)
-            if len(slots) > len(ids):
+            keys, slots = self._slot_map.number(keys)
+            if len(slots) > len(keys):
                 arrange = partial(repeat_seeds, seed_type=seeds.node_type, slots=slots)
+        ids = self._reader.ids_of(seeds.node_type, keys)
         if trees is not None and self._inputs.times is not None:
             self.stage = "fetching the times of seeds"
             times = self._inputs.times.of(positions, ids)
@@ -92,21 +86,10 @@ class NodeMaker(BatchMaker[NodeInputs]):
             arrange=arrange,
         )  # fmt: skip
 
-    def _look_up(self, epoch: int, step: int, keys: IntArray) -> IntArray:
-        """int64[n], ids of a batch's seeds; one look-up finds those of several small batches."""
+    def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray]:
+        """The type and the keys of a batch's seeds."""
         seeds, order = self._inputs.seeds, self._inputs.order
-        if len(keys) >= self._reader.look_up_ids:
-            return self._reader.ids_of(seeds.node_type, keys)
-        if (epoch, step) not in self._found:
-            batches, num_keys = [keys], len(keys)
-            while num_keys < self._reader.look_up_ids and step + len(batches) < order.num_steps:
-                positions = order.positions(epoch, order.span(step + len(batches)))
-                batches.append(seeds.keys_at(positions))
-                num_keys += len(positions)
-            ids = self._reader.ids_of(seeds.node_type, np.concatenate(batches))
-            found = np.split(ids, np.cumsum([len(batch) for batch in batches])[:-1])
-            self._found = {(epoch, step + i): some for i, some in enumerate(found)}
-        return self._found.pop((epoch, step))
+        return seeds.node_type, seeds.keys_at(order.positions(epoch, order.span(step)))
 
 
 def repeat_seeds(subgraph: Subgraph, seed_type: str, slots: IntArray) -> Subgraph:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, cast, get_args
 
 from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
+from hopstream.load.ahead import GROUP, SamplingAhead
 from hopstream.load.batch import (
     BatchMaker,
     BufferPool,
@@ -24,6 +25,7 @@ from hopstream.load.batch import (
     Convert,
     Inputs,
     Runner,
+    SampledBatch,
     SubgraphReader,
     choose_columns,
 )
@@ -111,6 +113,7 @@ class SubgraphLoader(EpochLoader):
     """What the loader may attach to a PyG batch: features of these names are refused."""
     _setup: LoaderSetup
     _recipe: Recipe
+    _ahead: SamplingAhead[SampledBatch] | None = None
     _closer: Callable[[], object] = staticmethod(lambda: None)
 
     def _open(self, source: Source | BatchService, direction: Direction, settings: LoadSettings) -> LoaderSetup:
@@ -137,14 +140,22 @@ class SubgraphLoader(EpochLoader):
         self._closer()
 
     def _on_begin(self, epoch: int, step: int) -> None:
+        settings, store = self._setup.settings, self._setup.store
         if self._setup.session is not None:
-            settings = self._setup.settings
             num_ahead = max(1, settings.num_threads) + settings.prefetch
             self._setup.session.begin(num_ahead, epoch, step)
+        elif store.asks_servers and settings.look_ahead:
+            num_ahead = settings.look_ahead if store.keeps_rows else min(settings.look_ahead, GROUP)
+            self._ahead = SamplingAhead(
+                next_step=step, stop=self._num_steps, num_ahead=num_ahead, timeout_s=settings.timeout_s
+            )
+            for maker in self._makers:
+                cast(BatchMaker[Any], maker).ahead = self._ahead
 
     def _end_call(self) -> Callable[[], None]:
-        session = self._setup.session
-        return super()._end_call() if session is None else session.end
+        if self._setup.session is not None:
+            return self._setup.session.end
+        return super()._end_call() if self._ahead is None else self._ahead.end
 
     def maker(self) -> Maker:
         """What makes any batch in the caller's thread, beside all iterations; one thread uses one."""
@@ -219,9 +230,15 @@ def _open_source(
     source: Source | BatchService, settings: LoadSettings
 ) -> tuple[Store, BatchSession | None, Callable[[], object]]:
     """The store, who makes batches if the loader does not, and what to call when the loader is done with both."""
-    access, verify, rank = settings.store_settings, settings.verify, settings.own_rank
+    access, verify, rank, cache_bytes = (
+        settings.store_settings, settings.verify, settings.own_rank, settings.cache_bytes,
+    )  # fmt: skip
     if verify != "none" and isinstance(source, Store | BatchService):
         raise SettingsError(f"verify is {verify!r}; it checks the files of a folder that the loader opens itself")
+    if cache_bytes is not None and isinstance(source, Store | BatchService):
+        raise SettingsError(
+            "cache_bytes is an option of the source, which is open: open it with StoreSettings(cache_bytes=)"
+        )
     if isinstance(source, Store):
         return source, None, lambda: None
     if isinstance(source, BatchService):
@@ -230,12 +247,13 @@ def _open_source(
         session = source.open(rank)
         return session.store, session, session.close
     check_source(source)
-    if access is not None or rank > 0 or verify != "none":
+    if access is not None or rank > 0 or verify != "none" or cache_bytes is not None:
         # Imported when it is needed: it brings the network's libraries.
         from hopstream.store.settings import StoreSettings
 
         access = StoreSettings(first_replica=rank) if access is None else access
         access = access if verify == "none" else replace(access, verify=verify)
+        access = access if cache_bytes is None else replace(access, cache_bytes=cache_bytes)
     store = open_store(source, access)
     return store, None, store.close
 

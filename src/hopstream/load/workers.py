@@ -53,20 +53,18 @@ class Batches(Protocol[T_co]):
 class InlineBatches(Generic[T]):
     """Batches that are made when they are taken, in the caller's thread."""
 
-    def __init__(self, producer: Producer[T], steps: range) -> None:
-        """Make the batches of ``steps``."""
-        self._producer = producer
+    def __init__(self, producer: Producer[T], steps: range, on_end: Callable[[], None] = lambda: None) -> None:
+        """Make the batches of ``steps``; ``on_end`` is called when no more are wanted."""
+        self._producer, self.stop = producer, on_end
         self._steps = iter(steps)
 
     def take(self) -> T:
         """Make the next batch."""
         return self._producer(next(self._steps))
 
-    def stop(self) -> None:
-        """Nothing is left to end."""
-
     def close(self) -> None:
-        """Nothing is left to end."""
+        """End the work."""
+        self.stop()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -6,8 +6,10 @@ on where the parts are or who answered first. Where all parts are mapped here, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,6 +244,39 @@ class _Found:
     edges: SlotRange
 
 
+_Steps = Generator[list[SampleRequest], list[SampleReply], Subgraph]
+"""The sampling of one batch, which gives the requests of a hop and takes the replies to them."""
+
+
+def _run_together(store: Store, group: list[_Steps]) -> list[Subgraph]:
+    """Sample several batches, with one call of the store per hop for all of them.
+
+    An error of the store is raised inside the batches that asked, so that they can say what they asked for.
+    """
+    subgraphs: dict[int, Subgraph] = {}
+    asked: dict[int, list[SampleRequest]] = {}
+
+    def go_on(number: int, go: Callable[[], list[SampleRequest]]) -> None:
+        try:
+            asked[number] = go()
+        except StopIteration as stop:
+            subgraphs[number] = stop.value
+
+    for number, steps in enumerate(group):
+        go_on(number, partial(next, steps))
+    while asked:
+        requests, asked = asked, {}
+        try:
+            replies = iter(store.sample([request for of_batch in requests.values() for request in of_batch]))
+        except MemoryError as error:
+            for number in requests:
+                group[number].throw(error)
+            raise
+        for number, of_batch in requests.items():
+            go_on(number, partial(group[number].send, list(islice(replies, len(of_batch)))))
+    return [subgraphs[number] for number in range(len(group))]
+
+
 class PlanRunner:
     """Runs one plan over one store, again and again, in reused memory. One thread uses one runner."""
 
@@ -265,6 +300,7 @@ class PlanRunner:
         self._edges = {edge_type: EdgeBuffer() for edge_type in store.schema.edges}
         self._mirror = Mirror(store, plan, self._requests)
         self._inducer = Inducer(store, plan, self._requests)
+        self._others: list[PlanRunner] = []
 
     def run(self, seeds: SeedNodes) -> Subgraph:
         """Sample the subgraph of some seeds.
@@ -276,6 +312,17 @@ class PlanRunner:
             SettingsError: A seed is given twice (to one tree), or is of another type than the plan's; trees, times or
                 variates are missing, or are given and not asked for; or memory does not hold what an op draws.
         """
+        return self.run_group([seeds])[0]
+
+    def run_group(self, group: Sequence[SeedNodes]) -> list[Subgraph]:
+        """Sample the subgraphs of several batches, with one call of the store per hop for all of them; see ``run``."""
+        while len(self._others) + 1 < len(group):
+            self._others.append(PlanRunner(self._store, self._plan))
+        runners = [self, *self._others][: len(group)]
+        return _run_together(self._store, [runner._steps(seeds) for runner, seeds in zip(runners, group, strict=True)])
+
+    def _steps(self, seeds: SeedNodes) -> _Steps:
+        """Sample one batch: give the requests of a hop, and take the replies to them."""
         check_seeds(self._plan, seeds)
         for slot_map in self._slots.values():
             slot_map.reset()
@@ -290,7 +337,7 @@ class PlanRunner:
         num_nodes = {t: [m.num_nodes] for t, m in self._slots.items()}
         num_edges: dict[EdgeType, list[int]] = {t: [] for t in self._edges}
         for level in self._levels:
-            self._run_level(level, found)
+            yield from self._run_level(level, found)
             self._count(num_nodes, num_edges)
         for _ in range(self._plan.num_hops - len(self._levels)):
             self._count(num_nodes, num_edges)
@@ -326,12 +373,15 @@ class PlanRunner:
         first, last = found.edges
         return self._edges[op.edge_type].slots[_found_row(op), first:last]
 
-    def _run_level(self, level: list[SampleOp], found: dict[str, _Found]) -> None:
+    def _run_level(
+        self, level: list[SampleOp], found: dict[str, _Found]
+    ) -> Generator[list[SampleRequest], list[SampleReply], None]:
         frontiers = [self._frontier(op, found) for op in level]
         active = [(op, frontier) for op, frontier in zip(level, frontiers, strict=True) if len(frontier)]
         requests = [self._request(op, frontier) for op, frontier in active]
         try:
-            self._draw_level(level, active, requests, found)
+            replies = (yield requests) if requests and self._fused is None else []
+            self._draw_level(level, active, requests, replies, found)
         except MemoryError as error:
             raise _too_many([op for op, _ in active], requests) from error
 
@@ -340,9 +390,9 @@ class PlanRunner:
         level: list[SampleOp],
         active: list[tuple[SampleOp, Frontier]],
         requests: list[SampleRequest],
+        replies: list[SampleReply],
         found: dict[str, _Found],
     ) -> None:
-        replies = self._store.sample(requests) if requests and self._fused is None else []
         for op in level:
             end, num_edges = self._slots[op.found_type].num_nodes, self._edges[op.edge_type].num_edges
             found[op.name] = _Found((end, end), (num_edges, num_edges))

@@ -149,6 +149,7 @@ class FetchRequest:
             written to row ``positions[i]``. Fixed-width columns without an entry are answered in new arrays. Ragged
             and string columns never have one.
         positions: int64[n] rows of ``out`` to write, or None for 0..n-1. Only with ``out`` for every name.
+        announced: What ``Store.announce_fetch`` gave for the same entity, names and ids, which serves once; or None.
     """
 
     entity: Entity
@@ -156,6 +157,7 @@ class FetchRequest:
     ids: IntArray
     out: Mapping[str, NDArray[Any]] | None = None
     positions: IntArray | None = None
+    announced: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,10 @@ class Store(OfOneProcess, ABC):
     ``schema.timed_edge_types``."""
     weight_attr: str | None
     """The edge feature that edges can be drawn by, if the dataset was written with one; edge types that have it."""
+    asks_servers: bool = False
+    """Servers are asked for some parts, so it helps to sample several batches with one request."""
+    keeps_rows: bool = False
+    """Rows of servers are kept in a cache, so it helps to say ahead which will be fetched."""
     has_neighbor_keys: bool
     """Edges carry the keys of neighbours, which ``labor`` needs; always True with one part, where ids are keys."""
 
@@ -311,6 +317,17 @@ class Store(OfOneProcess, ABC):
 
         Safe to call while other threads are inside the store: they get ``StoreUnavailable``, or their answer.
         """
+
+    def announce_fetch(self, requests: Sequence[FetchRequest]) -> list[Any]:
+        """Tell a store which rows a later call of ``fetch`` will ask for; a cache keeps them, if there is one.
+
+        Args:
+            requests: What one batch will ask for, without ``out``.
+
+        Returns:
+            What to give with each request as ``announced``. Where it is lost instead, the announcement is taken back.
+        """
+        return [None] * len(requests)
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[SampleReply]:
         """Draw neighbours for several edge types in one round trip per owner; replies are in request order."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from hopstream.errors import (
 )
 from hopstream.schema import Direction, EdgeType, type_label
 from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.fetch_stitching import FetchPlanner, FetchStitch
 from hopstream.store.halo import HaloStore
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore, describe_fetch, describe_sample, parts_label
@@ -41,9 +42,9 @@ from hopstream.store.requests import (
     check_split,
     has_own_times,
 )
+from hopstream.store.row_cache import open_row_cache
 from hopstream.store.settings import StoreSettings
 from hopstream.store.stitching import (
-    FetchStitch,
     Kind,
     Question,
     RowsStitch,
@@ -106,6 +107,11 @@ class RoutedStore(Store):
         self._replicas = [_replicas(self._stores, part, settings.first_replica) for part in self.parts]
         self._halo = _open_halo(self._stores)
         self._traffic = Traffic()
+        here = [part for store in self._stores if not isinstance(store, RemoteStore) for part in store.parts]
+        self.asks_servers = len(here) < len(self.parts)
+        self.cache = open_row_cache(self.dataset_id, settings.cache_bytes) if self.asks_servers else None
+        self.keeps_rows = self.cache is not None
+        self._planner = FetchPlanner(self, self._halo, self.cache, here)
         missing = [part for part in self.parts if not self._replicas[part]]
         if missing:
             raise StoreUnavailable(f"no store holds {parts_label(missing)}; start a server for it")
@@ -116,7 +122,11 @@ class RoutedStore(Store):
 
     def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Column]]]:
         """Ask all owners for rows; see ``Store.fetch``."""
-        return self._start(FetchStitch(self, requests, self._traffic, self._halo), lambda: describe_fetch(requests))
+        return self._start(FetchStitch(self._planner, requests, self._traffic), lambda: describe_fetch(requests))
+
+    def announce_fetch(self, requests: Sequence[FetchRequest]) -> list[Any]:
+        """Tell the cache of rows what will be asked for; see ``Store.announce_fetch``."""
+        return self._planner.announce(requests)
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
         """Ids of nodes given by key; see ``Store.lookup``. Of nodes that are here nobody is asked."""
@@ -278,9 +288,9 @@ class _Asking(Generic[T]):
         self._were_busy: dict[int, set[int]] = {part: set() for part in self._untried}
 
     def begin(self) -> None:
-        """Ask the first replica of each part."""
-        self._under_way.append((-1, [], self._stitch.ask_halo))
+        """Ask the first replica of each part; what is here is read first, while servers answer."""
         self._ask(list(self._untried))
+        self._under_way.append((-1, [], self._stitch.ask_here))
 
     def result(self) -> T:
         """Do what is to be done here, wait for the others, and ask other replicas where one failed."""

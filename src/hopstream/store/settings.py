@@ -34,6 +34,13 @@ class StoreSettings(Settings):
         default="none",
         metadata={"help": "how much of the files is checked that are mapped on this machine: none, sample or full"},
     )
+    cache_bytes: int | None = field(
+        default=None,
+        metadata={
+            "help": "memory for rows of other servers that are kept for later batches, shared by all stores of a "
+            "dataset in a process; 0 keeps none; without it, an eighth of the memory that is free"
+        },
+    )
     security: ClientSecurity = field(
         default=ClientSecurity(), metadata={"help": "token, certificates and roots; see ClientSecurity"}
     )
@@ -42,6 +49,8 @@ class StoreSettings(Settings):
         """Check every field."""
         check_seconds("timeout_s", self.timeout_s)
         check_int("first_replica", self.first_replica, 0, 1 << 31)
+        if self.cache_bytes is not None:
+            check_int("cache_bytes", self.cache_bytes, 0, 1 << 62)
         check_choice("verify", self.verify, get_args(Verify))
 
 

@@ -10,24 +10,22 @@ import operator
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
-from hopstream.dataset.book import PartitionBook, ends_of
+from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
+from hopstream.dataset.book import ends_of
 from hopstream.kernels.halo import split_replicated
 from hopstream.kernels.stitch import scatter_runs, split_by_part
-from hopstream.store.contract import Deferred, FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import Deferred, Links, Pending, SampleReply, SampleRequest, Store
 from hopstream.store.halo import HaloStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.requests import (
-    check_fetch_request,
     check_sample_request,
-    column_feature,
     neighbor_dtype,
 )
 from hopstream.store.sample_frames import take_rows
@@ -48,6 +46,9 @@ class TrafficCounts(NamedTuple):
         halo_ids: Nodes and edges of other parts that a halo here answered for; a node whose key a halo has and
             not the features that were asked for as well counts here and there.
         halo_bytes: Bytes of the arrays that it answered.
+        cache_ids: Nodes and edges of other servers whose rows were in the cache of rows.
+        cache_bytes: Bytes of these rows.
+        cache_evictions: Rows that the cache gave up for others.
     """
 
     remote_requests: int = 0
@@ -55,6 +56,15 @@ class TrafficCounts(NamedTuple):
     remote_bytes: int = 0
     halo_ids: int = 0
     halo_bytes: int = 0
+    cache_ids: int = 0
+    cache_bytes: int = 0
+    cache_evictions: int = 0
+
+    @property
+    def cache_share(self) -> float:
+        """Share of the nodes and edges of other servers whose rows were in the cache; 0 where there were none."""
+        total = self.remote_ids + self.cache_ids
+        return self.cache_ids / total if total else 0.0
 
     @property
     def halo_share(self) -> float:
@@ -112,7 +122,7 @@ def column_bytes(column: Column, num_rows: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """Ids sorted by the piece that they belong to, and those that a halo here answers for at the end.
 
     Attributes:
@@ -131,7 +141,7 @@ class _Cut:
     @classmethod
     def of(
         cls, ids: IntArray, offsets: IntArray, piece_parts: IntArray | None = None, rows: IntArray | None = None
-    ) -> _Cut:
+    ) -> Cut:
         """Cut checked ids by ranges of pieces.
 
         Args:
@@ -162,14 +172,18 @@ class _Cut:
 
     def rows(self, parts: Sequence[int]) -> tuple[IntArray, IntArray]:
         """Positions and ids of the rows of some parts."""
-        pieces = parts if self.piece_parts is None else np.flatnonzero(np.isin(self.piece_parts, parts)).tolist()
+        return self.rows_of(parts if self.piece_parts is None else np.flatnonzero(np.isin(self.piece_parts, parts)))
+
+    def rows_of(self, pieces: Sequence[int] | IntArray) -> tuple[IntArray, IntArray]:
+        """Positions and ids of the rows of some pieces."""
         runs = [slice(self.piece_starts[piece], self.piece_starts[piece + 1]) for piece in pieces]
         if len(runs) == 1:
             return self.positions[runs[0]], self.ids[runs[0]]
         return np.concatenate([self.positions[run] for run in runs]), np.concatenate([self.ids[run] for run in runs])
 
 
-def _busy_parts(cuts: Sequence[_Cut]) -> list[int]:
+def busy_parts(cuts: Sequence[Cut]) -> list[int]:
+    """The parts that have rows of any cut, ascending."""
     return sorted({part for cut in cuts for part in cut.busy()})
 
 
@@ -187,8 +201,8 @@ class Stitch(ABC, Generic[T]):
         A store that is here does its work when the answer is waited for. Where that fails nothing is kept.
         """
 
-    def ask_halo(self) -> None:
-        """Take the answers that a halo here has; some requests ask none."""
+    def ask_here(self) -> None:
+        """Take the answers that are here already, in a halo or a cache; some requests have none."""
 
     @abstractmethod
     def result(self) -> T:
@@ -213,12 +227,12 @@ class SampleStitch(Stitch[list[SampleReply]]):
 
     def parts(self) -> list[int]:
         """The parts that own ids of any request."""
-        return _busy_parts(self._cuts)
+        return busy_parts(self._cuts)
 
-    def _cut(self, request: SampleRequest, ids: IntArray) -> _Cut:
+    def _cut(self, request: SampleRequest, ids: IntArray) -> Cut:
         entity, ids = (request.edge_type, request.direction), np.ascontiguousarray(ids, np.int64)
         rows = None if self._halo is None else self._halo.find_nodes(entity, ids)
-        return _Cut.of(ids, self._book.offsets(ends_of(*entity)[0]), rows=rows)
+        return Cut.of(ids, self._book.offsets(ends_of(*entity)[0]), rows=rows)
 
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
         """Draw the neighbours of ids of some parts."""
@@ -235,7 +249,7 @@ class SampleStitch(Stitch[list[SampleReply]]):
 
         return finish
 
-    def ask_halo(self) -> None:
+    def ask_here(self) -> None:
         """Draw the neighbours of ids that the halo has."""
         if self._halo is None:
             return
@@ -284,157 +298,6 @@ class SampleStitch(Stitch[list[SampleReply]]):
         )
 
 
-class FetchStitch(Stitch[list[dict[str, Column]]]):
-    """Rows of columns."""
-
-    def __init__(
-        self, store: Store, requests: Sequence[FetchRequest], traffic: Traffic, halo: HaloStore | None = None
-    ) -> None:
-        """Check and cut the requests, and make the arrays they did not bring."""
-        for request in requests:
-            check_fetch_request(store, request)
-        self._traffic, self._halo = traffic, halo
-        shares = [_shares(request, halo) for request in requests]
-        self._request_of = [number for number, of_request in enumerate(shares) for _ in of_request]
-        self._num_requests = len(requests)
-        self._requests = requests = [share for of_request in shares for share in of_request]
-        self._features = [{name: column_feature(store, r.entity, name) for name in r.names} for r in requests]
-        self._columns: list[dict[str, Array]] = []
-        for request, features in zip(requests, self._features, strict=True):
-            given = request.out or {}
-            self._columns.append(
-                {
-                    name: given[name] if name in given else np.empty((len(request.ids), *f.shape), f.numpy_dtype)
-                    for name, f in features.items()
-                    if f.is_fixed_width
-                }
-            )
-        self._cuts = [self._cut(store.book, request) for request in requests]
-        self._runs: list[list[tuple[IntArray, dict[str, Column]]]] = [[] for _ in requests]
-
-    def _cut(self, book: PartitionBook, request: FetchRequest) -> _Cut:
-        piece_parts = book.piece_parts(request.entity) if book.has_overlays(request.entity) else None
-        return _Cut.of(request.ids, book.offsets(request.entity), piece_parts, self._halo_rows(request))
-
-    def _halo_rows(self, request: FetchRequest) -> IntArray | None:
-        """Where the halo has the rows, if it has all the columns."""
-        halo = self._halo
-        if halo is None or not request.names or not set(request.names) <= set(halo.names(request.entity)):
-            return None
-        return halo.find_columns(request.entity, np.ascontiguousarray(request.ids, np.int64))
-
-    def parts(self) -> list[int]:
-        """The parts that own ids of any request for a column, but those that the halo has."""
-        return _busy_parts([cut for cut, request in zip(self._cuts, self._requests, strict=True) if request.names])
-
-    def start(self, store: Store, parts: Sequence[int]) -> Finish:
-        """Read the rows of some parts: those of fixed width into place, the others to be put back later."""
-        asked: list[FetchRequest] = []
-        sources: list[tuple[int, IntArray]] = []
-        for i in range(len(self._requests)):
-            positions, ids = self._cuts[i].rows(parts)
-            for request in self._asked(i, positions, ids):
-                asked.append(request)
-                sources.append((i, positions))
-        pending = store.submit_fetch(asked)
-
-        def finish() -> None:
-            answers = pending.result()
-            self._keep(sources, asked, answers)
-            if isinstance(store, RemoteStore):
-                num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
-                for i, positions in sources:
-                    num_ids[self._request_of[i]] = max(num_ids.get(self._request_of[i], 0), len(positions))
-                self._traffic.add_answer("fetch", store, sum(num_ids.values()), _num_bytes(asked, answers))
-
-        return finish
-
-    def ask_halo(self) -> None:
-        """Read the rows that the halo has, likewise."""
-        if self._halo is None:
-            return
-        num_ids = num_bytes = 0
-        for i, cut in enumerate(self._cuts):
-            positions, rows = cut.positions[cut.halo], cut.ids[cut.halo]
-            asked = list(self._asked(i, positions, rows))
-            answers = [self._halo.fetch(one) for one in asked]
-            self._keep([(i, positions)] * len(asked), asked, answers)
-            num_bytes += _num_bytes(asked, answers)
-            num_ids += len(positions)
-        self._traffic.add("fetch", TrafficCounts(halo_ids=num_ids, halo_bytes=num_bytes))
-
-    def _asked(self, i: int, positions: IntArray, ids: IntArray) -> Iterator[FetchRequest]:
-        """What is asked for some rows of a request: columns of fixed width with where to write them, and the others."""
-        request = self._requests[i]
-        targets = positions if request.positions is None else request.positions[positions]
-        fixed_names = tuple(self._columns[i])
-        other_names = tuple(name for name in request.names if name not in self._columns[i])
-        if len(ids) and fixed_names:
-            out = self._columns[i]
-            yield FetchRequest(entity=request.entity, names=fixed_names, ids=ids, out=out, positions=targets)
-        if len(ids) and other_names:
-            yield FetchRequest(entity=request.entity, names=other_names, ids=ids)
-
-    def _keep(
-        self,
-        sources: Sequence[tuple[int, IntArray]],
-        asked: Sequence[FetchRequest],
-        answers: Sequence[dict[str, Column]],
-    ) -> None:
-        """Keep what is to be put back later."""
-        for (i, positions), request, columns in zip(sources, asked, answers, strict=True):
-            if request.out is None:
-                self._runs[i].append((positions, columns))
-
-    def result(self) -> list[dict[str, Column]]:
-        """One dict of columns per request."""
-        found: list[dict[str, Column]] = [{} for _ in range(self._num_requests)]
-        for i, features in enumerate(self._features):
-            for name, feature in features.items():
-                column = self._columns[i][name] if feature.is_fixed_width else self._stitched(i, name)
-                found[self._request_of[i]][name] = column
-        return found
-
-    def _stitched(self, i: int, name: str) -> RaggedArray:
-        feature = self._features[i][name]
-        lengths = np.zeros(len(self._requests[i].ids), np.int64)
-        runs = [(positions, columns[name]) for positions, columns in self._runs[i]]
-        for positions, column in runs:
-            lengths[positions] = np.diff(column.offsets) if isinstance(column, RaggedArray) else 0
-        offsets = offsets_of(lengths)
-        values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
-        width = int(np.prod(feature.shape, dtype=np.int64))
-        for positions, column in runs:
-            if isinstance(column, RaggedArray):
-                flat = np.ascontiguousarray(column.values).reshape(-1)
-                scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1))
-        return RaggedArray(values, offsets, feature.is_string)
-
-
-def _num_bytes(asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]) -> int:
-    """Bytes of the arrays of some answers."""
-    return sum(
-        column_bytes(column, len(request.ids))
-        for request, columns in zip(asked, answers, strict=True)
-        for column in columns.values()
-    )
-
-
-def _shares(request: FetchRequest, halo: HaloStore | None) -> list[FetchRequest]:
-    """A request in two where a halo has some of its columns and not the others, else as it is."""
-    if halo is None:
-        return [request]
-    known = halo.names(request.entity)
-    halves = [tuple(name for name in request.names if (name in known) is is_known) for is_known in (True, False)]
-    if not all(halves):
-        return [request]
-    out = request.out
-    return [
-        replace(request, names=names, out=None if out is None else {n: out[n] for n in names if n in out})
-        for names in halves
-    ]
-
-
 Question = tuple[Any, ...]
 """An operation of stores by its name, and its arguments."""
 
@@ -466,13 +329,13 @@ class RowsStitch(Stitch[list[IntArray]]):
             work: Gives the question for some of the rows, given by their positions; its answer has ``width`` columns.
             width: Columns of the answer.
         """
-        self._cut = _Cut.of(ids, offsets)
+        self._cut = Cut.of(ids, offsets)
         self._work, self._traffic = work, traffic
         self._columns: list[IntArray] = [np.empty(len(ids), np.int64) for _ in range(width)]
 
     def parts(self) -> list[int]:
         """The parts whose ranges hold any id."""
-        return _busy_parts([self._cut])
+        return busy_parts([self._cut])
 
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
         """Ask for the ids of some parts."""

@@ -76,6 +76,9 @@ TRAFFIC_COUNTERS = {
     "remote_bytes": ("hopstream_remote_bytes", "Bytes that servers of other parts answered."),
     "halo_ids": ("hopstream_halo_ids", "Nodes and edges of other parts that halos here answered for."),
     "halo_bytes": ("hopstream_halo_bytes", "Bytes that halos here answered."),
+    "cache_ids": ("hopstream_row_cache_ids", "Nodes and edges of other parts whose rows were in the cache of rows."),
+    "cache_bytes": ("hopstream_row_cache_bytes", "Bytes of rows that were in the cache of rows."),
+    "cache_evictions": ("hopstream_row_cache_evictions", "Rows that the cache of rows gave up for others."),
 }
 
 

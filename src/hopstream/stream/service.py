@@ -284,6 +284,8 @@ class SamplingService:
         for kind in ("sample", "fetch"):
             if kind in traffic:
                 lookups[f"halo_{kind}"] = (traffic[kind].halo_ids, traffic[kind].remote_ids)
+        if "fetch" in traffic:
+            lookups["rows_fetch"] = (traffic["fetch"].cache_ids, traffic["fetch"].remote_ids)
         caches = {name: {"hits": hits, "misses": misses} for name, (hits, misses) in lookups.items()}
         return {
             "channels": self.describe(), "totals": self._scheduler.totals, "caches": caches,

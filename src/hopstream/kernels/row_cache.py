@@ -1,0 +1,460 @@
+"""Index of a cache of rows: which ids have a slot, which batches need them next, and which slots to give up.
+
+[Algorithm] A hash table (a power of two of entries, linear probing, deletion by moving entries back) leads from an id
+    to its slot, if it has one, and to a mask of 64 bits, one per batch sampled ahead that will need it: the distance
+    from the oldest such batch to the first bit set is the next use. When slots run out, a histogram over these
+    distances says from which on they are given up (Belady, "A study of replacement algorithms for a virtual-storage
+    computer", IBM Systems Journal 1966). Ids that no batch needs are ranked by a count of past uses, kept in a table of
+    one byte per hash value that is halved from time to time (Einziger et al., "TinyLFU", ACM Transactions on Storage
+    2017).
+[Cost] One cache miss per id, prefetched ``IDS_AHEAD`` ids ahead; where slots run out, two passes over 6 bytes per slot.
+[Not chosen] A priority queue by next use: every use moves an entry, 40,000 a batch; the passes cost 0.2 ms for 100,000
+    slots. An array over all ids of the graph: one access, but its size is the graph's. Masks beside the slots instead
+    of in the entries: a second cache miss per id.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+from hopstream.kernels.compiling import inlined, kernel
+from hopstream.kernels.hashing import GOLDEN
+from hopstream.kernels.memory import prefetch_address
+
+IDS_AHEAD = 16
+ENTRY_BYTES = 16
+SLOT_BITS = np.uint64(24)
+SLOT_MASK = np.uint64((1 << 24) - 1)
+MAX_SLOTS = (1 << 24) - 1
+MAX_IDS = (1 << 40) - 1
+"""An entry holds an id and a slot in 64 bits."""
+NUM_BITS = 64
+"""Batches sampled ahead that can be told apart."""
+NOT_NEEDED = np.uint8(255)
+MOST_USES = 15
+NO_RANK = 255
+"""The rank of an id that must not get a slot: another batch is filling one for it."""
+NUM_RANKS = NUM_BITS + MOST_USES + 1
+BEING_FILLED = -1
+UNUSED = -2
+NUM_ENTRIES, NUM_USED, NUM_FREE, NUM_COUNTED, NUM_EVICTED = range(5)
+NO_MASK = np.uint64(0)
+
+
+class RowIndex(NamedTuple):
+    """The slots of one table of cached rows.
+
+    Attributes:
+        entries: uint64[capacity, 2]: ``(id + 1) << SLOT_BITS | (slot + 1)`` with 0 for no slot, or 0 for no entry; and
+            the bits of the batches that need the id.
+        shift: 64 minus log2 of the capacity.
+        owners: int64[num_slots], the id of each slot.
+        needed: uint8[num_slots], the bit of the first batch that needs it, or ``NOT_NEEDED``.
+        uses: uint8[num_slots], past uses, up to ``MOST_USES``.
+        pins: int32[num_slots], how many batches read it now; ``BEING_FILLED`` while its row is fetched, ``UNUSED``
+            where it was given up.
+        free: int64[num_slots], slots given up, ``state[NUM_FREE]`` of them.
+        counts: uint8[power of two], past uses by hash value.
+        state: int64[5], the numbers named above: entries in use, slots ever used, slots free again, uses counted since
+            the last halving, slots given up for others.
+    """
+
+    entries: np.ndarray
+    shift: np.uint64
+    owners: np.ndarray
+    needed: np.ndarray
+    uses: np.ndarray
+    pins: np.ndarray
+    free: np.ndarray
+    counts: np.ndarray
+    state: np.ndarray
+
+
+@inlined
+def _home(identifier: np.int64, shift: np.uint64) -> np.uint64:
+    return (np.uint64(identifier) * GOLDEN) >> shift
+
+
+@inlined
+def _find(identifier: np.int64, index: RowIndex) -> np.uint64:
+    """The entry of an id, or the empty one where it would be."""
+    mask = np.uint64(len(index.entries) - 1)
+    tag = np.uint64(identifier + 1)
+    probe = _home(identifier, index.shift)
+    while True:
+        found = index.entries[probe, 0]
+        if found == NO_MASK or (found >> SLOT_BITS) == tag:
+            return probe
+        probe = (probe + np.uint64(1)) & mask
+
+
+@inlined
+def _slot(entry: np.uint64) -> np.int64:
+    """The slot of an entry; -1 for none."""
+    return np.int64(entry & SLOT_MASK) - 1
+
+
+@inlined
+def _entry(identifier: np.int64, slot: np.int64) -> np.uint64:
+    return (np.uint64(identifier + 1) << SLOT_BITS) | np.uint64(slot + 1)
+
+
+@inlined
+def _remove(probe: np.uint64, index: RowIndex) -> None:
+    """Empty an entry; entries behind it that were pushed on move back."""
+    entries, mask = index.entries, np.uint64(len(index.entries) - 1)
+    hole, place = probe, probe
+    while True:
+        place = (place + np.uint64(1)) & mask
+        if entries[place, 0] == NO_MASK:
+            break
+        home = _home(np.int64(entries[place, 0] >> SLOT_BITS) - 1, index.shift)
+        if ((place - home) & mask) >= ((place - hole) & mask):
+            entries[hole, 0], entries[hole, 1] = entries[place, 0], entries[place, 1]
+            hole = place
+    entries[hole, 0] = NO_MASK
+    index.state[NUM_ENTRIES] -= 1
+
+
+@inlined
+def _place_of_count(identifier: np.int64, index: RowIndex) -> np.uint64:
+    return ((np.uint64(identifier) * GOLDEN) >> np.uint64(20)) & np.uint64(len(index.counts) - 1)
+
+
+@inlined
+def _first_bit(mask: np.uint64, oldest: np.uint64) -> np.uint8:
+    """The number of the first bit of a mask, counted round from the oldest, or ``NOT_NEEDED``."""
+    if mask == NO_MASK:
+        return NOT_NEEDED
+    if oldest != NO_MASK:
+        mask = (mask >> oldest) | (mask << (np.uint64(NUM_BITS) - oldest))
+    return np.uint8((np.uint64(trailing_zeros(mask)) + oldest) & np.uint64(NUM_BITS - 1))
+
+
+@inlined
+def _rank(needed: np.uint8, uses: np.uint8, oldest: np.uint64) -> np.int64:
+    """How soon a row is needed: batches from now, or behind all of them by how often it was used."""
+    if needed == NOT_NEEDED:
+        return np.int64(NUM_BITS + MOST_USES) - np.int64(uses)
+    return np.int64((np.uint64(needed) - oldest) & np.uint64(NUM_BITS - 1))
+
+
+@inlined
+def _ask_ahead(ids: np.ndarray, i: np.int64, index: RowIndex) -> None:
+    if i < len(ids):
+        base = np.int64(index.entries.ctypes.data)
+        prefetch_address(base + np.int64(_home(ids[np.uint64(i)], index.shift)) * ENTRY_BYTES)
+
+
+@kernel
+def move_entries(old: np.ndarray, index: RowIndex) -> None:
+    """Enter all entries of another table.
+
+    Args:
+        old: uint64[n, 2], as ``RowIndex.entries``.
+        index: The index; its entries are empty.
+    """
+    for i in range(len(old)):
+        if old[i, 0] != NO_MASK:
+            probe = _find(np.int64(old[i, 0] >> SLOT_BITS) - 1, index)
+            index.entries[probe, 0], index.entries[probe, 1] = old[i, 0], old[i, 1]
+
+
+@kernel
+def announce_ids(ids: np.ndarray, bit: int, index: RowIndex) -> None:
+    """Note that a batch will need some ids.
+
+    Args:
+        ids: int64[n].
+        bit: The number of the batch's bit.
+        index: The index, with room for n entries more.
+    """
+    mask = np.uint64(1) << np.uint64(bit)
+    entries = index.entries
+    num_new = 0
+    for i in range(min(IDS_AHEAD, len(ids))):
+        _ask_ahead(ids, i, index)
+    for i in range(len(ids)):
+        _ask_ahead(ids, i + IDS_AHEAD, index)
+        probe = _find(ids[i], index)
+        entry = entries[probe, 0]
+        if entry == NO_MASK:
+            entries[probe, 0], entries[probe, 1] = _entry(ids[i], np.int64(-1)), mask
+            num_new += 1
+            continue
+        if entries[probe, 1] == NO_MASK and _slot(entry) >= 0:
+            index.needed[_slot(entry)] = np.uint8(bit)
+        entries[probe, 1] |= mask
+    index.state[NUM_ENTRIES] += num_new
+
+
+@kernel
+def forget_ids(ids: np.ndarray, bit: int, oldest: np.uint64, index: RowIndex) -> None:
+    """Take back what ``announce_ids`` noted.
+
+    Args:
+        ids: int64[n].
+        bit: As there.
+        oldest: uint64 below 64, the number of the oldest bit in use.
+        index: The index.
+    """
+    mask = np.uint64(1) << np.uint64(bit)
+    for i in range(len(ids)):
+        probe = _find(ids[i], index)
+        if index.entries[probe, 0] == NO_MASK:
+            continue
+        index.entries[probe, 1] &= ~mask
+        slot = _slot(index.entries[probe, 0])
+        if slot >= 0:
+            index.needed[slot] = _first_bit(index.entries[probe, 1], oldest)
+        elif index.entries[probe, 1] == NO_MASK:
+            _remove(probe, index)
+
+
+@kernel
+def take_slots(
+    ids: np.ndarray, bit: int, oldest: np.uint64, slots: np.ndarray, ranks: np.ndarray, index: RowIndex
+) -> int:
+    """Find the slots of some ids and pin them; each must be released by ``release_slots``.
+
+    Args:
+        ids: int64[n], repetitions allowed.
+        bit: The number of the bit of the batch that uses them, which is cleared; -1 where it was not announced.
+        oldest: uint64 below 64, the number of the oldest bit in use.
+        slots: int64[n], out: the slot of each id; -1 where its row is not there.
+        ranks: uint8[n], out: how soon an id without a slot is needed again.
+        index: The index.
+
+    Returns:
+        How many ids have no slot.
+    """
+    kept = ~NO_MASK if bit < 0 else ~(np.uint64(1) << np.uint64(bit))
+    entries, num_missing = index.entries, 0
+    for i in range(min(IDS_AHEAD, len(ids))):
+        _ask_ahead(ids, i, index)
+    for i in range(len(ids)):
+        _ask_ahead(ids, i + IDS_AHEAD, index)
+        place = _place_of_count(ids[i], index)
+        uses = index.counts[place]
+        if uses < MOST_USES:
+            uses += np.uint8(1)
+            index.counts[place] = uses
+        probe = _find(ids[i], index)
+        slot, needed = np.int64(-1), NOT_NEEDED
+        if entries[probe, 0] != NO_MASK:
+            entries[probe, 1] &= kept
+            needed = _first_bit(entries[probe, 1], oldest)
+            slot = _slot(entries[probe, 0])
+        slots[i] = slot
+        if slot < 0:
+            ranks[i] = _rank(needed, uses, oldest)
+            num_missing += 1
+            continue
+        index.needed[slot], index.uses[slot] = needed, uses
+        if index.pins[slot] == BEING_FILLED:
+            slots[i], ranks[i] = -1, NO_RANK
+            num_missing += 1
+        else:
+            index.pins[slot] += 1
+    index.state[NUM_COUNTED] += len(ids)
+    return num_missing
+
+
+@inlined
+def _give_up(slot: np.int64, index: RowIndex) -> None:
+    """Free a slot; its id keeps an entry where batches will need it."""
+    identifier = index.owners[slot]
+    probe = _find(identifier, index)
+    if index.entries[probe, 1] != NO_MASK:
+        index.entries[probe, 0] = _entry(identifier, np.int64(-1))
+    else:
+        _remove(probe, index)
+    index.pins[slot] = UNUSED
+    index.free[index.state[NUM_FREE]] = slot
+    index.state[NUM_FREE] += 1
+
+
+@inlined
+def _make_room(
+    num_slots: np.int64, num_wanted: np.int64, wanted: np.ndarray, oldest: np.uint64, index: RowIndex
+) -> tuple[np.int64, np.int64]:
+    """Give up the slots that are needed latest; return up to which rank ids get slots, and how many of that rank."""
+    state, num_used, num_free = index.state, index.state[NUM_USED], index.state[NUM_FREE]
+    held = np.zeros(NUM_RANKS, np.int64)
+    num_held = np.int64(0)
+    for slot in range(num_used):
+        if index.pins[slot] == 0:
+            held[_rank(index.needed[slot], index.uses[slot], oldest)] += 1
+            num_held += 1
+    room = num_slots - num_used + num_free + num_held
+    # Passes over many slots pay only where they free many: rows that no batch needs make room for later calls, too.
+    spare = max(np.int64(0), (num_used >> 6) - num_wanted)
+    for rank in range(NUM_RANKS - 1, NUM_BITS - 1, -1):
+        given = min(spare, held[rank])
+        spare -= given
+        room -= given
+    last, num_last = np.int64(NUM_RANKS), np.int64(0)
+    num_kept = np.int64(0)  # of those held that have the last rank
+    for rank in range(NUM_RANKS):
+        if held[rank] + wanted[rank] > room:
+            last = rank
+            num_kept = min(room, held[rank])
+            num_last = room - num_kept
+            break
+        room -= held[rank] + wanted[rank]
+    first = num_free
+    for slot in range(num_used):
+        if index.pins[slot] == 0:
+            rank = _rank(index.needed[slot], index.uses[slot], oldest)
+            if rank == last and num_kept > 0:
+                num_kept -= 1
+            elif rank >= last:
+                index.free[num_free] = slot
+                num_free += 1
+    base = np.int64(index.entries.ctypes.data)
+    for i in range(first, num_free + IDS_AHEAD):
+        if i < num_free:
+            owner = index.owners[index.free[i]]
+            prefetch_address(base + np.int64(_home(owner, index.shift)) * ENTRY_BYTES)
+        if i >= first + IDS_AHEAD:
+            _give_up(index.free[i - IDS_AHEAD], index)
+    state[NUM_EVICTED] += num_free - first
+    return last, num_last
+
+
+@kernel
+def admit_ids(
+    ids: np.ndarray, slots: np.ndarray, ranks: np.ndarray, num_slots: int, oldest: np.uint64, fresh: np.ndarray,
+    index: RowIndex,
+) -> None:  # fmt: skip
+    """Give slots to the ids without one that are needed soonest; their rows are to be filled in.
+
+    Args:
+        ids: int64[n].
+        slots: int64[n], as ``take_slots`` wrote them.
+        ranks: uint8[n], likewise.
+        num_slots: How many slots may be used.
+        oldest: As there.
+        fresh: int64[n], out: the slot to fill with the row of each id; -1 where there is none to fill.
+        index: The index, with room for n entries more.
+    """
+    state, entries = index.state, index.entries
+    num_slots = min(num_slots, len(index.owners))
+    wanted = np.zeros(NUM_RANKS, np.int64)
+    missing = np.empty(len(ids), np.int64)
+    num_wanted = np.int64(0)
+    for i in range(len(ids)):
+        fresh[i] = -1
+        if slots[i] < 0 and ranks[i] != NO_RANK:
+            wanted[ranks[i]] += 1
+            missing[num_wanted] = i
+            num_wanted += 1
+    last, num_last = np.int64(NUM_RANKS), np.int64(0)
+    if num_wanted > max(np.int64(0), num_slots - state[NUM_USED]) + state[NUM_FREE]:
+        last, num_last = _make_room(np.int64(num_slots), num_wanted, wanted, oldest, index)
+    for number in range(num_wanted + IDS_AHEAD):
+        if number < num_wanted:
+            _ask_ahead(ids, missing[number], index)
+        if number < IDS_AHEAD:
+            continue
+        i = missing[number - IDS_AHEAD]
+        probe = _find(ids[i], index)
+        entry = entries[probe, 0]
+        if _slot(entry) >= 0:  # the id is there twice
+            continue
+        is_wanted = ranks[i] < last
+        if ranks[i] == last and num_last > 0:
+            num_last -= 1
+            is_wanted = True
+        slot = np.int64(-1)
+        if is_wanted and state[NUM_FREE] > 0:
+            state[NUM_FREE] -= 1
+            slot = index.free[state[NUM_FREE]]
+        elif is_wanted and state[NUM_USED] < num_slots:
+            slot = state[NUM_USED]
+            state[NUM_USED] += 1
+        if slot < 0:
+            if entry != NO_MASK and entries[probe, 1] == NO_MASK:
+                _remove(probe, index)
+            continue
+        if entry == NO_MASK:
+            entries[probe, 1] = NO_MASK
+            state[NUM_ENTRIES] += 1
+        entries[probe, 0] = _entry(ids[i], slot)
+        index.owners[slot], index.pins[slot] = ids[i], BEING_FILLED
+        index.needed[slot] = _first_bit(entries[probe, 1], oldest)
+        index.uses[slot] = index.counts[_place_of_count(ids[i], index)]
+        fresh[i] = slot
+
+
+@kernel
+def release_slots(slots: np.ndarray, index: RowIndex) -> None:
+    """Unpin the slots that ``take_slots`` gave; -1 are passed over."""
+    for i in range(len(slots)):
+        if slots[i] >= 0:
+            index.pins[slots[i]] -= 1
+
+
+@kernel
+def settle_slots(fresh: np.ndarray, is_filled: bool, index: RowIndex) -> None:
+    """Let others read the slots that ``admit_ids`` gave, or, where they were not filled, give them up.
+
+    Args:
+        fresh: int64[n], slots.
+        is_filled: Their rows are there.
+        index: The index.
+    """
+    for i in range(len(fresh)):
+        index.pins[fresh[i]] = 0
+        if not is_filled:
+            _give_up(fresh[i], index)
+
+
+@kernel
+def halve_counts(index: RowIndex) -> None:
+    """Halve all counts of uses, so that what was used long ago counts less."""
+    for i in range(len(index.counts)):
+        index.counts[i] >>= np.uint8(1)
+    for slot in range(index.state[NUM_USED]):
+        index.uses[slot] >>= np.uint8(1)
+    index.state[NUM_COUNTED] = 0
+
+
+@kernel
+def split_found(
+    piece_starts: np.ndarray, is_far: np.ndarray, slots: np.ndarray, positions: np.ndarray, ids: np.ndarray,
+    found_positions: np.ndarray, found_slots: np.ndarray,
+) -> int:  # fmt: skip
+    """Take the rows that a cache holds out of ids that were sorted by piece, in place.
+
+    Args:
+        piece_starts: int64[num_pieces + 1], in and out: where the rows of each piece begin, and where they end.
+        is_far: bool[num_pieces], pieces that may be in the cache.
+        slots: int64[num_far], the slots of the ids of far pieces, one piece after the other.
+        positions: int64[n], in and out: where each id was.
+        ids: int64[n], in and out.
+        found_positions: int64[num_far], out: where each id with a slot was.
+        found_slots: int64[num_far], out: their slots.
+
+    Returns:
+        How many were found.
+    """
+    written = num_found = far = 0
+    for piece in range(len(is_far)):
+        start, stop = piece_starts[piece], piece_starts[piece + 1]
+        piece_starts[piece] = written
+        for i in range(start, stop):
+            if is_far[piece]:
+                far += 1
+                if slots[far - 1] >= 0:
+                    found_positions[num_found] = positions[i]
+                    found_slots[num_found] = slots[far - 1]
+                    num_found += 1
+                    continue
+            positions[written], ids[written] = positions[i], ids[i]
+            written += 1
+    piece_starts[len(is_far)] = written
+    return num_found

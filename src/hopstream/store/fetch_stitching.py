@@ -1,0 +1,305 @@
+"""Splits requests for rows of columns by part, and brings the rows of files, halos, the cache and servers together.
+
+Rows of fixed width are never put back: whoever answers writes them straight to the rows they belong to. Ragged columns
+are kept as they come and put back once, when all lengths are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
+from hopstream.kernels.row_cache import split_found
+from hopstream.kernels.stitch import scatter_runs
+from hopstream.schema import FeatureSchema
+from hopstream.store.contract import FetchRequest, Store
+from hopstream.store.halo import NO_POSITIONS, HaloStore
+from hopstream.store.remote import RemoteStore
+from hopstream.store.requests import check_fetch_request, column_feature
+from hopstream.store.row_cache import Announcement, Found, RowCache, RowTable
+from hopstream.store.stitching import Cut, Finish, Stitch, Traffic, TrafficCounts, busy_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FetchShare:
+    """Some columns of one request, whose rows lie in the same places.
+
+    Attributes:
+        names: The columns.
+        features: Their schemas.
+        cut: The request's ids by part.
+        is_far: bool[num_pieces + 1], pieces of the cut that only servers hold.
+        table: Where the cache keeps rows of these columns; None where it keeps none.
+        announcement: That the rows will be needed; None where it was not announced.
+    """
+
+    names: tuple[str, ...]
+    features: dict[str, FeatureSchema]
+    cut: Cut
+    is_far: NDArray[np.bool_]
+    table: RowTable | None
+    announcement: Announcement | None = None
+
+
+class FetchPlanner:
+    """Cuts requests for rows of one store."""
+
+    def __init__(self, store: Store, halo: HaloStore | None, cache: RowCache | None, here: Sequence[int]) -> None:
+        """Take over what is here.
+
+        Args:
+            store: The store of all parts, which checks the requests.
+            halo: What parts that are here have of others.
+            cache: Rows that servers answered before.
+            here: The parts that are here.
+        """
+        self._store, self.halo, self.cache = store, halo, cache
+        self._is_far = ~np.isin(np.arange(store.book.num_parts), here)
+
+    def announce(self, requests: Sequence[FetchRequest]) -> list[list[FetchShare]]:
+        """Cut requests of one batch that will be made later, and tell the cache of their rows."""
+        cut = [self.shares(request) for request in requests]
+        if self.cache is None:
+            return cut
+        far = [[_far_rows(share)[1] if share.table else NO_POSITIONS for share in shares] for shares in cut]
+        ticket = self.cache.ticket(sum(bool(len(ids)) for of_request in far for ids in of_request))
+        if ticket is None:
+            return cut
+        return [
+            [
+                share
+                if share.table is None or not len(ids)
+                else replace(share, announcement=self.cache.announce(share.table, ids, ticket))
+                for share, ids in zip(shares, of_request, strict=True)
+            ]
+            for shares, of_request in zip(cut, far, strict=True)
+        ]
+
+    def shares(self, request: FetchRequest) -> list[FetchShare]:
+        """Check a request and cut it: columns that a halo has, that the cache may have, and others."""
+        check_fetch_request(self._store, request)
+        features = {name: column_feature(self._store, request.entity, name) for name in request.names}
+        known = () if self.halo is None else self.halo.names(request.entity)
+        groups: dict[tuple[bool, bool], list[str]] = {}
+        for name, feature in features.items():
+            can_cache = self.cache is not None and feature.is_fixed_width
+            groups.setdefault((name in known, can_cache), []).append(name)
+        return [
+            self._share(request, {name: features[name] for name in names}, is_known, can_cache)
+            for (is_known, can_cache), names in (groups or {(False, False): []}).items()
+        ]
+
+    def _share(
+        self, request: FetchRequest, features: dict[str, FeatureSchema], is_known: bool, can_cache: bool
+    ) -> FetchShare:
+        book, entity = self._store.book, request.entity
+        piece_parts = book.piece_parts(entity) if book.has_overlays(entity) else None
+        ids = np.ascontiguousarray(request.ids, np.int64)
+        rows = self.halo.find_columns(entity, ids) if is_known and self.halo is not None else None
+        cut = Cut.of(ids, book.offsets(entity), piece_parts, rows)
+        is_far = self._is_far if piece_parts is None else self._is_far[piece_parts]
+        table = (
+            self.cache.table(entity, features, book.num_ids(entity))
+            if can_cache and self.cache is not None and is_far.any()
+            else None
+        )
+        return FetchShare(
+            names=tuple(features), features=features, cut=cut, is_far=np.append(is_far, False), table=table
+        )
+
+
+def _far_rows(share: FetchShare) -> tuple[IntArray, IntArray]:
+    """Positions and ids of the rows of a share that only servers hold."""
+    return share.cut.rows_of(np.flatnonzero(share.is_far))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Work:
+    """One share while it is asked for.
+
+    Attributes:
+        number: The request's number.
+        request: The share as a request of its own.
+        share: What it asks for.
+        columns: Columns of fixed width, as they are written.
+        found: What the cache holds of it; None where it keeps none of these columns.
+        found_rows: Positions and slots of the rows that the cache holds; None without ``found``.
+        fresh_positions: int64[n], positions of the rows that the cache will keep when they come.
+        runs: Answers with ragged columns, with the positions of their rows.
+    """
+
+    number: int
+    request: FetchRequest
+    share: FetchShare
+    columns: dict[str, Array]
+    found: Found | None = None
+    found_rows: tuple[IntArray, IntArray] | None = None
+    fresh_positions: IntArray = field(default_factory=lambda: NO_POSITIONS)
+    runs: list[tuple[IntArray, dict[str, Column]]] = field(default_factory=list)
+
+    def targets(self, positions: IntArray) -> IntArray:
+        """The rows of the columns where some rows of the request belong."""
+        return positions if self.request.positions is None else self.request.positions[positions]
+
+    def look_in(self, cache: RowCache) -> None:
+        """Take the rows that a cache holds out of what is asked for."""
+        positions, ids = _far_rows(self.share)
+        if self.share.table is None or not len(ids):
+            return
+        self.found = found = cache.find(self.share.table, ids, self.share.announcement)
+        self.fresh_positions = positions[found.fresh_at]
+        taken, slots, cut = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64), self.share.cut
+        num_found = split_found(cut.piece_starts, self.share.is_far, found.slots, cut.positions, cut.ids, taken, slots)
+        self.found_rows = taken[:num_found], slots[:num_found]
+
+    def read_cached(self) -> int:
+        """Write the rows that the cache holds to where they belong; how many there are."""
+        if self.found is None or self.found_rows is None:
+            return 0
+        positions, slots = self.found_rows
+        if len(slots):
+            self.found.read(slots, self.columns, self.targets(positions))
+        return len(slots)
+
+
+class FetchStitch(Stitch[list[dict[str, Column]]]):
+    """Rows of columns."""
+
+    def __init__(self, planner: FetchPlanner, requests: Sequence[FetchRequest], traffic: Traffic) -> None:
+        """Check and cut the requests, and make the arrays they did not bring."""
+        self._traffic, self._halo = traffic, planner.halo
+        self._requests = requests
+        self._works: list[_Work] = []
+        for number, request in enumerate(requests):
+            shares = planner.shares(request) if request.announced is None else request.announced
+            self._works += [_work(number, request, share) for share in cast(Sequence[FetchShare], shares)]
+        if planner.cache is not None:
+            for work in self._works:
+                work.look_in(planner.cache)
+            evicted = sum(work.found.num_evicted for work in self._works if work.found is not None)
+            self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
+
+    def parts(self) -> list[int]:
+        """The parts that own ids of any request for a column, but those that the halo or the cache has."""
+        return busy_parts([work.share.cut for work in self._works if work.share.names])
+
+    def start(self, store: Store, parts: Sequence[int]) -> Finish:
+        """Read the rows of some parts: those of fixed width into place, the others to be put back later."""
+        asked: list[FetchRequest] = []
+        sources: list[tuple[_Work, IntArray]] = []
+        for work in self._works:
+            positions, ids = work.share.cut.rows(parts)
+            for request in _asked(work, positions, ids):
+                asked.append(request)
+                sources.append((work, positions))
+        pending = store.submit_fetch(asked)
+
+        def finish() -> None:
+            answers = pending.result()
+            _keep(sources, asked, answers)
+            if isinstance(store, RemoteStore):
+                num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
+                for work, positions in sources:
+                    num_ids[work.number] = max(num_ids.get(work.number, 0), len(positions))
+                self._traffic.add_answer("fetch", store, sum(num_ids.values()), _num_bytes(asked, answers))
+
+        return finish
+
+    def ask_here(self) -> None:
+        """Read the rows that the halo and the cache have, likewise."""
+        num_ids = num_bytes = num_cached = cached_bytes = 0
+        for work in self._works:
+            num_rows = work.read_cached()
+            if work.found is not None:
+                num_cached += num_rows
+                cached_bytes += num_rows * work.found.row_bytes
+            if self._halo is None:
+                continue
+            cut = work.share.cut
+            positions, rows = cut.positions[cut.halo], cut.ids[cut.halo]
+            asked = list(_asked(work, positions, rows))
+            answers = [self._halo.fetch(one) for one in asked]
+            _keep([(work, positions)] * len(asked), asked, answers)
+            num_bytes += _num_bytes(asked, answers)
+            num_ids += len(positions)
+        counts = TrafficCounts(halo_ids=num_ids, halo_bytes=num_bytes, cache_ids=num_cached, cache_bytes=cached_bytes)
+        if any(counts):
+            self._traffic.add("fetch", counts)
+
+    def result(self) -> list[dict[str, Column]]:
+        """One dict of columns per request."""
+        answers: list[dict[str, Column]] = [dict.fromkeys(request.names, NO_POSITIONS) for request in self._requests]
+        for work in self._works:
+            if work.found is not None:
+                work.found.keep(work.columns, work.targets(work.fresh_positions))
+                work.found.end()
+            for name, feature in work.share.features.items():
+                column = work.columns[name] if feature.is_fixed_width else _stitched(work, name, feature)
+                answers[work.number][name] = column
+        return answers
+
+
+def _work(number: int, request: FetchRequest, share: FetchShare) -> _Work:
+    """A share with the columns that its rows are written to."""
+    given = request.out or {}
+    columns = {
+        name: given[name] if name in given else np.empty((len(request.ids), *f.shape), f.numpy_dtype)
+        for name, f in share.features.items()
+        if f.is_fixed_width
+    }
+    return _Work(number=number, request=request, share=share, columns=columns)
+
+
+def _asked(work: _Work, positions: IntArray, ids: IntArray) -> Iterator[FetchRequest]:
+    """What is asked for some rows of a share: columns of fixed width with where to write them, and the others."""
+    entity, columns = work.request.entity, work.columns
+    other_names = tuple(name for name in work.share.names if name not in columns)
+    if len(ids) and columns:
+        yield FetchRequest(entity=entity, names=tuple(columns), ids=ids, out=columns, positions=work.targets(positions))
+    if len(ids) and other_names:
+        yield FetchRequest(entity=entity, names=other_names, ids=ids)
+
+
+def _keep(
+    sources: Sequence[tuple[_Work, IntArray]], asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]
+) -> None:
+    """Keep what is to be put back later."""
+    for (work, positions), request, columns in zip(sources, asked, answers, strict=True):
+        if request.out is None:
+            work.runs.append((positions, columns))
+
+
+def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
+    lengths = np.zeros(len(work.request.ids), np.int64)
+    runs = [(positions, columns[name]) for positions, columns in work.runs]
+    for positions, column in runs:
+        lengths[positions] = np.diff(column.offsets) if isinstance(column, RaggedArray) else 0
+    offsets = offsets_of(lengths)
+    values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
+    width = int(np.prod(feature.shape, dtype=np.int64))
+    for positions, column in runs:
+        if isinstance(column, RaggedArray):
+            flat = np.ascontiguousarray(column.values).reshape(-1)
+            scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1))
+    return RaggedArray(values, offsets, feature.is_string)
+
+
+def _num_bytes(asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]) -> int:
+    """Bytes of the arrays of some answers."""
+    return sum(
+        _column_bytes(column, len(request.ids))
+        for request, columns in zip(asked, answers, strict=True)
+        for column in columns.values()
+    )
+
+
+def _column_bytes(column: Column, num_rows: int) -> int:
+    """Bytes of some rows of a column; all of a ragged one."""
+    if isinstance(column, RaggedArray):
+        return column.values.nbytes + column.offsets.nbytes
+    return num_rows * (column.nbytes // max(1, len(column)))
