@@ -10,7 +10,15 @@ import pytest
 
 from hopstream.kernels.row_cache import MAX_IDS, NOT_NEEDED, NUM_ENTRIES, NUM_FREE, NUM_USED
 from hopstream.schema import FeatureSchema
-from hopstream.store.row_cache import MIN_ROW_BYTES, Announcement, RowCache, RowTable, open_row_cache, row_cost
+from hopstream.store.row_cache import (
+    MIN_ROW_BYTES,
+    Announcement,
+    RowCache,
+    RowTable,
+    close_row_cache,
+    open_row_cache,
+    row_cost,
+)
 
 X = {"x": FeatureSchema(dtype="float32", shape=(10,)), "y": FeatureSchema(dtype="int8", shape=(3,))}
 NUM_IDS = 500
@@ -153,15 +161,23 @@ def test_without_announcements_rows_that_are_used_often_stay() -> None:
     assert fetch(cache, often) >= 35
 
 
-def test_a_dataset_has_one_cache_while_somebody_uses_it() -> None:
+def test_a_dataset_has_one_cache_while_somebody_has_it_open() -> None:
     cache = open_row_cache("one dataset", 1000)
     assert cache is not None
     assert open_row_cache("one dataset", 2000) is cache and cache.max_bytes == 1000
-    assert open_row_cache("another", None) is not cache
+    other = open_row_cache("another", None)
+    assert other is not cache
     assert open_row_cache("one dataset", 0) is None
-    del cache
+    fetch(cache, np.arange(5))
+    for name in ("one dataset", "another"):
+        close_row_cache(name)
+    assert open_row_cache("one dataset", 2000) is cache and cache.counts().num_rows == 5
+    for _ in range(2):
+        close_row_cache("one dataset")
+    assert cache.counts().num_rows == 0
     again = open_row_cache("one dataset", 2000)
-    assert again is not None and again.max_bytes == 2000
+    assert again is not cache and again is not None and again.max_bytes == 2000
+    close_row_cache("one dataset")
 
 
 @pytest.mark.parametrize(

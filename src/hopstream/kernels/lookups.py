@@ -108,7 +108,7 @@ def _find_first(address: np.int64, length: np.int64, wanted: np.ndarray) -> np.i
         if num_equal > 0:
             for k in range(len(block)):
                 if block[k] == wanted[0]:
-                    return first + k
+                    return np.int64(first + k)
     return np.int64(-1)
 
 

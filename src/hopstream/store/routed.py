@@ -8,6 +8,7 @@ and because draws are a pure function of the request it answers the same.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from hopstream.store.requests import (
     check_split,
     has_own_times,
 )
-from hopstream.store.row_cache import open_row_cache
+from hopstream.store.row_cache import close_row_cache, open_row_cache
 from hopstream.store.settings import StoreSettings
 from hopstream.store.stitching import (
     Kind,
@@ -111,6 +112,8 @@ class RoutedStore(Store):
         self.asks_servers = len(here) < len(self.parts)
         self.cache = open_row_cache(self.dataset_id, settings.cache_bytes) if self.asks_servers else None
         self.keeps_rows = self.cache is not None
+        if self.cache is not None:
+            self._release = weakref.finalize(self, close_row_cache, self.dataset_id)
         self._planner = FetchPlanner(self, self._halo, self.cache, here)
         missing = [part for part in self.parts if not self._replicas[part]]
         if missing:
@@ -256,6 +259,8 @@ class RoutedStore(Store):
         """Close all stores; a second call does nothing. Safe to call while other threads are inside."""
         for store in self._stores:
             store.close()
+        if self.cache is not None:
+            self._release()
 
     def _peers(self) -> list[RemoteStore]:
         return [store for store in self._stores if isinstance(store, RemoteStore)]

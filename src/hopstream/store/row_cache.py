@@ -11,7 +11,6 @@ tables take room as they need it, until the bytes of all tables reach the bound.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -288,6 +287,11 @@ class RowCache:
         with self._lock:
             self._let_go(table, slots, fresh)
 
+    def clear(self) -> None:
+        """Forget all rows; threads that use some finish with them."""
+        with self._lock:
+            self._tables.clear()
+
     def counts(self) -> CacheCounts:
         """What the cache holds now."""
         with self._lock:
@@ -325,7 +329,8 @@ class RowCache:
             del self._tickets[ticket.number]
 
 
-_CACHES: weakref.WeakValueDictionary[str, RowCache] = weakref.WeakValueDictionary()
+_CACHES: dict[str, tuple[RowCache, int]] = {}
+"""Dataset to its cache, and how many stores have it open."""
 _CACHES_LOCK = threading.Lock()
 
 
@@ -335,12 +340,25 @@ def open_row_cache(dataset_id: str, max_bytes: int | None) -> RowCache | None:
     Args:
         dataset_id: Fingerprint of the dataset.
         max_bytes: Bound on its bytes; 0 for no cache, None for a share of the memory that is free.
+
+    Returns:
+        The cache, to be closed by ``close_row_cache``; None where ``max_bytes`` is 0.
     """
     if max_bytes == 0:
         return None
     with _CACHES_LOCK:
-        cache = _CACHES.get(dataset_id)
+        cache, num_users = _CACHES.get(dataset_id, (None, 0))
         if cache is None:
             cache = RowCache(this_machine().free_bytes // SHARE_OF_FREE if max_bytes is None else max_bytes)
-            _CACHES[dataset_id] = cache
+        _CACHES[dataset_id] = cache, num_users + 1
         return cache
+
+
+def close_row_cache(dataset_id: str) -> None:
+    """Let go of a cache that was opened; the last that does so frees its rows."""
+    with _CACHES_LOCK:
+        cache, num_users = _CACHES.pop(dataset_id)
+        if num_users > 1:
+            _CACHES[dataset_id] = cache, num_users - 1
+            return
+    cache.clear()

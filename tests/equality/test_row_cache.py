@@ -1,0 +1,162 @@
+"""Are batches the same with a cache of rows of any size as from a folder, also across kills of servers and resumes?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopstream.dataset.layout import open_dataset
+from hopstream.errors import StoreError
+from hopstream.load.links import LinkNeighborLoader
+from hopstream.load.loader import NeighborLoader
+from hopstream.preparation.write import write_parts
+from hopstream.store.local import LocalStore
+from hopstream.store.remote import RemoteStore
+from hopstream.store.routed import RoutedStore
+from hopstream.store.settings import StoreSettings
+from tests.equality import test_equality
+from tests.load.graphs import flat
+from tests.ports import free_port
+
+SIZES = [0, 300, 3000, 20_000, 1 << 24]
+"""Bytes of the cache: of nothing, of a row or two, of a few rows, of some, of all."""
+LOADERS: dict[str, Callable[..., Any]] = {"nodes": NeighborLoader, "links": LinkNeighborLoader}
+SERVE = """
+import sys
+from hopstream.dataset.layout import open_dataset
+from hopstream.store.local import LocalStore
+from hopstream.store.server import StoreServer
+
+folder, location, *parts = sys.argv[1:]
+server = StoreServer(LocalStore(open_dataset(folder), [int(part) for part in parts]), location)
+print("ready", flush=True)
+sys.stdin.read()
+server.close()
+"""
+
+
+def start(folder: Path, location: str, *parts: int) -> subprocess.Popen[str]:
+    """A process that serves some parts; it is killed, or ends with its stdin."""
+    words = [sys.executable, "-c", SERVE, str(folder), location, *map(str, parts)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module", params=test_equality.CASES)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, str]]:
+    """A case, its folder of four parts, and the server of three of them."""
+    name = request.param
+    folder = tmp_path_factory.mktemp("cached") / "parts"
+    write_parts(test_equality.CASES[name].graph, folder, num_parts=4, method="hash")
+    location = f"tcp://127.0.0.1:{free_port()}"
+    process = start(folder, location, 1, 2, 3)
+    yield name, folder, location
+    end(process)
+
+
+def opened(folder: Path, location: str, cache_bytes: int) -> RoutedStore:
+    """One part here, three asked."""
+    settings = StoreSettings(prefer_local=False, cache_bytes=cache_bytes)
+    return RoutedStore([LocalStore(open_dataset(folder), [0]), RemoteStore(location, settings)], settings)
+
+
+def options_of(name: str, **options: Any) -> dict[str, Any]:
+    return {**test_equality.CASES[name].options, "shuffle": True, "collate": "numpy", "rng_seed": 3, **options}
+
+
+@pytest.mark.parametrize("cache_bytes", SIZES)
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_epochs_and_a_resume(served: tuple[str, Path, str], cache_bytes: int, num_threads: int) -> None:
+    name, folder, location = served
+    with NeighborLoader(folder, num_threads=0, **options_of(name)) as near:
+        wanted = [flat(batch) for _ in range(3) for batch in near]
+    with opened(folder, location, cache_bytes) as store:
+        with NeighborLoader(store, num_threads=num_threads, **options_of(name)) as loader:
+            found = [flat(batch) for batch in loader]
+            num_taken = len(loader) // 2
+            batches = iter(loader)
+            found += [flat(next(batches)) for _ in range(num_taken)]
+            state = loader.state_dict()
+        with NeighborLoader(store, num_threads=num_threads, look_ahead=5, **options_of(name)) as loader:
+            loader.load_state_dict(state)
+            found += [flat(batch) for _ in range(2) for batch in loader]
+        counts = store.traffic()["fetch"]
+        assert counts.cache_ids == 0 if cache_bytes == 0 else counts.cache_ids > 0 or cache_bytes < 20_000
+        if store.cache is not None:
+            held = store.cache.counts()
+            assert held.num_bytes <= held.max_bytes == cache_bytes
+    assert found == wanted
+
+
+def test_two_loaders_share_a_cache(served: tuple[str, Path, str]) -> None:
+    name, folder, location = served
+    with NeighborLoader(folder, num_threads=0, **options_of(name)) as near:
+        wanted = [flat(batch) for batch in near]
+    with (
+        opened(folder, location, 20_000) as one, opened(folder, location, 5) as other,
+        NeighborLoader(one, num_threads=1, look_ahead=48, **options_of(name)) as first,
+        NeighborLoader(other, num_threads=1, look_ahead=48, **options_of(name)) as second,
+    ):  # fmt: skip
+        assert one.cache is other.cache
+        pairs = [(flat(mine), flat(yours)) for mine, yours in zip(first, second, strict=True)]
+    assert pairs == list(zip(wanted, wanted, strict=True))
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 3000, 1 << 24])
+def test_a_server_that_is_killed_and_started_again(tmp_path: Path, cache_bytes: int) -> None:
+    name = next(iter(test_equality.CASES))
+    folder = tmp_path / "parts"
+    write_parts(test_equality.CASES[name].graph, folder, num_parts=4, method="hash")
+    options = options_of(name, batch_size=2, num_threads=2)
+    with NeighborLoader(folder, **options) as near:
+        wanted = [flat(batch) for _ in range(2) for batch in near]
+    location = f"tcp://127.0.0.1:{free_port()}"
+    process = start(folder, location, 1, 2, 3)
+    found: list[Any] = []
+    with opened(folder, location, cache_bytes) as store, NeighborLoader(store, **options) as loader:
+        batches = iter(loader)
+        found += [flat(next(batches)) for _ in range(3)]
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+        try:
+            found += [flat(batch) for batch in batches]  # those that were made, or need no server any more
+        except StoreError:
+            process = start(folder, location, 1, 2, 3)
+            found += [flat(batch) for batch in loader]
+        else:
+            process = start(folder, location, 1, 2, 3)
+        found += [flat(batch) for batch in loader]
+    end(process)
+    assert found == wanted
+
+
+def test_what_is_appended_is_not_answered_from_rows_of_before(tmp_path: Path) -> None:
+    """The caches of two datasets have nothing in common, though all ids of the first are ids of the second."""
+    name = next(iter(test_equality.CASES))
+    graph = test_equality.CASES[name].graph
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, seed in zip(folders, (1, 2), strict=True):
+        write_parts(graph, folder, num_parts=4, method="random", rng_seed=seed)
+    location = [f"tcp://127.0.0.1:{free_port()}" for _ in folders]
+    processes = [start(folder, at, 1, 2, 3) for folder, at in zip(folders, location, strict=True)]
+    found = []
+    with opened(folders[0], location[0], 1 << 24) as one, opened(folders[1], location[1], 1 << 24) as other:
+        assert one.cache is not other.cache
+        for store in (one, other, one):
+            with NeighborLoader(store, **options_of(name)) as loader:
+                found.append([flat(batch) for batch in loader])
+    for process in processes:
+        end(process)
+    assert found[0] == found[1] == found[2]
