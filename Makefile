@@ -16,7 +16,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Tests start some thousand processes: where bytecode may not be written, each would compile every module anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-slow test-bounds soak scale test-all lint format types imports bench bench-check clean
+.PHONY: help setup demo test test-slow test-bounds soak scale test-all lint format types imports bench bench-network bench-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -72,6 +72,9 @@ scale: $(READY) ## Write parts of half a billion edges, measure memory of whole 
 
 bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER=graphbolt=PYTHON adds GraphBolt
 	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(if $(PEER),--peer $(PEER))
+
+bench-network: $(READY) ## Measure two trainers on two hosts, made of network namespaces, with limited rates and a delay
+	@$(BIN)/python -m benchmarks.network --scale $(SCALE) --threads 2
 
 bench-check: $(READY) ## Check that every benchmark runs, and that no way to sample is far slower than plain sampling; two minutes
 	@$(BIN)/python -m pytest -q -m bench
