@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from hopstream.kernels.compiling import kernel
+from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.memory import array_at, copy_bytes, find_part, prefetch_address
 
 
@@ -96,6 +96,24 @@ def word_dtype(row_bytes: int) -> np.dtype[Any]:
     return np.dtype(f"uint{8 * next(size for size in (8, 4, 2, 1) if row_bytes % size == 0)}")
 
 
+@inlined
+def _gather_words(ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
+    """``gather_rows`` of rows of one word, without positions: three quarters of its time."""
+    sources, num_ids = np.empty(ROWS_AHEAD, np.int64), len(ids)
+    for i in range(num_ids + ROWS_AHEAD):
+        slot = np.uint64(i % ROWS_AHEAD)
+        source = sources[slot]
+        if i < num_ids:
+            part = find_part(offsets, ids[i])
+            row = ids[i] - offsets[part]
+            if row < 0 or row >= columns[part, 1]:
+                raise IndexError("a row lies outside its part")
+            sources[slot] = columns[part, 0] + row * out.itemsize
+            prefetch_address(sources[slot])
+        if i >= ROWS_AHEAD:
+            out[np.uint64(i - ROWS_AHEAD), 0] = array_at(source, 1, out.dtype)[0]
+
+
 @kernel
 def gather_rows(
     ids: np.ndarray, offsets: np.ndarray, columns: np.ndarray, out: np.ndarray, positions: np.ndarray
@@ -121,6 +139,9 @@ def gather_rows(
         raise IndexError("the positions, or the rows of the output, are not as many as the ids")
     if width > 1 and out.strides[1] != out.itemsize:
         raise IndexError("the rows of the output are not in one piece")
+    if width == 1 and not len(positions):
+        _gather_words(ids, offsets, columns, out)
+        return
     sources = np.empty(ROWS_AHEAD, np.int64)
     for i in range(num_ids + ROWS_AHEAD):
         slot = np.uint64(i % ROWS_AHEAD)
