@@ -25,12 +25,14 @@ from hopstream.store.contract import KEY, KEY_SCHEMA
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
-from hopstream.store.row_cache import row_cost
+from hopstream.store.row_cache import bytes_for
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 
 NUM_TRAINERS = 2
 NUM_WARMUPS = 5
+NUM_AHEAD = 250_000
+"""Distinct remote ids of 16 batches, about."""
 WAIT_S = 600.0
 
 
@@ -46,8 +48,9 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
 
 
 def cache_bytes(store: LocalStore, share: float) -> int:
-    """Memory for a share of all rows, with their keys."""
-    return int(share * store.book.num_ids(NODE)) * row_cost({KEY: KEY_SCHEMA, "x": store.schema.nodes[NODE]["x"]})
+    """Memory for a share of all rows, with their keys, and for the ids of the batches that are sampled ahead."""
+    columns = {KEY: KEY_SCHEMA, "x": store.schema.nodes[NODE]["x"]}
+    return bytes_for(columns, int(share * store.book.num_ids(NODE)), NUM_AHEAD) if share else 0
 
 
 def train(options: Options, share: float, rank: int, location: str, barrier: Barrier, pipe: Connection) -> None:

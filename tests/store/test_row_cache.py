@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from hopstream.store.row_cache import (
     Announcement,
     RowCache,
     RowTable,
+    bytes_for,
     close_row_cache,
     open_row_cache,
     row_cost,
@@ -56,14 +58,13 @@ def fetch(cache: RowCache, ids: np.ndarray, announcement: Announcement | None = 
 
 
 def announce(cache: RowCache, ids: np.ndarray) -> Announcement | None:
-    ticket = cache.ticket(1)
-    return None if ticket is None else cache.announce(table_of(cache), ids, ticket)
+    return cache.announce([(table_of(cache), ids)])[0]
 
 
 def check_is_sound(cache: RowCache) -> None:
     """Nothing is pinned or waiting once nothing is under way, and every slot belongs to one entry."""
     cache.find(table_of(cache), np.empty(0, np.int64), None).end()  # takes back what was dropped
-    index, state = table_of(cache).index, table_of(cache).index.state
+    index, state = table_of(cache).rows.index, table_of(cache).rows.index.state
     used = np.setdiff1d(np.arange(state[NUM_USED]), index.free[: state[NUM_FREE]])
     assert not index.pins[used].any() and (index.needed[used] == NOT_NEEDED).all()
     entries = index.entries[index.entries[:, 0] != 0].astype(np.int64)
@@ -115,6 +116,7 @@ def test_threads_share_a_cache() -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
     assert not failures
     check_is_sound(cache)
 
@@ -140,17 +142,74 @@ def best_hits(batches: list[np.ndarray], num_rows: int) -> int:
 def test_hits_are_within_three_points_of_the_best_that_is_possible(share: float) -> None:
     rng, num_ids, num_batches, look_ahead = np.random.default_rng(7), 20_000, 60, 16
     batches = [np.unique(rng.zipf(1.2, 2500) % num_ids) for _ in range(num_batches)]
-    num_rows = int(share * num_ids)
-    cache = RowCache(num_rows * row_cost(X))
-    announced: list[Any] = [announce(cache, ids) for ids in batches[:look_ahead]]
-    hits = 0
+    wide = {"x": FeatureSchema(dtype="float32", shape=(400,))}
+    cache = RowCache(bytes_for(wide, int(share * num_ids), 6000))
+    table = cache.table("node", wide, num_ids)
+    assert table is not None
+    announced: list[Any] = []
+    hits = num_rows = 0
     for step, ids in enumerate(batches):
-        if step + look_ahead < num_batches:
-            announced.append(announce(cache, batches[step + look_ahead]))
-        hits += fetch(cache, ids, announced[step])
+        announced += [cache.announce([(table, later)])[0] for later in batches[len(announced) : step + look_ahead + 1]]
+        found = cache.find(table, ids, announced[step])
+        hits += int((found.slots >= 0).sum())
+        found.keep({"x": np.empty((len(ids), 400), np.float32)}, found.fresh_at)
+        found.end()
+        if step == num_batches // 2:  # later on less is announced, and there is room for more
+            num_rows = cache.counts().num_rows
+    assert None not in announced
     total = sum(map(len, batches))
+    assert 0.9 * share * num_ids < num_rows < 1.5 * share * num_ids
     assert (best_hits(batches, num_rows) - hits) / total < 0.03
     assert cache.counts().num_evicted > 0
+
+
+def test_announcements_stay_within_the_bound_and_those_of_a_loader_that_stands_still_expire() -> None:
+    cache = RowCache(1 << 20)
+    table = table_of(cache)
+    still = [announce(cache, np.arange(100)) for _ in range(40)]
+    large = [announce(cache, np.arange(i * 10_000, (i + 1) * 10_000)) for i in range(10)]
+    assert large[0] is not None and large[-1] is None, "there is no memory for all of their ids"
+    assert 0 < cache.counts().num_bytes <= cache.max_bytes
+    assert table.rows.index.entries.nbytes <= 2 * cache.max_bytes
+    del large
+    for _ in range(100):
+        announcement = announce(cache, np.arange(50))
+        assert announcement is not None
+        fetch(cache, np.arange(50), announcement)
+    assert not any(one is not None and one.ticket.left for one in still)
+    fetch(cache, np.arange(100), still[0])
+    del still, announcement
+    check_is_sound(cache)
+    assert len(table.rows.index.entries) == 1 << 12, "what is not needed any more is given back"
+
+
+def test_a_table_that_comes_later_gets_a_share() -> None:
+    cache, edges = RowCache(1000 * row_cost(X)), {"weights": FeatureSchema(dtype="float32", shape=(20,))}
+    for _ in range(3):
+        fetch(cache, np.arange(2000))
+    late = cache.table(("node", "to", "node"), edges, 5000)
+    assert late is not None
+    ids, hits = np.arange(400), 0
+    for _ in range(12):
+        found = cache.find(late, ids, None)
+        hits = int((found.slots >= 0).sum())
+        found.keep({"weights": np.zeros((400, 20), np.float32)}, found.fresh_at)
+        found.end()
+        fetch(cache, np.arange(2000))
+    assert hits == 400
+    assert cache.counts().num_bytes <= cache.max_bytes
+
+
+def test_a_forked_process_begins_without_caches() -> None:
+    cache = open_row_cache("one dataset", 1000)
+    assert cache is not None
+    with cache._lock:
+        child = os.fork()
+        if child == 0:
+            again = open_row_cache("one dataset", 2000)
+            os._exit(0 if again is not None and again is not cache and again.counts().num_rows == 0 else 1)
+    close_row_cache("one dataset")
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_without_announcements_rows_that_are_used_often_stay() -> None:

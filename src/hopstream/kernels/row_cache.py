@@ -327,8 +327,8 @@ def _make_room(
 
 @kernel
 def admit_ids(
-    ids: np.ndarray, slots: np.ndarray, ranks: np.ndarray, num_slots: int, oldest: np.uint64, fresh: np.ndarray,
-    index: RowIndex,
+    ids: np.ndarray, slots: np.ndarray, ranks: np.ndarray, num_slots: int, num_new: int, oldest: np.uint64,
+    fresh: np.ndarray, index: RowIndex,
 ) -> None:  # fmt: skip
     """Give slots to the ids without one that are needed soonest; their rows are to be filled in.
 
@@ -337,9 +337,10 @@ def admit_ids(
         slots: int64[n], as ``take_slots`` wrote them.
         ranks: uint8[n], likewise.
         num_slots: How many slots may be used.
+        num_new: How many ids may get an entry that have none.
         oldest: As there.
         fresh: int64[n], out: the slot to fill with the row of each id; -1 where there is none to fill.
-        index: The index, with room for n entries more.
+        index: The index.
     """
     state, entries = index.state, index.entries
     num_slots = min(num_slots, len(index.owners))
@@ -365,6 +366,8 @@ def admit_ids(
         entry = entries[probe, 0]
         if _slot(entry) >= 0:  # the id is there twice
             continue
+        if entry == NO_MASK and num_new <= 0:
+            continue
         is_wanted = ranks[i] < last
         if ranks[i] == last and num_last > 0:
             num_last -= 1
@@ -383,6 +386,7 @@ def admit_ids(
         if entry == NO_MASK:
             entries[probe, 1] = NO_MASK
             state[NUM_ENTRIES] += 1
+            num_new -= 1
         entries[probe, 0] = _entry(ids[i], slot)
         index.owners[slot], index.pins[slot] = ids[i], BEING_FILLED
         index.needed[slot] = _first_bit(entries[probe, 1], oldest)

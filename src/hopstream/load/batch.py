@@ -26,7 +26,14 @@ from numpy.typing import DTypeLike, NDArray
 from hopstream.arrays import Array, Column, IntArray, RaggedArray
 from hopstream.checks import known_names
 from hopstream.dataset.book import Entity
-from hopstream.errors import FormatError, NoRoomError, SettingsError, StoreError, UnknownNameError
+from hopstream.errors import (
+    FormatError,
+    NoRoomError,
+    SettingsError,
+    StoreTimeout,
+    StoreUnavailable,
+    UnknownNameError,
+)
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.load.ahead import SamplingAhead
 from hopstream.sample.plan import SeedNodes
@@ -583,8 +590,8 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
             try:
                 self._reader.look_up([keys for step in steps if (keys := self._seed_keys(epoch, step))])
                 return self._sample_group(epoch, [self._start(epoch, step) for step in steps])
-            except StoreError as error:  # each would wait for the same server
-                return [error] * len(steps)
+            except (StoreTimeout, StoreUnavailable) as error:  # each would wait for the same server
+                return [error, *(type(error)(*error.args) for _ in steps[1:])]
             except Exception:
                 LOG.debug("batches %s are sampled one by one, to find which of them fails", steps, exc_info=True)
         sampled: list[SampledBatch | BaseException] = []

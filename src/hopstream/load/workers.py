@@ -55,7 +55,9 @@ class InlineBatches(Generic[T]):
 
     def __init__(self, producer: Producer[T], steps: range, on_end: Callable[[], None] = lambda: None) -> None:
         """Make the batches of ``steps``; ``on_end`` is called when no more are wanted."""
-        self._producer, self.stop = producer, on_end
+        self._producer = producer
+        self.stop = weakref.finalize(self, on_end)  # also where nobody refers to the batches any more
+        self.stop.atexit = False
         self._steps = iter(steps)
 
     def take(self) -> T:

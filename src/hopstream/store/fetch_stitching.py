@@ -22,7 +22,7 @@ from hopstream.store.halo import NO_POSITIONS, HaloStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.requests import check_fetch_request, column_feature
 from hopstream.store.row_cache import Announcement, Found, RowCache, RowTable
-from hopstream.store.stitching import Cut, Finish, Stitch, Traffic, TrafficCounts, busy_parts
+from hopstream.store.stitching import Cut, Finish, Stitch, Traffic, TrafficCounts, busy_parts, column_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,19 +66,16 @@ class FetchPlanner:
         cut = [self.shares(request) for request in requests]
         if self.cache is None:
             return cut
-        far = [[_far_rows(share)[1] if share.table else NO_POSITIONS for share in shares] for shares in cut]
-        ticket = self.cache.ticket(sum(bool(len(ids)) for of_request in far for ids in of_request))
-        if ticket is None:
-            return cut
-        return [
-            [
-                share
-                if share.table is None or not len(ids)
-                else replace(share, announcement=self.cache.announce(share.table, ids, ticket))
-                for share, ids in zip(shares, of_request, strict=True)
-            ]
-            for shares, of_request in zip(cut, far, strict=True)
+        asked = [
+            (of_request, place, share.table, ids)
+            for of_request in cut
+            for place, share in enumerate(of_request)
+            if share.table is not None and len(ids := _far_rows(share)[1])
         ]
+        found = self.cache.announce([(table, ids) for _, _, table, ids in asked])
+        for (of_request, place, _, _), announcement in zip(asked, found, strict=True):
+            of_request[place] = replace(of_request[place], announcement=announcement)
+        return cut
 
     def shares(self, request: FetchRequest) -> list[FetchShare]:
         """Check a request and cut it: columns that a halo has, that the cache may have, and others."""
@@ -292,14 +289,7 @@ def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
 def _num_bytes(asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]) -> int:
     """Bytes of the arrays of some answers."""
     return sum(
-        _column_bytes(column, len(request.ids))
+        column_bytes(column, len(request.ids))
         for request, columns in zip(asked, answers, strict=True)
         for column in columns.values()
     )
-
-
-def _column_bytes(column: Column, num_rows: int) -> int:
-    """Bytes of some rows of a column; all of a ragged one."""
-    if isinstance(column, RaggedArray):
-        return column.values.nbytes + column.offsets.nbytes
-    return num_rows * (column.nbytes // max(1, len(column)))

@@ -4,15 +4,17 @@ A loader samples some batches ahead and announces which rows each will fetch. Th
 needed next, and rows that no announced batch needs by how often they were used. Rows are immutable: a dataset that was
 appended to is another dataset, with a cache of its own.
 
-One cache serves all stores of a dataset in a process. Each set of columns of a type is a table with slots of its own;
-tables take room as they need it, until the bytes of all tables reach the bound. Then each replaces its own rows.
+One cache serves all stores of a dataset in a process. Each set of columns of a type is a table with slots of its own.
+Tables take room as they need it, until the bytes of all tables reach the bound; then each replaces its own rows. A
+table that finds no room and has less than an equal share of the bound makes the largest one start anew.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -29,6 +31,7 @@ from hopstream.kernels.row_cache import (
     NUM_COUNTED,
     NUM_ENTRIES,
     NUM_EVICTED,
+    NUM_FREE,
     NUM_USED,
     RowIndex,
     admit_ids,
@@ -47,9 +50,14 @@ SHARE_OF_FREE = 8
 """Without a bound of the user's, a cache takes one part in so many of the memory that is free."""
 MIN_ROW_BYTES = 32
 """Rows of fewer bytes cost more to find again than they are worth."""
-SLOT_BYTES = 8 + 1 + 1 + 4 + 8 + 2 + 4 * 16
-"""Bytes of a slot beside its row: owner, next use, uses, pins, free list, counts, and up to four entries."""
+SLOT_BYTES = 8 + 1 + 1 + 4 + 8 + 2
+"""Bytes of a slot beside its row: owner, next use, uses, pins, free list, counts."""
+ENTRY_BYTES = 16
+ENTRIES_PER_ID = 4
+"""Most entries of the hash table per id that it holds; at least two."""
 FIRST_ENTRIES = 1 << 12
+MAX_STARVED = 8
+"""How often a table finds no room before another one starts anew for it."""
 USES_PER_COUNT = 8
 """Uses per entry of the table of counts after which all counts are halved."""
 NO_BIT = -1
@@ -74,22 +82,30 @@ class CacheCounts(NamedTuple):
 
 def row_cost(columns: Columns) -> int:
     """Bytes of one row of some columns in a cache, with its share of the index."""
-    return sum(feature.row_bytes for feature in columns.values()) + SLOT_BYTES
+    return _row_bytes(columns) + SLOT_BYTES + ENTRIES_PER_ID * ENTRY_BYTES
 
 
-class RowTable:
-    """The cached rows of some columns of one type; used under the lock of its cache, but for copies of rows."""
+def bytes_for(columns: Columns, num_rows: int, num_ahead: int) -> int:
+    """Bytes in which a cache holds so many rows, while it knows so many ids of batches that are sampled ahead."""
+    return num_rows * row_cost(columns) + ENTRIES_PER_ID * ENTRY_BYTES * num_ahead + (1 << 13)
+
+
+def _row_bytes(columns: Columns) -> int:
+    return sum(feature.row_bytes for feature in columns.values())
+
+
+class _Rows:
+    """Slots for rows of some columns, and their index; the index is used under the lock of the cache."""
 
     def __init__(self, columns: Columns, max_bytes: int) -> None:
-        """Make a table that may take all of a bound, and takes nothing yet."""
-        self.row_cost = row_cost(columns)
-        num_slots = min(MAX_SLOTS, max(1, max_bytes // self.row_cost))
+        """Take nothing yet, and all of a bound at most."""
+        num_slots = min(MAX_SLOTS, max(1, max_bytes // row_cost(columns)))
         # Pages of these arrays take memory when they are first written, which is when slots are first used.
-        self._columns = {
+        self._arrays = {
             name: np.empty((num_slots, *feature.shape), feature.numpy_dtype) for name, feature in columns.items()
         }
-        self._readers = {name: ColumnTable(columns[name], [column]) for name, column in self._columns.items()}
-        self._writers = columns
+        self._readers = {name: ColumnTable(columns[name], [array]) for name, array in self._arrays.items()}
+        self._columns, self._row_bytes = columns, _row_bytes(columns) + SLOT_BYTES
         self._offsets = np.array([0, num_slots], np.int64)
         self.index = RowIndex(
             entries=np.zeros((FIRST_ENTRIES, 2), np.uint64),
@@ -105,17 +121,38 @@ class RowTable:
 
     @property
     def num_used(self) -> int:
-        """Slots that have ever been used, which is what the table takes of the bound."""
+        """Slots that have ever been used: their memory is taken."""
         return int(self.index.state[NUM_USED])
 
-    def make_room(self, num_more: int) -> None:
-        """Let the index hold some ids more."""
+    @property
+    def num_rows(self) -> int:
+        """Rows that are there."""
+        return self.num_used - int(self.index.state[NUM_FREE])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the slots and their index take, but for the entries that every table begins with."""
+        entries_bytes = max(
+            self.index.entries.nbytes - FIRST_ENTRIES * ENTRY_BYTES, ENTRIES_PER_ID * ENTRY_BYTES * self.num_used
+        )
+        return self.num_used * self._row_bytes + entries_bytes
+
+    def fit_index(self, num_more: int, max_more_bytes: int) -> bool:
+        """Let the index hold some ids more, and no more entries than it needs; whether the bytes for that are left."""
         index, num_entries = self.index, int(self.index.state[NUM_ENTRIES]) + num_more
-        if 2 * num_entries > len(index.entries):
-            bits = (2 * num_entries).bit_length()
-            entries = np.zeros((1 << bits, 2), np.uint64)
-            self.index = index._replace(entries=entries, shift=np.uint64(64 - bits))
-            move_entries(index.entries, self.index)
+        capacity, bits = len(index.entries), max(FIRST_ENTRIES.bit_length() - 1, (2 * num_entries - 1).bit_length())
+        if 1 << bits <= capacity <= 4 << bits:
+            return True
+        if 1 << bits > capacity and ENTRY_BYTES * ((1 << bits) - capacity) > max_more_bytes:
+            return False
+        self.index = index._replace(entries=np.zeros((1 << bits, 2), np.uint64), shift=np.uint64(64 - bits))
+        move_entries(index.entries, self.index)
+        return True
+
+    @property
+    def num_new(self) -> int:
+        """Ids more that the index can hold as it is."""
+        return len(self.index.entries) // 2 - int(self.index.state[NUM_ENTRIES])
 
     def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> None:
         """Copy pinned rows to the rows ``targets`` of some columns."""
@@ -124,10 +161,30 @@ class RowTable:
 
     def write(self, slots: IntArray, source: Mapping[str, Array], rows: IntArray) -> None:
         """Copy the rows ``rows`` of some columns to slots that are being filled."""
-        for name, feature in self._writers.items():
+        for name, feature in self._columns.items():
             column = source[name]
             table, offsets = ColumnTable(feature, [column]), np.array([0, len(column)], np.int64)
-            gather_fixed(table, rows, offsets, self._columns[name], slots)
+            gather_fixed(table, rows, offsets, self._arrays[name], slots)
+
+
+class RowTable:
+    """The cached rows of some columns of one type.
+
+    Attributes:
+        rows: The rows; other ones after the table started anew.
+        row_bytes: Bytes of one row.
+        row_cost: These, with its share of the index.
+    """
+
+    def __init__(self, columns: Columns, max_bytes: int) -> None:
+        """Make a table that takes nothing yet, and all of a bound at most."""
+        self._columns, self._max_bytes = columns, max_bytes
+        self.row_bytes, self.row_cost = _row_bytes(columns), row_cost(columns)
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Forget all rows; threads that use some finish with those that they have."""
+        self.rows = _Rows(self._columns, self._max_bytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -136,11 +193,11 @@ class _Ticket:
 
     Attributes:
         number: Its number in the order of announcements.
-        num_left: Its requests that were neither made nor dropped.
+        left: The tables and ids of its requests that were neither made nor dropped, by number.
     """
 
     number: int
-    num_left: int
+    left: dict[int, tuple[RowTable, IntArray]]
 
     @property
     def bit(self) -> int:
@@ -151,15 +208,14 @@ class _Ticket:
 class Announcement:
     """Rows that a batch will need; taken back where it goes before they were asked for."""
 
-    def __init__(self, cache: RowCache, table: RowTable, ids: IntArray, ticket: _Ticket) -> None:
-        """Remember what was announced; int64[n] ids."""
-        self._cache, self._table, self._ids = cache, table, ids
-        self.ticket: _Ticket | None = ticket
+    def __init__(self, cache: RowCache, ticket: _Ticket, number: int) -> None:
+        """Remember what was announced: a request of a batch."""
+        self._cache, self.ticket, self.number = cache, ticket, number
 
     def __del__(self) -> None:
         """Take the announcement back, unless ``RowCache.find`` used it."""
-        if self.ticket is not None:
-            self._cache.drop(partial(self._cache._forget, self._table, self._ids, self.ticket))
+        if self.number in self.ticket.left:
+            self._cache.drop(partial(RowCache.forget, ticket=self.ticket, number=self.number))
 
 
 class Found:
@@ -176,48 +232,49 @@ class Found:
 
     def __init__(self, cache: RowCache, table: RowTable, slots: IntArray, fresh: IntArray, num_evicted: int) -> None:
         """Take over pinned slots, and slots to fill; int64[n], -1 where there is none."""
-        self._cache, self._table, self.slots, self.num_evicted = cache, table, slots, num_evicted
+        self._cache, self._rows, self.slots, self.num_evicted = cache, table.rows, slots, num_evicted
         (self.fresh_at,) = np.nonzero(fresh >= 0)
         self._fresh = fresh[self.fresh_at]
-        self.row_bytes = table.row_cost - SLOT_BYTES
+        self.row_bytes = table.row_bytes
 
     def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> None:
         """Copy rows that were found to the rows ``targets`` of some columns."""
-        self._table.read(slots, out, targets)
+        self._rows.read(slots, out, targets)
 
     def keep(self, columns: Mapping[str, Array], rows: IntArray) -> None:
         """Keep the rows of ``fresh_at``, which came: they are the rows ``rows`` of some columns."""
         if len(rows):
-            self._table.write(self._fresh, columns, rows)
-            self._cache.settle(self._table, self._fresh)
+            self._rows.write(self._fresh, columns, rows)
+            self._cache.settle(self._rows, self._fresh)
             self._fresh = NO_POSITIONS
 
     def end(self) -> None:
         """Let go of the rows; those that were to be kept and did not come are forgotten."""
-        self._cache.let_go(self._table, self.slots, self._fresh)
+        self._cache.release(self._rows, self.slots, self._fresh)
         self.slots = self._fresh = NO_POSITIONS
 
     def __del__(self) -> None:
         """End where nobody did, because the request failed."""
         if len(self.slots):
-            self._cache.drop(partial(self._cache._let_go, self._table, self.slots, self._fresh))
+            rows, slots, fresh = self._rows, self.slots, self._fresh
+            self._cache.drop(lambda _: _release(rows, slots, fresh))
 
 
 class RowCache:
     """Rows of one dataset that stores of this process have fetched from servers. Safe to use from many threads."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Keep rows whose bytes, with those of their index, stay within a bound."""
-        self.max_bytes = max_bytes
+        """Keep rows whose bytes, with those of their index, stay within a bound, and within the memory that is free."""
+        self.max_bytes = min(max_bytes, this_machine().free_bytes)
         self._lock = threading.Lock()
         self._tables: dict[tuple[Entity, tuple[str, ...]], RowTable] = {}
         self._tickets: dict[int, _Ticket] = {}
-        self._num_announced = 0
-        self._dropped: deque[Callable[[], None]] = deque()
+        self._num_announced = self._num_starved = 0
+        self._dropped: deque[Callable[[RowCache], object]] = deque()
 
     def table(self, entity: Entity, columns: Columns, num_ids: int) -> RowTable | None:
         """The table of some columns of fixed width of ``num_ids`` ids; None where their rows are not worth keeping."""
-        if row_cost(columns) - SLOT_BYTES < MIN_ROW_BYTES or num_ids > MAX_IDS:
+        if _row_bytes(columns) < MIN_ROW_BYTES or num_ids > MAX_IDS:
             return None
         with self._lock:
             key = (entity, tuple(columns))
@@ -225,26 +282,35 @@ class RowCache:
                 self._tables[key] = RowTable(columns, self.max_bytes)
             return self._tables[key]
 
-    def ticket(self, num_requests: int) -> _Ticket | None:
-        """Announce a batch of some requests; None where as many are announced as can be told apart."""
+    def announce(self, requests: Sequence[tuple[RowTable, IntArray]]) -> list[Announcement | None]:
+        """Note which rows a batch will need.
+
+        Args:
+            requests: Tables and int64[n] ids of its requests.
+
+        Returns:
+            What to give to ``find`` with each; None where there is no memory to remember the ids.
+        """
         with self._lock:
             self._collect()
-            number = self._num_announced
-            if self._tickets and number - next(iter(self._tickets)) >= NUM_BITS:
-                return None
-            self._num_announced += 1
-            ticket = self._tickets[number] = _Ticket(number, num_requests)
-            return ticket
+            ticket = _Ticket(self._num_announced, {})
+            while self._tickets and ticket.number - next(iter(self._tickets)) >= NUM_BITS:
+                self._expire(next(iter(self._tickets.values())))
+            announced: list[Announcement | None] = []
+            for number, (table, ids) in enumerate(requests):
+                if not table.rows.fit_index(len(ids), self._num_left()):
+                    announced.append(None)
+                    continue
+                announce_ids(ids, ticket.bit, table.rows.index)
+                ticket.left[number] = table, ids
+                announced.append(Announcement(self, ticket, number))
+            if ticket.left:
+                self._tickets[ticket.number] = ticket
+                self._num_announced += 1
+            return announced
 
-    def announce(self, table: RowTable, ids: IntArray, ticket: _Ticket) -> Announcement:
-        """Note that a batch will need rows; int64[n] ids."""
-        with self._lock:
-            table.make_room(len(ids))
-            announce_ids(ids, ticket.bit, table.index)
-        return Announcement(self, table, ids, ticket)
-
-    def drop(self, undo: Callable[[], None]) -> None:
-        """Undo something soon. Called by the collector in any thread, also in one that has the lock."""
+    def drop(self, undo: Callable[[RowCache], object]) -> None:
+        """Queue a clean-up. Called by the collector in any thread, also in one that has the lock."""
         self._dropped.append(undo)
 
     def find(self, table: RowTable, ids: IntArray, announcement: Announcement | None) -> Found:
@@ -257,76 +323,105 @@ class RowCache:
         """
         slots, ranks = np.empty(len(ids), np.int64), np.empty(len(ids), np.uint8)
         fresh = np.full(len(ids), -1, np.int64)
-        ticket = None if announcement is None else announcement.ticket
         with self._lock:
             self._collect()
-            oldest = self._oldest()
-            bit = NO_BIT if ticket is None else ticket.bit
-            num_missing = take_slots(ids, bit, oldest, slots, ranks, table.index)
-            if announcement is not None and ticket is not None:
-                announcement.ticket = None
-                self._end_request(ticket)
-            state = table.index.state
-            if state[NUM_COUNTED] > USES_PER_COUNT * len(table.index.counts):
-                halve_counts(table.index)
+            oldest, bit, rows = self._oldest(), NO_BIT, table.rows
+            if announcement is not None and announcement.number in announcement.ticket.left:
+                bit = announcement.ticket.bit
+            num_missing = take_slots(ids, bit, oldest, slots, ranks, rows.index)
+            if announcement is not None and bit != NO_BIT:
+                self._end(announcement.ticket, announcement.number)
+            state = rows.index.state
+            if state[NUM_COUNTED] > USES_PER_COUNT * len(rows.index.counts):
+                halve_counts(rows.index)
             num_evicted = int(state[NUM_EVICTED])
             if num_missing:
-                table.make_room(num_missing)
-                num_slots = table.num_used + max(0, self.max_bytes - self._num_bytes()) // table.row_cost
-                admit_ids(ids, slots, ranks, num_slots, oldest, fresh, table.index)
+                self._share_out(table, num_missing)
+                rows.fit_index(num_missing, self._num_left())
+                num_slots = rows.num_used + self._num_left() // table.row_cost
+                admit_ids(ids, slots, ranks, num_slots, rows.num_new, oldest, fresh, rows.index)
             num_evicted = int(state[NUM_EVICTED]) - num_evicted
-        return Found(self, table, slots, fresh, num_evicted)
+            return Found(self, table, slots, fresh, num_evicted)
 
-    def settle(self, table: RowTable, fresh: IntArray) -> None:
+    def settle(self, rows: _Rows, fresh: IntArray) -> None:
         """Let others read slots that were filled."""
         with self._lock:
-            settle_slots(fresh, True, table.index)
+            settle_slots(fresh, True, rows.index)
 
-    def let_go(self, table: RowTable, slots: IntArray, fresh: IntArray) -> None:
+    def release(self, rows: _Rows, slots: IntArray, fresh: IntArray) -> None:
         """Unpin slots that were found, and give up those that were not filled."""
         with self._lock:
-            self._let_go(table, slots, fresh)
+            _release(rows, slots, fresh)
+
+    def forget(self, ticket: _Ticket, number: int) -> None:
+        """Take one request of an announced batch back; called with the lock."""
+        if number in ticket.left:
+            table, ids = ticket.left[number]
+            forget_ids(ids, ticket.bit, self._oldest(), table.rows.index)
+            self._end(ticket, number)
+            table.rows.fit_index(0, 0)
 
     def clear(self) -> None:
         """Forget all rows; threads that use some finish with them."""
         with self._lock:
+            self._dropped.clear()
+            for table in self._tables.values():
+                table.start_anew()
             self._tables.clear()
 
     def counts(self) -> CacheCounts:
         """What the cache holds now."""
         with self._lock:
-            states = [table.index.state for table in self._tables.values()]
+            tables = [table.rows for table in self._tables.values()]
             return CacheCounts(
-                num_rows=sum(table.num_used for table in self._tables.values()),
-                num_bytes=self._num_bytes(),
+                num_rows=sum(rows.num_rows for rows in tables),
+                num_bytes=sum(rows.num_bytes for rows in tables),
                 max_bytes=self.max_bytes,
-                num_evicted=int(sum(state[NUM_EVICTED] for state in states)),
+                num_evicted=int(sum(rows.index.state[NUM_EVICTED] for rows in tables)),
             )
 
-    def _num_bytes(self) -> int:
-        return sum(table.num_used * table.row_cost for table in self._tables.values())
+    def _num_left(self) -> int:
+        """Bytes that are left of the bound."""
+        return max(0, self.max_bytes - sum(table.rows.num_bytes for table in self._tables.values()))
 
-    def _let_go(self, table: RowTable, slots: IntArray, fresh: IntArray) -> None:
-        release_slots(slots, table.index)
-        settle_slots(fresh, False, table.index)
-
-    def _forget(self, table: RowTable, ids: IntArray, ticket: _Ticket) -> None:
-        forget_ids(ids, ticket.bit, self._oldest(), table.index)
-        self._end_request(ticket)
+    def _share_out(self, table: RowTable, num_wanted: int) -> None:
+        """Let the largest table start anew where one found no room several times and has far less than its share."""
+        if len(self._tables) < 2:
+            return
+        rows, share = table.rows, self.max_bytes // len(self._tables)
+        if num_wanted <= self._num_left() // table.row_cost + int(rows.index.state[NUM_FREE]):
+            return
+        largest = max(self._tables.values(), key=lambda one: one.rows.num_bytes)
+        if 2 * rows.num_bytes < share and 2 * largest.rows.num_bytes > 3 * share:
+            self._num_starved += 1
+            if self._num_starved == MAX_STARVED:
+                largest.start_anew()
+                self._num_starved = 0
 
     def _oldest(self) -> np.uint64:
         """The bit of the batch that was announced first and not fetched yet."""
         return np.uint64(next(iter(self._tickets), 0) % NUM_BITS)
 
     def _collect(self) -> None:
-        """Undo what was dropped; called with the lock."""
+        """Do the clean-ups that were queued; called with the lock."""
         while self._dropped:
-            self._dropped.popleft()()
+            self._dropped.popleft()(self)
 
-    def _end_request(self, ticket: _Ticket) -> None:
-        ticket.num_left -= 1
-        if ticket.num_left == 0:
-            del self._tickets[ticket.number]
+    def _expire(self, ticket: _Ticket) -> None:
+        """Forget that a batch was announced, because its loader stands still while others go on."""
+        for number in list(ticket.left):
+            self.forget(ticket, number)
+
+    def _end(self, ticket: _Ticket, number: int) -> None:
+        del ticket.left[number]
+        if not ticket.left:
+            self._tickets.pop(ticket.number, None)
+
+
+def _release(rows: _Rows, slots: IntArray, fresh: IntArray) -> None:
+    """Unpin slots, and give up those that were not filled; called with the lock of the cache."""
+    release_slots(slots, rows.index)
+    settle_slots(fresh, False, rows.index)
 
 
 _CACHES: dict[str, tuple[RowCache, int]] = {}
@@ -357,8 +452,19 @@ def open_row_cache(dataset_id: str, max_bytes: int | None) -> RowCache | None:
 def close_row_cache(dataset_id: str) -> None:
     """Let go of a cache that was opened; the last that does so frees its rows."""
     with _CACHES_LOCK:
-        cache, num_users = _CACHES.pop(dataset_id)
-        if num_users > 1:
+        cache, num_users = _CACHES.pop(dataset_id, (None, 0))
+        if cache is not None and num_users > 1:
             _CACHES[dataset_id] = cache, num_users - 1
             return
-    cache.clear()
+    if cache is not None:
+        cache.clear()
+
+
+def _forget_after_fork() -> None:
+    """Start without caches in a process that was forked: those of the parent may be locked, and count its batches."""
+    global _CACHES_LOCK
+    _CACHES_LOCK = threading.Lock()
+    _CACHES.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
