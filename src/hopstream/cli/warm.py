@@ -113,6 +113,21 @@ def _serve(folder: Path) -> None:
                     list(links)
 
 
+def _keep_rows(_: Path) -> None:
+    """Let a cache of rows grow, forget what was announced, and age; batches of small graphs do none of it."""
+    import numpy as np
+
+    from hopstream.kernels.row_cache import halve_counts
+    from hopstream.schema import NODE, FeatureSchema
+    from hopstream.store.row_cache import RowCache, RowTable
+
+    cache, num_ids = RowCache(1 << 22), 1 << 13
+    table = cast(RowTable, cache.table(NODE, {"x": FeatureSchema(dtype="float32", shape=(8,))}, num_ids))
+    cache.announce([(table, np.arange(num_ids))]).clear()
+    cache.find(table, np.arange(8), None).end()
+    halve_counts(table.rows.index)
+
+
 def _load(folder: Path) -> None:
     """Iterate loaders, one for each way to draw."""
     from hopstream.load.loader import NeighborLoader
@@ -247,6 +262,7 @@ _WAYS: Sequence[Mapping[str, Any]] = (
 STEPS: Mapping[str, Callable[[Path], None]] = {
     "preparation": _write_datasets,
     "servers": _serve,
+    "rows kept": _keep_rows,
     "loaders": _load,
     "links": _load_links,
     "walks": _walk,
