@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -181,6 +183,38 @@ def test_announcements_stay_within_the_bound_and_those_of_a_loader_that_stands_s
     del still, announcement
     check_is_sound(cache)
     assert len(table.rows.index.entries) == 1 << 12, "what is not needed any more is given back"
+
+
+MEMORY = """
+import numpy as np, psutil
+from hopstream.schema import FeatureSchema
+from hopstream.store.row_cache import RowCache
+
+def run(cache):
+    table = cache.table("node", {"x": FeatureSchema(dtype="float32", shape=(100,))}, 1 << 20)
+    out, rng = {"x": np.zeros((2000, 100), np.float32)}, np.random.default_rng(0)
+    batches = [rng.integers(0, 400_000, 2000) for _ in range(400)]
+    ahead = [cache.announce([(table, ids)])[0] for ids in batches[:16]]
+    for step, ids in enumerate(batches):
+        ahead += [cache.announce([(table, later)])[0] for later in batches[len(ahead) : step + 17]]
+        found = cache.find(table, ids, ahead[step])
+        found.keep(out, found.fresh_at)
+        found.end()
+        ahead[step] = None
+
+run(RowCache(1 << 20))  # what is compiled and allocated once
+before = psutil.Process().memory_info().rss
+cache = RowCache(64 << 20)
+run(cache)
+print(psutil.Process().memory_info().rss - before, cache.counts().num_bytes, cache.counts().num_evicted)
+"""
+
+
+def test_the_memory_of_a_process_grows_by_no_more_than_the_bound() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=100)
+    grown, num_bytes, num_evicted = map(int, done.stdout.split())
+    assert num_evicted > 100_000 and 60 << 20 < num_bytes <= 64 << 20
+    assert 40 << 20 < grown < 72 << 20, "and what batches of this program take"
 
 
 def test_a_table_that_comes_later_gets_a_share() -> None:

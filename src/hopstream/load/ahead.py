@@ -8,8 +8,7 @@ not depend on when it is drawn.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -52,28 +51,37 @@ class SamplingAhead(Generic[T]):
             StoreTimeout: Another thread did not finish sampling it in time.
             BaseException: The error that its sampling ended with.
         """
-        ends = time.monotonic() + self.timeout_s
         while True:
             with self._changed:
-                if self._is_ended:
-                    raise StateError("the iteration was ended while a batch was sampled")
-                steps = self._claim(step)
+                steps = range(0) if self._is_ended else self._claim(step)
                 if not steps:
-                    if step in self._done:
-                        found = self._done.pop(step)
-                        self._num_taken += 1
-                        break
-                    if not self._changed.wait(max(0.0, ends - time.monotonic())) and time.monotonic() >= ends:
-                        raise StoreTimeout(f"batch {step} was not sampled in {self.timeout_s:g} s by another thread")
-                    continue
-            sampled = sample(steps)
-            with self._changed:
-                if not self._is_ended:
-                    self._done.update(zip(steps, sampled, strict=True))
-                self._changed.notify_all()
+                    found = self._wait_for(step)
+                    break
+            try:
+                sampled = sample(steps)
+            except BaseException as error:
+                self._put(steps, [error] * len(steps))
+                raise
+            self._put(steps, sampled)
         if isinstance(found, BaseException):
             raise found
         return found
+
+    def _wait_for(self, step: int) -> T | BaseException:
+        """Wait until another thread has sampled a batch; called with the lock."""
+        self._changed.wait_for(lambda: self._is_ended or step in self._done, self.timeout_s)
+        if self._is_ended:
+            raise StateError("the iteration was ended while a batch was sampled")
+        if step not in self._done:
+            raise StoreTimeout(f"batch {step} was not sampled in {self.timeout_s:g} s by another thread")
+        self._num_taken += 1
+        return self._done.pop(step)
+
+    def _put(self, steps: range, sampled: Sequence[T | BaseException]) -> None:
+        with self._changed:
+            if not self._is_ended:
+                self._done.update(zip(steps, sampled, strict=True))
+            self._changed.notify_all()
 
     def end(self) -> None:
         """Let go of all batches; threads that wait for one get ``StateError``."""
