@@ -68,7 +68,7 @@ def test_set_epoch_goes_to_the_start_of_an_epoch():
     assert (place.epoch, place.next_batch) == (3, 0)
 
 
-@pytest.mark.parametrize("epoch", [-1, 1.0, "1", True, None])
+@pytest.mark.parametrize("epoch", [-1, 1.0, "1", True, None, 1 << 63])
 def test_epochs_that_are_none_are_refused(epoch):
     with pytest.raises(StateError, match="epochs are 0, 1"):
         EpochPosition().set_epoch(epoch)
@@ -102,6 +102,7 @@ def test_another_loader_is_refused_by_name(change, message):
         (EpochPosition(3, 11).to_json(FACTS), "next_batch is 11; it is 0 to 10"),
         (EpochPosition(3, -1).to_json(FACTS), "next_batch is -1"),
         ({**EpochPosition(3, 7).to_json(FACTS), "epoch": "x"}, "epoch is 'x'"),
+        ({**EpochPosition(3, 7).to_json(FACTS), "epoch": 1 << 63}, "epoch is 9223372036854775808; it is 0 to"),
         ({**EpochPosition(3, 7).to_json(FACTS), "loader": 5}, "the loader state's loader is '5'; it must be an object"),
     ],
 )

@@ -49,6 +49,12 @@ def connect(location: str, security: ClientSecurity) -> RemoteStore:
     return RemoteStore(location, StoreSettings(timeout_s=10, security=security))
 
 
+@pytest.mark.parametrize("roots", [Path("no-such-file.pem"), b"no PEM"])
+def test_roots_that_cannot_be_read_are_refused_at_once(roots: Path | bytes) -> None:
+    with pytest.raises(SettingsError, match=r"no-such-file.pem|TLS cannot be set up"):
+        ClientSecurity(roots=roots)
+
+
 def test_token_and_roots_open_a_guarded_server(guarded: StoreServer, authority: Authority) -> None:
     with connect(guarded.location, ClientSecurity(token=TOKEN, roots=authority.root)) as store:
         assert store.location.startswith("tls://127.0.0.1:")

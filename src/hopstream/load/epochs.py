@@ -23,6 +23,7 @@ from hopstream.load.service import class_name
 from hopstream.load.workers import Batches, InlineBatches, ThreadedBatches
 
 STATE_FORMAT = 1
+MAX_EPOCH = (1 << 63) - 1
 FORM = '{"format": …, "epoch": …, "next_batch": …, "loader": {…}}'
 Facts = Mapping[str, str | int | bool | Mapping[str, int] | Mapping[str, str] | None]
 """What decides over a loader's batches, by the name that a message uses; JSON values only."""
@@ -76,10 +77,10 @@ class EpochPosition:
         """Go to the start of an epoch; where the next iteration would go on in that very epoch, it still does.
 
         Raises:
-            StateError: ``epoch`` is not an integer, 0 or above.
+            StateError: ``epoch`` is not an integer from 0 to 2**63 - 1.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise StateError(f"epoch is {epoch!r}; epochs are 0, 1, …")
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch <= MAX_EPOCH:
+            raise StateError(f"epoch is {epoch!r}; epochs are 0, 1, … up to 2**63 - 1")
         if not (self.is_resuming and epoch == self.epoch):
             self.epoch, self.next_batch, self.is_resuming = epoch, 0, False
 
@@ -106,10 +107,9 @@ class EpochPosition:
             # An option that was not there when the state was saved was off.
             if facts.get(name) != found.get(name) and (name in found or facts[name] is not False):
                 raise StateError(_difference(name, found.get(name), facts.get(name)))
-        for name, number, most in (("epoch", epoch, None), ("next_batch", next_batch, num_steps)):
-            is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0
-            if not is_number or (most is not None and number > most):
-                raise StateError(f"the state's {name} is {number!r}; it is 0 to {most if most is not None else '…'}")
+        for name, number, most in (("epoch", epoch, MAX_EPOCH), ("next_batch", next_batch, num_steps)):
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most:
+                raise StateError(f"the state's {name} is {number!r}; it is 0 to {most}")
         return cls(epoch, next_batch, is_resuming=True)
 
 

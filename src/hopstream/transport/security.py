@@ -136,7 +136,10 @@ class ClientSecurity(Settings):
             self._keep("token_file", local_path(self.token_file))
             self._keep("_token_file", TokenFile(self.token_file, self.token_owner))
             self.current_token()
-        self._keep("_context", _Context(self.certificate, self.private_key, self.roots, is_server=False))
+        context = _Context(self.certificate, self.private_key, self.roots, is_server=False)
+        self._keep("_context", context)
+        if self.certificate is not None or self.roots is not None:
+            context.value()
 
     @property
     def has_token(self) -> bool:
