@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hopstream.errors import StoreTimeout
 from hopstream.transport.calls import Call
 from hopstream.transport.limits import TransportLimits
 from hopstream.transport.listener import Listener
@@ -46,13 +47,15 @@ class Desk:
         yield Frame(call.header, call.arrays, is_last=True)
 
     def _hold(self, call: Call) -> Iterator[Frame]:
-        """Say that it has begun; go on when it may, or when nobody waits."""
+        """Say that it has begun, and say more when it may; end with an error where nobody waits any more."""
         yield Frame({"begun": True})
         is_over = threading.Event()
         call.on_over(is_over.set)
         ends = time.monotonic() + 20
         while not (self.may_go_on.is_set() or is_over.wait(0.005)):
             assert time.monotonic() < ends
+        if not self.may_go_on.is_set():
+            raise StoreTimeout("nobody waits any more")
         yield Frame({"done": call.header.get("n")}, is_last=True)
 
     def _count(self, call: Call) -> Iterator[Frame]:

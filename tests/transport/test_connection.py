@@ -192,7 +192,8 @@ def test_an_answer_that_does_not_come_is_told_at_the_deadline(served: Served) ->
     connection = connection_of(served)
     connection.ask(ECHO, 10, "echo")
     started = time.monotonic()
-    with pytest.raises(StoreTimeout, match=r"gave no answer in 0\.2 s to hold"):
+    late = r"gave no answer in 0\.2 s to hold|nobody waits"  # the server's word where this thread comes late itself
+    with pytest.raises(StoreTimeout, match=late):
         connection.call(HOLD, 0.2, "hold", Frames())
     assert within(3.0, started)
     wait_until(lambda: served.desk.num_ended == served.desk.num_begun, "the server has given it up", 5)
