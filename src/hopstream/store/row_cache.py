@@ -56,6 +56,8 @@ ENTRY_BYTES = 16
 ENTRIES_PER_ID = 4
 """Most entries of the hash table per id that it holds; at least two."""
 FIRST_ENTRIES = 1 << 12
+SHARE_OF_AHEAD = 2
+"""Ids of batches sampled ahead take one part in so many of the bound at most."""
 MAX_STARVED = 8
 """How often a table finds no room before another one starts anew for it."""
 USES_PER_COUNT = 8
@@ -136,6 +138,11 @@ class _Rows:
             self.index.entries.nbytes - FIRST_ENTRIES * ENTRY_BYTES, ENTRIES_PER_ID * ENTRY_BYTES * self.num_used
         )
         return self.num_used * self._row_bytes + entries_bytes
+
+    def num_spare(self, max_bytes: int) -> int:
+        """Bytes by which the entries may still grow for ids without a slot, which take a share of the bound at most."""
+        entries_bytes = self.index.entries.nbytes - ENTRIES_PER_ID * ENTRY_BYTES * self.num_used
+        return max(0, max_bytes // SHARE_OF_AHEAD - entries_bytes)
 
     def fit_index(self, num_more: int, max_more_bytes: int) -> bool:
         """Let the index hold some ids more, and no more entries than it needs; whether the bytes for that are left."""
@@ -269,7 +276,7 @@ class RowCache:
         self._lock = threading.Lock()
         self._tables: dict[tuple[Entity, tuple[str, ...]], RowTable] = {}
         self._tickets: dict[int, _Ticket] = {}
-        self._num_announced = self._num_starved = 0
+        self._num_announced = self._num_starved = self._num_evicted = 0
         self._dropped: deque[Callable[[RowCache], object]] = deque()
 
     def table(self, entity: Entity, columns: Columns, num_ids: int) -> RowTable | None:
@@ -298,7 +305,7 @@ class RowCache:
                 self._expire(next(iter(self._tickets.values())))
             announced: list[Announcement | None] = []
             for number, (table, ids) in enumerate(requests):
-                if not table.rows.fit_index(len(ids), self._num_left()):
+                if not table.rows.fit_index(len(ids), min(self._num_left(), table.rows.num_spare(self.max_bytes))):
                     announced.append(None)
                     continue
                 announce_ids(ids, ticket.bit, table.rows.index)
@@ -341,6 +348,7 @@ class RowCache:
                 num_slots = rows.num_used + self._num_left() // table.row_cost
                 admit_ids(ids, slots, ranks, num_slots, rows.num_new, oldest, fresh, rows.index)
             num_evicted = int(state[NUM_EVICTED]) - num_evicted
+            self._num_evicted += num_evicted
             return Found(self, table, slots, fresh, num_evicted)
 
     def settle(self, rows: _Rows, fresh: IntArray) -> None:
@@ -377,7 +385,7 @@ class RowCache:
                 num_rows=sum(rows.num_rows for rows in tables),
                 num_bytes=sum(rows.num_bytes for rows in tables),
                 max_bytes=self.max_bytes,
-                num_evicted=int(sum(rows.index.state[NUM_EVICTED] for rows in tables)),
+                num_evicted=self._num_evicted,
             )
 
     def _num_left(self) -> int:
