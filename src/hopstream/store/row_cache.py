@@ -311,9 +311,9 @@ class RowCache:
                 announce_ids(ids, ticket.bit, table.rows.index)
                 ticket.left[number] = table, ids
                 announced.append(Announcement(self, ticket, number))
+            self._num_announced += 1  # also where nothing fits, so that announcements of others expire
             if ticket.left:
                 self._tickets[ticket.number] = ticket
-                self._num_announced += 1
             return announced
 
     def drop(self, undo: Callable[[RowCache], object]) -> None:
