@@ -1,4 +1,4 @@
-"""Are batches the same with a cache of rows of any size as from a folder, also across kills of servers and resumes?"""
+"""Compares batches fetched through a cache of rows with those of a folder: all sizes, resumes, killed servers."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def test_a_server_that_is_killed_and_started_again(tmp_path: Path, cache_bytes: 
     assert found == wanted
 
 
-def test_what_is_appended_is_not_answered_from_rows_of_before(tmp_path: Path) -> None:
-    """The caches of two datasets have nothing in common, though all ids of the first are ids of the second."""
+def test_two_datasets_of_one_graph_share_no_cache(tmp_path: Path) -> None:
+    """The two number their nodes differently, so rows of one would be wrong for the other."""
     name = next(iter(test_equality.CASES))
     graph = test_equality.CASES[name].graph
     folders = [tmp_path / "a", tmp_path / "b"]

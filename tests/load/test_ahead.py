@@ -1,4 +1,4 @@
-"""Are batches sampled ahead in order, by whoever has time, and does every batch end with its own error?"""
+"""Tests the order of batches that threads sample ahead, and that each batch raises its own error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the cache of rows answer only right rows, stay within its bound, and keep what is needed soonest?"""
+"""Tests that the cache of rows returns correct rows, stays within its bound and keeps the rows needed soonest."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@
     evenly; two neighbours that share all other bits are as rare as 2**-36.
     Source: Balin, Catalyurek, "Layer-Neighbor Sampling", NeurIPS 2023, section 3.2 and its appendix on a fixed number
     of neighbours; the quarter circle is that of GraphBolt's ``batch_dependency``.
-    Long rows without filter and share are hashed in blocks, of which only those with a variate below the largest kept
-    are looked through.
+    Long rows without filter and share are hashed in blocks. A block is searched only if its smallest hash is below the
+    largest variate that is kept.
 [Cost] One hash per eligible edge, two and two quantiles where the share is above 0; see ``smallest``. In blocks 1.5 ns
     per edge instead of 12.
 [Not chosen] The paper's LABOR-0, which includes each neighbour independently where its variate is below a node's own

@@ -1,7 +1,7 @@
 """Splits requests for rows of columns by part, and brings the rows of files, halos, the cache and servers together.
 
-Rows of fixed width are never put back: whoever answers writes them straight to the rows they belong to. Ragged columns
-are kept as they come and put back once, when all lengths are known.
+Each source writes rows of fixed width directly to their final place. Ragged columns are kept until all lengths are
+known, and then copied once.
 """
 
 from __future__ import annotations
