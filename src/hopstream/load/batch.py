@@ -29,6 +29,7 @@ from hopstream.dataset.book import Entity
 from hopstream.errors import (
     FormatError,
     NoRoomError,
+    ServerBusy,
     SettingsError,
     StoreTimeout,
     StoreUnavailable,
@@ -590,6 +591,8 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
             try:
                 self._reader.look_up([keys for step in steps if (keys := self._seed_keys(epoch, step))])
                 return self._sample_group(epoch, [self._start(epoch, step) for step in steps])
+            except ServerBusy:
+                LOG.debug("batches %s are sampled one by one: a server has no room for all", steps, exc_info=True)
             except (StoreTimeout, StoreUnavailable) as error:  # each would wait for the same server
                 return [error, *(type(error)(*error.args) for _ in steps[1:])]
             except Exception:
