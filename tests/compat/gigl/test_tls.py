@@ -147,13 +147,16 @@ def test_an_address_that_others_reach_needs_tls_and_a_token(folder: Path, home: 
     assert dist_server._SERVER is None
 
 
-def test_a_token_goes_over_tls_alone_where_others_could_read_it() -> None:
+def test_a_token_goes_over_tls_alone_where_others_could_read_it(authority: Authority) -> None:
+    identity = authority.issue(NAME)
+
     def has_tls(address: str, **security: Any) -> bool:
         settings = StoreSettings(security=ClientSecurity(**security))
         return Meeting(master_addr=address, master_port=1, settings=settings).location.has_tls
 
     assert has_tls("10.0.0.1", token=TOKEN) and has_tls("storage-0", token=TOKEN)
-    assert has_tls("127.0.0.1", roots=b"PEM") and has_tls("10.0.0.1", certificate=b"PEM", private_key=b"PEM")
+    assert has_tls("127.0.0.1", roots=authority.root)
+    assert has_tls("10.0.0.1", certificate=identity.certificate, private_key=identity.key)
     assert not has_tls("127.0.0.1", token=TOKEN) and not has_tls("10.0.0.1", token=TOKEN, is_insecure=True)
     assert not has_tls("10.0.0.1")
 
