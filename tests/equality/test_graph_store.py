@@ -1,7 +1,7 @@
 """Batches that servers make are bit-equal to those that a loader makes itself.
 
-A loader over a folder of one part is the yardstick, over 1, 2 and 4 servers, 1 and 4 threads, two epochs each: every
-way over 4 servers with 4 threads, and over another number of servers or threads, which take turns; all in slow runs.
+A loader over a folder of one part is the yardstick, over 1, 2 and 4 servers, 1 and 4 threads, with a cache of rows in
+the trainer and without, two epochs each. Every way runs in one of these cases, in turn, and in all in slow runs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.load.graphs import CITES, KNOWS, RATED_BY, RATES, flat
 from tests.stream.serving import locations_of, remote_graph, serve_processes, write_timed_parts
 
 NUMS_SERVERS = (1, 2, 4)
-SERVED = ((4, 4), (1, 1), (2, 4), (4, 1))
-"""Numbers of servers and threads."""
+SERVED = ((4, 4, 3000), (1, 1, None), (2, 4, None), (4, 1, 0))
+"""Numbers of servers and threads, and bytes of the trainer's cache of rows."""
 COMMON = {"shuffle": True, "collate": "numpy"}
 RNG = np.random.default_rng(3)
 PAIRS = np.stack([RNG.integers(0, 50, 40), RNG.integers(0, 118, 40)])
@@ -117,20 +117,24 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 @pytest.fixture(scope="module")
-def graphs(folders: dict[int, Path]) -> Iterator[dict[int, RemoteGraph]]:
+def locations(folders: dict[int, Path]) -> Iterator[dict[int, str]]:
     with ExitStack() as stack:
         served = {number: stack.enter_context(serve_processes(folders[number])) for number in NUMS_SERVERS}
-        yield {number: remote_graph(locations_of(processes)) for number, processes in served.items()}
+        yield {number: locations_of(processes) for number, processes in served.items()}
+
+
+@pytest.fixture(scope="module")
+def graphs(locations: dict[int, str]) -> dict[int, RemoteGraph]:
+    return {number: remote_graph(where) for number, where in locations.items()}
 
 
 def _in_turn() -> Iterator[Any]:
     for number, way in enumerate(WAYS):
-        for num_servers, num_threads in SERVED:
-            is_default = (num_servers, num_threads) == SERVED[number % len(SERVED)]
-            marks = [] if is_default else [pytest.mark.slow]
-            yield pytest.param(
-                way, num_servers, num_threads, marks=marks, id=f"{way}-{num_servers} servers-{num_threads} threads"
-            )
+        for case in SERVED:
+            marks = [] if case == SERVED[number % len(SERVED)] else [pytest.mark.slow]
+            num_servers, num_threads, cache_bytes = case
+            name = f"{way}-{num_servers} servers-{num_threads} threads-cache {cache_bytes}"
+            yield pytest.param(way, *case, marks=marks, id=name)
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +149,16 @@ def wanted(folders: dict[int, Path]) -> Callable[[str], Epochs]:
     return run
 
 
-@pytest.mark.parametrize(("way", "num_servers", "num_threads"), [*_in_turn()])
+@pytest.mark.parametrize(("way", "num_servers", "num_threads", "cache_bytes"), [*_in_turn()])
 def test_batches_of_servers_are_bit_equal_to_those_of_a_folder(
-    graphs: dict[int, RemoteGraph], wanted: Callable[[str], Epochs], way: str, num_servers: int, num_threads: int
-) -> None:
+    locations: dict[int, str], wanted: Callable[[str], Epochs], way: str, num_servers: int, num_threads: int,
+    cache_bytes: int | None,
+) -> None:  # fmt: skip
     new_loader, options = WAYS[way]
     assert len(wanted(way)[0]) > 1
     assert wanted(way)[0] != wanted(way)[1]
-    got = epochs_of(new_loader(graphs[num_servers], num_threads=num_threads, **{**COMMON, **options}))
-    assert got == wanted(way)
+    graph = remote_graph(locations[num_servers], cache_bytes=cache_bytes)
+    assert epochs_of(new_loader(graph, num_threads=num_threads, **{**COMMON, **options})) == wanted(way)
 
 
 def test_batches_of_pyg_are_equal(folders: dict[int, Path], graphs: dict[int, RemoteGraph]) -> None:

@@ -137,7 +137,8 @@ def make_timed_graph(rng: np.random.Generator, num_papers: int = 60, num_users: 
                 num_nodes=num_papers,
                 features={
                     "time": rng.integers(0, 40, num_papers).astype(np.int16),
-                    "x": rng.standard_normal((num_papers, 2)).astype(np.float32),
+                    # Wide enough that a cache of rows keeps them.
+                    "x": np.tile(rng.standard_normal((num_papers, 2)).astype(np.float32), 4),
                 },
             ),
             "user": NodeTable(num_nodes=num_users),

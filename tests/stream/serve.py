@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from hopstream.dataset.layout import open_dataset
+from hopstream.load.batch import SeedBatch
 from hopstream.load.loader import NodeMaker
 from hopstream.store.cluster import ServerEntry, open_cluster, parse_locations
 from hopstream.store.contract import Store
@@ -25,26 +26,26 @@ from hopstream.transport.security import ServerSecurity
 
 def poison(bad_step: int) -> None:
     """Let the making of one batch of every loader of nodes fail, as a bug would."""
-    make = NodeMaker.make
+    start = NodeMaker._start
 
-    def failing_make(self: NodeMaker, epoch: int, step: int) -> object:
+    def failing_start(self: NodeMaker, epoch: int, step: int) -> SeedBatch:
         if step == bad_step:
             raise ZeroDivisionError("a bug in the sampling")
-        return make(self, epoch, step)
+        return start(self, epoch, step)
 
-    NodeMaker.make = failing_make  # type: ignore[method-assign]
+    NodeMaker._start = failing_start  # type: ignore[method-assign]
 
 
 def slow_down(seconds: float) -> None:
     """Let every batch of every loader of nodes take longer."""
-    make = NodeMaker.make
+    start = NodeMaker._start
 
-    def slow_make(self: NodeMaker, epoch: int, step: int) -> object:
+    def slow_start(self: NodeMaker, epoch: int, step: int) -> SeedBatch:
         time.sleep(seconds)
-        return make(self, epoch, step)
+        return start(self, epoch, step)
 
     if seconds:
-        NodeMaker.make = slow_make  # type: ignore[method-assign]
+        NodeMaker._start = slow_start  # type: ignore[method-assign]
 
 
 def main(arguments: list[str]) -> None:

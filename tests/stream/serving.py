@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ def write_timed_parts(root: Path, nums_parts: Sequence[int]) -> dict[int, Path]:
     return {num_parts: root / str(num_parts) for num_parts in nums_parts}
 
 
-def remote_graph(locations: str, timeout_s: float = 60.0) -> RemoteGraph:
-    return RemoteGraph(locations, settings=SETTINGS, timeout_s=timeout_s)
+def remote_graph(locations: str, timeout_s: float = 60.0, cache_bytes: int | None = None) -> RemoteGraph:
+    return RemoteGraph(locations, settings=replace(SETTINGS, cache_bytes=cache_bytes), timeout_s=timeout_s)
 
 
 def node_loader(source: object, **options: Any) -> NeighborLoader:

@@ -46,7 +46,9 @@ def test_servers_that_sample(tmp_path: Path):
             stack.callback(services[part].close)
         watched = stack.enter_context(MetricsServer("127.0.0.1", 0, servers[0], services[0]))
         assert services[0].report()["traffic"] == {}
-        with NeighborLoader(remote_graph(",".join(s.location for s in servers)), [3, 2], **options) as loader:
+        with NeighborLoader(
+            remote_graph(",".join(s.location for s in servers), cache_bytes=0), [3, 2], **options
+        ) as loader:
             assert [flat(batch) for batch in loader] == wanted
         numbers = Numbers(watched.location)
         for kind in ("sample", "fetch"):

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, HopstreamError
-from hopstream.load.batch import BufferPool, MiniBatch
+from hopstream.load.batch import BufferPool, MiniBatch, SampledBatch
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.stream.messages import decode_batch, encode_batch
 from hopstream.transport.connection import OneFrame
@@ -48,25 +48,38 @@ def by(owners: Any, values: Any) -> Any:
     return st.dictionaries(owners, values, max_size=3)
 
 
+FRAMES: dict[str, Any] = {
+    "epoch": st.integers(0, 1 << 40),
+    "index": st.integers(0, 1 << 40),
+    "seed_type": NAMES | EDGE_TYPES,
+    "input_ids": INTS,
+    "edge_index": by(EDGE_TYPES, hnp.arrays(np.int64, st.tuples(st.just(2), st.integers(0, 5)))),
+    "num_sampled_nodes": by(NAMES, COUNTS),
+    "num_sampled_edges": st.none() | by(EDGE_TYPES, COUNTS),
+    "trees": st.none() | by(NAMES, INTS),
+    "attributes": by(st.none() | NAMES | EDGE_TYPES, COLUMNS),
+}
 BATCHES = st.builds(
     MiniBatch,
-    epoch=st.integers(0, 1 << 40),
-    index=st.integers(0, 1 << 40),
-    seed_type=NAMES | EDGE_TYPES,
-    input_ids=INTS,
     node_keys=by(NAMES, INTS),
-    edge_index=by(EDGE_TYPES, hnp.arrays(np.int64, st.tuples(st.just(2), st.integers(0, 5)))),
     edge_keys=by(EDGE_TYPES, INTS),
     node_features=by(NAMES, COLUMNS),
     edge_features=by(EDGE_TYPES, COLUMNS),
-    num_sampled_nodes=by(NAMES, COUNTS),
-    num_sampled_edges=st.none() | by(EDGE_TYPES, COUNTS),
-    trees=st.none() | by(NAMES, INTS),
-    attributes=by(st.none() | NAMES | EDGE_TYPES, COLUMNS),
+    **FRAMES,
 )
+SAMPLED = st.builds(
+    SampledBatch,
+    node_ids=by(NAMES, INTS),
+    edge_ids=by(EDGE_TYPES, INTS),
+    directions=by(EDGE_TYPES, st.sampled_from(["in", "out"])),
+    seed_keys=st.none() | INTS,
+    fetch=st.none(),
+    **FRAMES,
+)
+Batch = MiniBatch | SampledBatch
 
 
-def sent(batch: MiniBatch) -> MiniBatch:
+def sent(batch: Batch) -> Batch:
     return decode_batch(sent_frame(encode_batch(batch)))
 
 
@@ -81,14 +94,16 @@ def plain(value: Any) -> Any:
     return (type(value), value)
 
 
-def everything(batch: MiniBatch) -> dict[str, Any]:
+def everything(batch: Batch) -> dict[str, Any]:
     return {one.name: plain(getattr(batch, one.name)) for one in fields(batch)}
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
-@given(batch=BATCHES)
-def test_a_batch_arrives_as_it_was(batch: MiniBatch) -> None:
-    assert everything(sent(batch)) == everything(batch)
+@given(batch=BATCHES | SAMPLED)
+def test_a_batch_arrives_as_it_was(batch: Batch) -> None:
+    arrived = sent(batch)
+    assert type(arrived) is type(batch)
+    assert everything(arrived) == everything(batch)
 
 
 def small_batch() -> MiniBatch:
@@ -120,6 +135,7 @@ def test_a_batch_has_the_arrays_of_its_frame_and_no_copies() -> None:
     """So they lie where the connection was told to put them, and nowhere else."""
     frame = encode_batch(small_batch())
     batch = decode_batch(frame)
+    assert isinstance(batch, MiniBatch)
     assert batch.input_ids is frame.arrays[0]
     assert batch.node_features["a"]["x"] is frame.arrays[4]
     arriving = OneFrame(BufferPool(1 << 20).take)
@@ -132,7 +148,7 @@ def header() -> dict[str, Any]:
     return copy.deepcopy(encode_batch(small_batch()).header)
 
 
-def read(header: dict[str, Any]) -> MiniBatch:
+def read(header: dict[str, Any]) -> Batch:
     return decode_batch(Frame(header, encode_batch(small_batch()).arrays))
 
 

@@ -23,6 +23,7 @@ from hopstream.load.batch import MiniBatch
 from hopstream.load.layerwise import infer_layerwise
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
+from hopstream.store.routed import RoutedStore
 from hopstream.store.settings import StoreSettings
 from hopstream.stream import client, service
 from hopstream.stream.client import RemoteGraph
@@ -53,9 +54,9 @@ def two_processes(timed_parts: dict[int, Path]) -> Iterator[list[SamplingProcess
         yield processes
 
 
-@pytest.fixture(scope="module")
-def graph(two_processes: list[SamplingProcess]) -> RemoteGraph:
-    return remote_graph(locations_of(two_processes))
+@pytest.fixture(scope="module", params=[None, 0], ids=["rows kept", "whole batches"])
+def graph(request: pytest.FixtureRequest, two_processes: list[SamplingProcess]) -> RemoteGraph:
+    return remote_graph(locations_of(two_processes), cache_bytes=request.param)
 
 
 class TestRemoteLoader(LoaderContract):
@@ -113,17 +114,52 @@ def test_epochs_may_be_taken_in_any_order(timed_parts: dict[int, Path], graph: R
             assert [flat(batch) for batch in loader] == [flat(batch) for batch in local]
 
 
-def test_what_a_server_makes_ahead_is_bounded_by_what_the_loader_asked(timed_parts: dict[int, Path]) -> None:
+@pytest.mark.parametrize(("cache_bytes", "look_ahead", "credit"), [(0, 16, 2), (None, 0, 2), (None, 4, 4)])
+def test_what_a_server_makes_ahead_is_bounded_by_what_the_loader_asked(
+    timed_parts: dict[int, Path], cache_bytes: int | None, look_ahead: int, credit: int
+) -> None:
     with serve_here(timed_parts[2]) as served:
-        with node_loader(remote_graph(served.locations), num_threads=1, prefetch=3) as loader:
+        graph = remote_graph(served.locations, cache_bytes=cache_bytes)
+        with node_loader(graph, num_threads=1, prefetch=3, look_ahead=look_ahead) as loader:
             iterator = iter(loader)
             for _ in range(2):
                 next(iterator)
             assert served.num_channels == 2
             credits = [channel["credit"] for service in served.services for channel in service._scheduler.describe()]
-            assert credits == [2, 2]
+            assert credits == [credit, credit]
             iterator.close()
         assert (served.num_channels, served.num_backends) == (0, 0)
+
+
+@pytest.mark.parametrize("num_threads", [0, 3])
+def test_a_trainer_that_keeps_rows_fetches_those_that_it_lacks(timed_parts: dict[int, Path], num_threads: int) -> None:
+    """Its servers fetch nothing for it; without a cache they fetch all, and it nothing."""
+    with serve_here(timed_parts[2]) as served:
+
+        def rows_of(cache_bytes: int | None) -> list[tuple[int, int]]:
+            """Rows that each epoch asked of servers, and took from the cache."""
+            graph = remote_graph(served.locations, cache_bytes=cache_bytes)
+            options: dict[str, Any] = {"node_features": {"paper": ["x"]}, "edge_features": [], "edge_keys": False}
+            found = []
+            with node_loader(graph, num_threads=num_threads, batch_size=10, **options) as loader:
+                assert isinstance(loader.store, RoutedStore)
+                for _ in range(2):
+                    before = loader.store.traffic()["fetch"]
+                    list(loader)
+                    after = loader.store.traffic()["fetch"]
+                    found.append((after.remote_ids - before.remote_ids, after.cache_ids - before.cache_ids))
+            return found
+
+        def served_rows() -> int:
+            graphs = [service.graph for service in served.services]
+            return sum(graph.traffic()["fetch"].remote_ids for graph in graphs if isinstance(graph, RoutedStore))
+
+        (asked, cached), (asked_again, cached_again) = rows_of(None)
+        assert cached > 0 and cached_again > cached
+        assert 0 < asked_again < asked  # keys of users, whose rows are too short to be kept
+        assert served_rows() == 0
+        assert rows_of(0) == [(0, 0), (0, 0)]
+        assert served_rows() > 0
 
 
 def test_ranks_of_one_job_share_a_backend(timed_parts: dict[int, Path]) -> None:

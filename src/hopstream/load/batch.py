@@ -16,7 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
@@ -39,7 +39,7 @@ from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.load.ahead import SamplingAhead
 from hopstream.sample.plan import SeedNodes
 from hopstream.sample.slots import SlotMap
-from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
+from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
 from hopstream.store.local import LocalStore
 
@@ -150,6 +150,7 @@ class BufferPool:
             self._idle_bytes -= self._idle.pop(0).nbytes
 
 
+NO_IDS = np.empty(0, np.int64)
 T = TypeVar("T", str, EdgeType)
 NodeFeatures = Sequence[str] | Mapping[str, Sequence[str]] | None
 EdgeFeatures = Sequence[str] | Mapping[EdgeType, Sequence[str]] | Mapping[str, Sequence[str]] | None
@@ -242,12 +243,36 @@ def _check_known(where: str, names: Sequence[str], known: Iterable[str]) -> None
 
 
 Inputs = TypeVar("Inputs")
+V = TypeVar("V")
 Convert = Callable[["MiniBatch"], Any]
 Attributes = Mapping[str | EdgeType | None, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MiniBatch:
+class BatchFrame:
+    """What a batch tells beside ids, keys and columns; its attributes are those of ``MiniBatch``."""
+
+    epoch: int
+    index: int
+    seed_type: str | EdgeType
+    input_ids: IntArray
+    edge_index: Mapping[EdgeType, IntArray]
+    num_sampled_nodes: Mapping[str, list[int]]
+    num_sampled_edges: Mapping[EdgeType, list[int]] | None
+    trees: Mapping[str, IntArray] | None = None
+    attributes: Attributes = field(default_factory=dict)
+
+    @property
+    def batch_size(self) -> int:
+        """Number of seeds."""
+        return len(self.input_ids)
+
+
+FRAME_FIELDS = tuple(one.name for one in fields(BatchFrame))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MiniBatch(BatchFrame):
     """One sampled subgraph with its columns, as numpy arrays. Every type of the schema is present.
 
     Arrays belong to whoever holds the batch: they are never written again while a view of them is alive.
@@ -269,24 +294,10 @@ class MiniBatch:
             name of an attribute to its value.
     """
 
-    epoch: int
-    index: int
-    seed_type: str | EdgeType
-    input_ids: IntArray
     node_keys: Mapping[str, IntArray]
-    edge_index: Mapping[EdgeType, IntArray]
     edge_keys: Mapping[EdgeType, IntArray]
     node_features: Mapping[str, Mapping[str, Column]]
     edge_features: Mapping[EdgeType, Mapping[str, Column]]
-    num_sampled_nodes: Mapping[str, list[int]]
-    num_sampled_edges: Mapping[EdgeType, list[int]] | None
-    trees: Mapping[str, IntArray] | None = None
-    attributes: Attributes = field(default_factory=dict)
-
-    @property
-    def batch_size(self) -> int:
-        """Number of seeds."""
-        return len(self.input_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -330,22 +341,22 @@ class GroupRunner(Runner, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SampledBatch:
+class SampledBatch(BatchFrame):
     """A batch whose columns are not fetched yet.
 
     Attributes:
-        epoch: The epoch that the batch is part of.
-        start: What it started from.
-        subgraph: What was sampled; of its arrays only those of ``node_ids``, ``trees`` and ``attributes`` are used.
-        edge_index: As of ``MiniBatch``.
-        fetch: What is to be fetched.
+        node_ids: Node type to int64[num_nodes], ids.
+        edge_ids: Edge type to int64[num_edges], ids; empty where nothing is fetched by them.
+        directions: Edge type to the direction whose id space ``edge_ids`` belong to.
+        seed_keys: As of ``SeedBatch``.
+        fetch: What is to be fetched, where the store was told of it; None elsewhere.
     """
 
-    epoch: int
-    start: SeedBatch
-    subgraph: Subgraph
-    edge_index: Mapping[EdgeType, IntArray]
-    fetch: Fetch
+    node_ids: Mapping[str, IntArray]
+    edge_ids: Mapping[EdgeType, IntArray]
+    directions: Mapping[EdgeType, Direction]
+    seed_keys: IntArray | None = None
+    fetch: Fetch | None = None
 
 
 class SubgraphReader:
@@ -392,69 +403,81 @@ class SubgraphReader:
             )
         return ids
 
-    def start(self, subgraph: Subgraph, epoch: int, about: SeedBatch, is_ahead: bool = False) -> SampledBatch:
-        """Prepare to fetch the columns of a subgraph.
+    def start(self, subgraph: Subgraph, epoch: int, about: SeedBatch, is_kept: bool = False) -> SampledBatch:
+        """The batch of a subgraph, without its columns.
 
         Args:
             subgraph: What was sampled.
             epoch: The batch's epoch.
             about: What the batch started from.
-            is_ahead: Other subgraphs are sampled before the columns are fetched: copy what must outlive that, and
-                announce the rows.
+            is_kept: Copy ids, because other subgraphs are sampled before the columns are fetched.
         """
-        if is_ahead:
-            trees = subgraph.trees
-            subgraph = replace(
-                subgraph,
-                node_ids={t: self._copy(ids) for t, ids in subgraph.node_ids.items()},
-                trees=None if trees is None else {t: self._copy(of) for t, of in trees.items()},
-            )
-        fetch = self._fetch(subgraph, is_ahead)
-        if is_ahead:
-            fetch.announce(self._store)
-        edge_index = {t: self._edge_index(edges) for t, edges in subgraph.edges.items()}
-        return SampledBatch(epoch=epoch, start=about, subgraph=subgraph, edge_index=edge_index, fetch=fetch)
-
-    def finish(self, sampled: SampledBatch) -> MiniBatch:
-        """The batch with its columns, in new arrays; all columns of all types in one call of the store."""
-        subgraph, about = sampled.subgraph, sampled.start
-        columns = sampled.fetch.run(self._store, self._buffers)
-        nodes = {t: columns[t] for t in self._columns.nodes}
-        edges = {t: columns[t] for t in self._columns.edges}
-        for node_type, of_type in nodes.items():
-            if self._has_one_part:
-                of_type[KEY] = self._copy(subgraph.node_ids[node_type])
-        trees = subgraph.trees
-        return MiniBatch(
-            epoch=sampled.epoch,
+        keep = self._copy if is_kept else as_it_is
+        edges, trees = subgraph.edges, subgraph.trees
+        return SampledBatch(
+            epoch=epoch,
             index=about.index,
             seed_type=about.seed_type,
             input_ids=about.input_ids,
-            node_keys={t: cast(IntArray, of_type.pop(KEY)) for t, of_type in nodes.items()},
-            edge_index=sampled.edge_index,
-            edge_keys={t: cast(IntArray, of_type.pop(KEY)) for t, of_type in edges.items() if KEY in of_type},
-            node_features=nodes,
-            edge_features=edges,
+            edge_index={t: self._edge_index(sampled) for t, sampled in edges.items()},
             num_sampled_nodes=subgraph.num_sampled_nodes,
             num_sampled_edges=subgraph.num_sampled_edges,
             trees=None if trees is None else {t: self._copy(of) for t, of in trees.items()},
             attributes={**about.attributes, **cast(Attributes, subgraph.attributes)},
+            node_ids={t: keep(ids) for t, ids in subgraph.node_ids.items()},
+            edge_ids={t: keep(self._edge_ids(t, edges[t])) for t in self._columns.edges},
+            directions={t: edges[t].direction for t in self._columns.edges},
+            seed_keys=about.seed_keys,
         )
 
-    def _fetch(self, subgraph: Subgraph, is_ahead: bool) -> Fetch:
+    def announce(self, sampled: SampledBatch) -> SampledBatch:
+        """Tell the store which rows a batch will need; its ids must stay as they are."""
+        fetch = self._fetch(sampled)
+        fetch.announce(self._store)
+        return replace(sampled, fetch=fetch)
+
+    def finish(self, sampled: SampledBatch) -> MiniBatch:
+        """The batch with its columns, in new arrays; all columns of all types in one call of the store.
+
+        Raises:
+            FormatError: Seeds were looked up and have other keys.
+        """
+        fetch = self._fetch(sampled) if sampled.fetch is None else sampled.fetch
+        columns = fetch.run(self._store, self._buffers)
+        nodes = {t: columns[t] for t in self._columns.nodes}
+        edges = {t: columns[t] for t in self._columns.edges}
+        for node_type, of_type in nodes.items():
+            if self._has_one_part:
+                of_type[KEY] = self._copy(sampled.node_ids[node_type])
+        node_keys = {t: cast(IntArray, of_type.pop(KEY)) for t, of_type in nodes.items()}
+        if sampled.seed_keys is not None and isinstance(sampled.seed_type, str):
+            _check_seeds(node_keys[sampled.seed_type], sampled.seed_keys, sampled.seed_type)
+        return MiniBatch(
+            **{name: getattr(sampled, name) for name in FRAME_FIELDS},
+            node_keys=node_keys,
+            edge_keys={t: cast(IntArray, of_type.pop(KEY)) for t, of_type in edges.items() if KEY in of_type},
+            node_features=nodes,
+            edge_features=edges,
+        )
+
+    def _fetch(self, sampled: SampledBatch) -> Fetch:
         schema = self._store.schema
         fetch = Fetch()
         for node_type, names in self._columns.nodes.items():
             wanted = names if self._has_one_part else (KEY, *names)
-            fetch.add(node_type, node_type, _features_of(schema.nodes[node_type], wanted), subgraph.node_ids[node_type])
-        for edge_type, names in self._columns.edges.items():
-            sampled = subgraph.edges[edge_type]
-            wanted = (KEY, *names) if self._wants_edge_keys else names
-            ids = np.empty(0, np.int64) if sampled.edge_ids is None else sampled.edge_ids
-            if is_ahead and wanted:
-                ids = self._copy(ids)
-            fetch.add(edge_type, (edge_type, sampled.direction), _features_of(schema.edges[edge_type], wanted), ids)
+            fetch.add(node_type, node_type, _features_of(schema.nodes[node_type], wanted), sampled.node_ids[node_type])
+        for edge_type in self._columns.edges:
+            entity, wanted = (edge_type, sampled.directions[edge_type]), self._edge_columns(edge_type)
+            fetch.add(edge_type, entity, _features_of(schema.edges[edge_type], wanted), sampled.edge_ids[edge_type])
         return fetch
+
+    def _edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
+        names = self._columns.edges[edge_type]
+        return (KEY, *names) if self._wants_edge_keys else names
+
+    def _edge_ids(self, edge_type: EdgeType, edges: SampledEdges) -> IntArray:
+        """The ids by which columns of edges are fetched."""
+        return NO_IDS if edges.edge_ids is None or not self._edge_columns(edge_type) else edges.edge_ids
 
     def _edge_index(self, edges: SampledEdges) -> IntArray:
         edge_index = self._buffers.take((2, len(edges.src_slots)), np.int64)
@@ -530,42 +553,46 @@ class Fetch:
         return [one for one in self._wanted if one.features and len(one.ids)]
 
 
-class SubgraphBatcher:
-    """Makes a batch of what it starts from: samples, fetches columns, converts. One thread uses one batcher."""
+class BatchFinisher:
+    """Fetches the columns of sampled batches and converts them. One thread uses one."""
 
-    def __init__(self, runner: Runner, reader: SubgraphReader, convert: Convert) -> None:
-        """Bring together what makes a batch."""
-        self._runner, self._reader, self._convert = runner, reader, convert
+    def __init__(self, reader: SubgraphReader, convert: Convert) -> None:
+        """Bring together what finishes a batch."""
+        self._reader, self._convert = reader, convert
         self.stage = "idle"
         """What is being done, for messages about batches that take too long."""
 
-    def batch(self, epoch: int, start: SeedBatch) -> Any:
-        """One batch, in the form that the user wants.
+    def finish(self, sampled: SampledBatch) -> Any:
+        """Fetch the columns of a batch, and bring it into the form that the user wants.
 
         Raises:
             FormatError: Seeds were looked up and have other keys.
         """
-        return self.finish(self.sample(epoch, start))
-
-    def sample(self, epoch: int, start: SeedBatch, is_ahead: bool = False) -> SampledBatch:
-        """Sample one batch; see ``SubgraphReader.start``."""
-        self.stage = "sampling"
-        subgraph = self._runner.run(start.seeds)
-        if start.arrange is not None:
-            subgraph = start.arrange(subgraph)
-        return self._reader.start(subgraph, epoch, start, is_ahead)
-
-    def finish(self, sampled: SampledBatch) -> Any:
-        """Fetch the columns of a batch, and bring it into the form that the user wants; see ``batch``."""
         self.stage = "fetching features"
-        batch, start = self._read(sampled), sampled.start
-        if start.seed_keys is not None and isinstance(start.seed_type, str):
-            _check_seeds(batch.node_keys[start.seed_type], start.seed_keys, start.seed_type)
+        batch = self._read(sampled)
         self.stage = "collating"
         return self._convert(batch)
 
     def _read(self, sampled: SampledBatch) -> MiniBatch:
         return self._reader.finish(sampled)
+
+
+class SubgraphBatcher(BatchFinisher):
+    """Makes a batch of what it starts from: samples, fetches columns, converts. One thread uses one batcher."""
+
+    def __init__(self, runner: Runner, reader: SubgraphReader, convert: Convert) -> None:
+        """Bring together what makes a batch."""
+        super().__init__(reader, convert)
+        self._runner = runner
+
+    def batch(self, epoch: int, start: SeedBatch) -> Any:
+        """One batch, in the form that the user wants; see ``finish``."""
+        return self.finish(self.sample(epoch, start))
+
+    def sample(self, epoch: int, start: SeedBatch, is_kept: bool = False) -> SampledBatch:
+        """Sample one batch; see ``SubgraphReader.start``."""
+        self.stage = "sampling"
+        return self._reader.start(_arranged(self._runner.run(start.seeds), start), epoch, start, is_kept)
 
 
 class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
@@ -585,6 +612,10 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
             return self.batch(epoch, self._start(epoch, step))
         return self.finish(self.ahead.take(step, partial(self._sample_ahead, epoch)))
 
+    def sampled(self, epoch: int, step: int) -> SampledBatch:
+        """Make one batch without its columns, for whoever fetches them elsewhere."""
+        return self.sample(epoch, self._start(epoch, step), is_kept=True)
+
     def _sample_ahead(self, epoch: int, steps: range) -> list[SampledBatch | BaseException]:
         """Sample some batches; each, or the error that it ended with."""
         if len(steps) > 1:
@@ -600,7 +631,7 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
         sampled: list[SampledBatch | BaseException] = []
         for step in steps:
             try:
-                sampled.append(self.sample(epoch, self._start(epoch, step), is_ahead=True))
+                sampled.append(self._reader.announce(self.sampled(epoch, step)))
             except Exception as error:
                 sampled.append(error)
         return sampled
@@ -608,13 +639,15 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
     def _sample_group(self, epoch: int, starts: Sequence[SeedBatch]) -> list[SampledBatch | BaseException]:
         """Sample batches together, where the runner can do so; else one after the other."""
         if not isinstance(self._runner, GroupRunner):
-            return [self.sample(epoch, start, is_ahead=True) for start in starts]
-        self.stage = "sampling"
-        subgraphs = self._runner.run_group([start.seeds for start in starts])
-        return [
-            self._reader.start(subgraph if start.arrange is None else start.arrange(subgraph), epoch, start, True)
-            for subgraph, start in zip(subgraphs, starts, strict=True)
-        ]
+            batches = [self.sample(epoch, start, is_kept=True) for start in starts]
+        else:
+            self.stage = "sampling"
+            subgraphs = self._runner.run_group([start.seeds for start in starts])
+            batches = [
+                self._reader.start(_arranged(subgraph, start), epoch, start, is_kept=True)
+                for subgraph, start in zip(subgraphs, starts, strict=True)
+            ]
+        return [self._reader.announce(batch) for batch in batches]
 
     def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray] | None:
         """The node type and the keys that a batch will look up, where they are known before it is sampled."""
@@ -623,6 +656,10 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
     @abstractmethod
     def _start(self, epoch: int, step: int) -> SeedBatch:
         """What a batch starts from."""
+
+
+def _arranged(subgraph: Subgraph, start: SeedBatch) -> Subgraph:
+    return subgraph if start.arrange is None else start.arrange(subgraph)
 
 
 def _check_seeds(node_keys: IntArray, seed_keys: IntArray, seed_type: str) -> None:
@@ -635,3 +672,8 @@ def _check_seeds(node_keys: IntArray, seed_keys: IntArray, seed_type: str) -> No
 
 def _features_of(features: Mapping[str, FeatureSchema], names: Sequence[str]) -> dict[str, FeatureSchema]:
     return {name: KEY_SCHEMA if name == KEY else features[name] for name in names}
+
+
+def as_it_is(value: V) -> V:
+    """The value as it is: what ``collate="numpy"`` converts a batch to."""
+    return value

@@ -14,12 +14,13 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hopstream.arrays import IntArray
 from hopstream.checks import Settings, check_choice, known_names, read_integer
 from hopstream.errors import FormatError, UnknownNameError
+from hopstream.load.batch import as_it_is
 from hopstream.load.epochs import EpochLoader, Facts
 from hopstream.load.example_reader import ExampleReader, Files, chosen_spec, example_paths, schema_of
 from hopstream.load.load_settings import ConsumerSettings, OrderSettings
 from hopstream.load.loader_arguments import takes
 from hopstream.load.order import ExampleOrder
-from hopstream.load.setup import as_it_is, import_pyg
+from hopstream.load.setup import import_pyg
 from hopstream.tfgnn.graph_schema import AUXILIARY
 from hopstream.tfgnn.graph_tensor import GraphPieces
 from hopstream.tfgnn.spec import GraphSpec

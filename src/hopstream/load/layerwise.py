@@ -155,7 +155,7 @@ class LayerMaker(BatchMaker[Sequence[RowSpan]]):
 
     def _read(self, sampled: SampledBatch) -> MiniBatch:
         """The batch with the features that the layer needs: the graph's, or the rows of the layer before."""
-        batch, node_ids = replace(super()._read(sampled), epoch=self._number), sampled.subgraph.node_ids
+        batch, node_ids = replace(super()._read(sampled), epoch=self._number), sampled.node_ids
         if not self._number:
             return batch
         return replace(batch, node_features={t: {HIDDEN: of.at(node_ids[t])} for t, of in self._hidden.items()})

@@ -10,9 +10,12 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from hopstream.load.batch import Buffers, Convert, MiniBatch
+from hopstream.errors import StoreTimeout, StoreUnavailable
+from hopstream.load.ahead import SamplingAhead
+from hopstream.load.batch import BatchFinisher, Buffers, Convert, MiniBatch, SampledBatch, SubgraphReader
 from hopstream.store.contract import Store
 
 
@@ -33,7 +36,8 @@ class BatchSession(ABC):
     """The batches of one loader, made elsewhere. Safe to use from many threads."""
 
     store: Store
-    """The graph, for whatever a loader asks beside its batches; closed with the session."""
+    """The graph, for whatever a loader asks beside its batches; closed with the session. Where it keeps rows, batches
+    come without their columns, which are fetched from it."""
 
     @abstractmethod
     def prepare(self, recipe: Recipe) -> None:
@@ -55,7 +59,7 @@ class BatchSession(ABC):
         """
 
     @abstractmethod
-    def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch:
+    def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
         """Wait for one batch of the epoch that began last, in arrays of ``buffers``; it may be asked for again.
 
         Raises:
@@ -89,31 +93,49 @@ class BatchService(ABC):
         """
 
 
-class SessionMaker:
-    """Hands out batches that a session gets. One thread uses one maker."""
+class SessionMaker(BatchFinisher):
+    """Hands out batches that a session gets, and fetches the columns of those that lack them. One thread uses one."""
 
-    def __init__(self, session: BatchSession, buffers: Buffers, convert: Convert) -> None:
+    def __init__(self, session: BatchSession, reader: SubgraphReader, buffers: Buffers, convert: Convert) -> None:
         """Get batches from ``session``, and bring them into the form that the user wants."""
-        self._session = session
-        self._buffers = buffers
-        self._convert = convert
-        self.stage = "idle"
-        """What the maker is doing, for messages about batches that take too long."""
+        super().__init__(reader, convert)
+        self._session, self._buffers = session, buffers
+        self.ahead: SamplingAhead[SampledBatch] | None = None
+        """Shared by the makers of an iteration that gets batches ahead of their columns."""
 
     def make(self, epoch: int, step: int) -> Any:
         """Get one batch; equal arguments give equal batches."""
-        self.stage = "waiting for a server"
-        batch = self._session.batch(epoch, step, self._buffers)
+        if self.ahead is not None:
+            return self.finish(self.ahead.take(step, partial(self._get_ahead, epoch)))
+        batch = self._get(epoch, step)
+        if isinstance(batch, SampledBatch):
+            return self.finish(batch)
         self.stage = "collating"
         return self._convert(batch)
+
+    def _get(self, epoch: int, step: int) -> MiniBatch | SampledBatch:
+        self.stage = "waiting for a server"
+        return self._session.batch(epoch, step, self._buffers)
+
+    def _get_ahead(self, epoch: int, steps: range) -> list[SampledBatch | BaseException]:
+        """Get some batches without their columns; each, or the error that it ended with."""
+        found: list[SampledBatch | BaseException] = []
+        for step in steps:
+            try:
+                found.append(self._reader.announce(cast(SampledBatch, self._get(epoch, step))))
+            except (StoreTimeout, StoreUnavailable) as error:  # each of the others would wait as long
+                return [*found, error, *(type(error)(*error.args) for _ in steps[len(found) + 1 :])]
+            except Exception as error:
+                found.append(error)
+        return found
 
 
 class LoneMaker(SessionMaker):
     """Hands out any batch of any epoch, from a session that is closed with it."""
 
-    def __init__(self, session: BatchSession, buffers: Buffers, convert: Convert) -> None:
+    def __init__(self, session: BatchSession, reader: SubgraphReader, buffers: Buffers, convert: Convert) -> None:
         """Get batches from ``session``, which nobody else uses."""
-        super().__init__(session, buffers, convert)
+        super().__init__(session, reader, buffers, convert)
         self._epoch = -1
         self._closer = weakref.finalize(self, session.close)
 

@@ -27,6 +27,7 @@ from hopstream.load.batch import (
     Runner,
     SampledBatch,
     SubgraphReader,
+    as_it_is,
     choose_columns,
 )
 from hopstream.load.epochs import EpochLoader, Facts, Maker
@@ -97,6 +98,10 @@ class LoaderSetup:
             runner = PlanRunner(self.store, plan)
         return kind(runner, self.reader(), inputs, self.convert)
 
+    def session_maker(self, session: BatchSession) -> SessionMaker:
+        """What hands out the batches of a session; one thread uses one."""
+        return SessionMaker(session, self.reader(), self.buffers, self.convert)
+
     def facts(self) -> Facts:
         """What of the common settings decides over the batches: all of the order's but the rank."""
         order = {name: getattr(self.settings, name) for name in OrderSettings.field_names() if name != "rank"}
@@ -129,7 +134,7 @@ class SubgraphLoader(EpochLoader):
         session = self._setup.session
         if session is not None:
             session.prepare(self._recipe)
-            new_maker = partial(SessionMaker, session, self._setup.buffers, self._setup.convert)
+            new_maker = partial(self._setup.session_maker, session)
         super().__init__(
             num_steps=num_steps, new_maker=new_maker, settings=self._setup.settings,
             explain=self._setup.store.explain_damage,
@@ -140,28 +145,36 @@ class SubgraphLoader(EpochLoader):
         self._closer()
 
     def _on_begin(self, epoch: int, step: int) -> None:
-        settings, store = self._setup.settings, self._setup.store
-        if self._setup.session is not None:
-            num_ahead = max(1, settings.num_threads) + settings.prefetch
-            self._setup.session.begin(num_ahead, epoch, step)
-        elif store.asks_servers and settings.look_ahead:
-            num_ahead = settings.look_ahead if store.keeps_rows else min(settings.look_ahead, GROUP)
+        settings, store, session = self._setup.settings, self._setup.store, self._setup.session
+        num_ahead = 0
+        if store.keeps_rows:
+            num_ahead = settings.look_ahead
+        elif store.asks_servers and session is None:
+            num_ahead = min(settings.look_ahead, GROUP)
+        if session is not None:
+            session.begin(max(1, settings.num_threads) + settings.prefetch + num_ahead, epoch, step)
+        if num_ahead:
             self._ahead = SamplingAhead(
                 next_step=step, stop=self._num_steps, num_ahead=num_ahead, timeout_s=settings.timeout_s
             )
             for maker in self._makers:
-                cast(BatchMaker[Any], maker).ahead = self._ahead
+                cast(BatchMaker[Any] | SessionMaker, maker).ahead = self._ahead
 
     def _end_call(self) -> Callable[[], None]:
-        if self._setup.session is not None:
-            return self._setup.session.end
-        return super()._end_call() if self._ahead is None else self._ahead.end
+        ends = [one.end for one in (self._setup.session, self._ahead) if one is not None]
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return end
 
     def maker(self) -> Maker:
         """What makes any batch in the caller's thread, beside all iterations; one thread uses one."""
-        if self._setup.session is None:
+        setup = self._setup
+        if setup.session is None:
             return super().maker()
-        return LoneMaker(self._setup.session.beside(), self._setup.buffers, self._setup.convert)
+        return LoneMaker(setup.session.beside(), setup.reader(), setup.buffers, setup.convert)
 
     @property
     def schema(self) -> GraphSchema:
@@ -237,7 +250,7 @@ def _open_source(
         raise SettingsError(f"verify is {verify!r}; it checks the files of a folder that the loader opens itself")
     if cache_bytes is not None and isinstance(source, Store | BatchService):
         raise SettingsError(
-            "cache_bytes is an option of the source, which is open: open it with StoreSettings(cache_bytes=)"
+            f"cache_bytes is an option of the source: open it with StoreSettings(cache_bytes={cache_bytes})"
         )
     if isinstance(source, Store):
         return source, None, lambda: None
@@ -299,8 +312,3 @@ def import_pyg(name: str) -> ModuleType:
             f"collate='pyg' needs torch and torch_geometric ({error}); pip install 'hopstream[pyg]', or use "
             "collate='numpy'"
         ) from error
-
-
-def as_it_is(batch: T) -> T:
-    """The batch as it is: what ``collate="numpy"`` converts it to."""
-    return batch

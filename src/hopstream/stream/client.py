@@ -32,7 +32,7 @@ from hopstream.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from hopstream.load.batch import Buffers, MiniBatch
+from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
 from hopstream.load.service import BatchService, BatchSession, Recipe
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
 from hopstream.store.settings import StoreSettings, check_store_settings
@@ -235,7 +235,7 @@ class RemoteSession(BatchSession):
         session.prepare(self._recipe)
         return session
 
-    def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch:
+    def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
         """Wait for one batch, from whichever server can give it."""
         ends = time.monotonic() + self._timeout_s
         progress = self._progress
@@ -243,7 +243,7 @@ class RemoteSession(BatchSession):
         progress.add(step)
         return batch
 
-    def _from_anyone(self, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch:
+    def _from_anyone(self, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch | SampledBatch:
         """Ask the servers in turn, as long as it takes.
 
         One that is still making the batch is left for the next one after a while: it may wait for something that the
@@ -320,7 +320,9 @@ class RemoteSession(BatchSession):
         order = [*self._servers[first:], *self._servers[:first]]
         return sorted(order, key=lambda server: server.avoided_until > now)
 
-    def _ask(self, server: _Server, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch | None:
+    def _ask(
+        self, server: _Server, wanted: tuple[int, int, int], ends: float, buffers: Buffers
+    ) -> MiniBatch | SampledBatch | None:
         """Ask one server for a batch until it is there; None where the server is still making it at the end."""
         turn, epoch, step = wanted
         while True:
@@ -427,6 +429,7 @@ class RemoteSession(BatchSession):
             "worker": self._worker, "options": options,
             "first": server.number, "stride": len(self._servers),
             "credit": max(1, -(-self._num_ahead // len(self._servers))),
+            "has_columns": not self.store.keeps_rows,
         }  # fmt: skip
         timeout_s = POLL_S + SLACK_S + sum(array.nbytes for array in arrays) / INPUT_BYTES_PER_S
         answer = self._call(server, "register_sampling_input", header, arrays, timeout_s=timeout_s)

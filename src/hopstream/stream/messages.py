@@ -20,7 +20,7 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
 from hopstream.errors import FormatError, HopstreamError, SettingsError
-from hopstream.load.batch import MiniBatch
+from hopstream.load.batch import MiniBatch, SampledBatch
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES, EdgeType
@@ -152,37 +152,47 @@ def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -
 
 Entity = str | EdgeType | None
 V = TypeVar("V")
-INT_FIELDS = ("node_keys", "edge_index", "edge_keys")
 FEATURE_FIELDS = ("node_features", "edge_features")
 COUNT_FIELDS = ("num_sampled_nodes", "num_sampled_edges")
+INT_FIELDS: dict[str, tuple[str, ...]] = {
+    "batch": ("node_keys", "edge_index", "edge_keys"), "sampled": ("node_ids", "edge_index", "edge_ids"),
+}  # fmt: skip
+"""Kind of message to its fields of int64 arrays by type."""
 
 
-def encode_batch(batch: MiniBatch) -> Frame:
-    """The frame of a batch: ``{"batch": …}`` and its arrays, each named by its number."""
-    writer = _Writer()
+def encode_batch(batch: MiniBatch | SampledBatch) -> Frame:
+    """The frame of a batch, or of one without its columns: ``{"batch": …}`` or ``{"sampled": …}``, with its arrays.
+
+    Each array is named by its number.
+    """
+    writer, kind = _Writer(), "batch" if isinstance(batch, MiniBatch) else "sampled"
     fields: dict[str, Any] = {"epoch": batch.epoch, "index": batch.index, "seed_type": batch.seed_type}
     fields["input_ids"] = writer.add(batch.input_ids)
-    for name in INT_FIELDS:
+    for name in INT_FIELDS[kind]:
         fields[name] = [[entity, writer.add(array)] for entity, array in getattr(batch, name).items()]
-    for name in FEATURE_FIELDS:
-        fields[name] = [[entity, writer.columns(columns)] for entity, columns in getattr(batch, name).items()]
+    if isinstance(batch, MiniBatch):
+        for name in FEATURE_FIELDS:
+            fields[name] = [[entity, writer.columns(columns)] for entity, columns in getattr(batch, name).items()]
+    else:
+        fields["directions"] = [[entity, direction] for entity, direction in batch.directions.items()]
+        fields["seed_keys"] = None if batch.seed_keys is None else writer.add(batch.seed_keys)
     for name in COUNT_FIELDS:
         counts = getattr(batch, name)
         fields[name] = None if counts is None else [[entity, list(map(int, of))] for entity, of in counts.items()]
     fields["trees"] = None if batch.trees is None else [[entity, writer.add(a)] for entity, a in batch.trees.items()]
     fields["attributes"] = [[entity, writer.columns(columns)] for entity, columns in batch.attributes.items()]
-    return Frame({"batch": fields}, writer.arrays)
+    return Frame({kind: fields}, writer.arrays)
 
 
-def decode_batch(frame: Frame) -> MiniBatch:
+def decode_batch(frame: Frame) -> MiniBatch | SampledBatch:
     """Read what ``encode_batch`` wrote; the batch has the frame's arrays.
 
     Raises:
         FormatError: The frame holds no batch.
     """
-    fields = frame.header.get("batch")
+    kind = "sampled" if "sampled" in frame.header else "batch"
     try:
-        return _Reader(frame).batch(cast(dict[str, Any], fields))
+        return _Reader(frame).batch(kind, cast(dict[str, Any], frame.header.get(kind)))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, FormatError):
             raise
@@ -211,7 +221,7 @@ class _Reader:
         self._frame = frame
         self._taken: set[int] = set()
 
-    def batch(self, fields: dict[str, Any]) -> MiniBatch:
+    def batch(self, kind: str, fields: dict[str, Any]) -> MiniBatch | SampledBatch:
         found: dict[str, Any] = {
             name: None if fields[name] is None else {_owner(t): [int(n) for n in of] for t, of in fields[name]}
             for name in COUNT_FIELDS
@@ -224,11 +234,15 @@ class _Reader:
             "trees": None if fields["trees"] is None else self._by_owner(fields["trees"]),
             "attributes": {_owner(t): self._columns(columns) for t, columns in fields["attributes"]},
         }
-        for name in INT_FIELDS:
+        for name in INT_FIELDS[kind]:
             found[name] = self._by_owner(fields[name])
-        for name in FEATURE_FIELDS:
-            found[name] = {_owner(t): self._columns(columns) for t, columns in fields[name]}
-        return MiniBatch(**found)
+        if kind == "batch":
+            for name in FEATURE_FIELDS:
+                found[name] = {_owner(t): self._columns(columns) for t, columns in fields[name]}
+            return MiniBatch(**found)
+        found["directions"] = {_owner(t): str(direction) for t, direction in fields["directions"]}
+        found["seed_keys"] = None if fields["seed_keys"] is None else self._ints(fields["seed_keys"])
+        return SampledBatch(**found)
 
     def _by_owner(self, pairs: list[list[Any]]) -> dict[Any, IntArray]:
         return {_owner(entity): self._ints(number) for entity, number in pairs}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from hopstream.errors import (
     ChannelLost,
@@ -27,7 +27,7 @@ from hopstream.errors import (
     StoreUnavailable,
 )
 from hopstream.load.ablp import ABLPLoader
-from hopstream.load.batch import BufferPool
+from hopstream.load.batch import BatchMaker, BufferPool
 from hopstream.load.epochs import Maker
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader, RandomNodeLoader
@@ -157,13 +157,14 @@ class SamplingService:
     def register_sampling_input(self, frame: Frame) -> Answer:
         """Make a channel.
 
-        ``{backend_id, config, worker_key, worker, options, first, stride, credit}`` to ``{channel_id}``.
+        ``{backend_id, config, worker_key, worker, options, first, stride, credit, has_columns}`` to ``{channel_id}``.
 
         ``channel_id`` is the channel's key: whoever has it can use, move and destroy it. ``worker_key`` is the rank's
         own and does the same; ``worker`` says to people whose channel it is.
 
         ``options`` are those that say what the rank starts from, and ``config`` is the digest of all others, as the
-        backend has them. Asking again with the same ``worker_key`` and the same input finds the same channel.
+        backend has them. With ``has_columns`` false, batches bring ids in place of columns, for the rank to fetch by.
+        Asking again with the same ``worker_key`` and the same input finds the same channel.
 
         Raises:
             ChannelLost: There is no such backend.
@@ -174,7 +175,8 @@ class SamplingService:
         key = _key(frame, "worker_key")
         first, stride = integer_of(frame, "first", 0), integer_of(frame, "stride", 1)
         credit = min(integer_of(frame, "credit", 1), self._limits.credit)
-        digest = recipe_digest(str([first, stride, credit]), frame.header.get("options"), frame.arrays)
+        has_columns = frame.header.get("has_columns", True) is not False
+        digest = recipe_digest(str([first, stride, credit, has_columns]), frame.header.get("options"), frame.arrays)
         options = decode_options(frame.header.get("options"), frame.arrays)
         if frame.text("config") != backend.digest:
             raise SettingsError("the input is for another way of sampling than its backend's; make another backend")
@@ -193,7 +195,7 @@ class SamplingService:
         self._scheduler.add(
             channel_id, backend.backend_id, key, share, credit=credit, loader=backend.loader, payer=backend.backend_key,
             worker=_worker(frame), input_bytes=frame.num_bytes,
-            new_job=lambda: _BatchJob(loader.maker()),
+            new_job=lambda: _BatchJob(loader.maker(), has_columns),
         )  # fmt: skip
         with self._lock:
             is_there = self._backends.get(backend.backend_id) is backend and key not in backend.channels
@@ -475,15 +477,17 @@ class SamplingService:
 class _BatchJob:
     """Makes batches of a loader as messages."""
 
-    def __init__(self, maker: Maker) -> None:
-        self._maker = maker
+    def __init__(self, maker: Maker, has_columns: bool) -> None:
+        self._maker, self._has_columns = maker, has_columns
 
     @property
     def stage(self) -> str:
         return self._maker.stage
 
     def __call__(self, epoch: int, step: int) -> Frame:
-        return encode_batch(self._maker.make(epoch, step))
+        if self._has_columns:
+            return encode_batch(self._maker.make(epoch, step))
+        return encode_batch(cast(BatchMaker[Any], self._maker).sampled(epoch, step))
 
 
 def _new_pool(limits: SamplingLimits) -> BufferPool:
