@@ -93,8 +93,9 @@ class Processes:
         while not child.has_ended:
             assert time.monotonic() < ends, f"waited {DEADLINE_S} s; {child.ending_text()}\nsaid: {child.lines}"
             self._children.wait(POLL_S)
-        # Whether kernels have to be compiled depends on what ran on this machine before.
-        errors = [line for line in child.errors if "compiling kernels: first start" not in line]
+        # Whether kernels have to be compiled depends on what ran on this machine before, and how long that takes on it.
+        hints = ("compiling kernels: first start", "up: waiting; the first start")
+        errors = [line for line in child.errors if not any(hint in line for hint in hints)]
         return Result(child.process.returncode, "\n".join(child.lines), "\n".join(errors))
 
 
