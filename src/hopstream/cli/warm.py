@@ -25,6 +25,8 @@ _TABLES = """{
     {"type": ["user", "wears", "tag"], "files": "likes.csv", "src": "src", "dst": "note"}
   ]
 }"""
+COMPILE_S = 600.0
+"""How long a request may take whose kernels are compiled first."""
 LIKES, WEARS = ("user", "likes", "user"), ("user", "wears", "tag")
 _SPEC = """
 seed_op <op_name: "seed" node_set_name: "user">
@@ -99,7 +101,10 @@ def _serve(folder: Path) -> None:
     from hopstream.store.server import StoreServer
     from hopstream.store.settings import StoreSettings
 
-    far: dict[str, Any] = {"store_settings": StoreSettings(prefer_local=False)}
+    far: dict[str, Any] = {
+        "store_settings": StoreSettings(prefer_local=False, timeout_s=COMPILE_S),
+        "timeout_s": COMPILE_S,
+    }
     of_links: list[dict[str, Any]] = [{}, {"weight_attr": "weight"}, {"time_attr": "time", "temporal_strategy": "last"}]
     for name, ways in (("plain", _WAYS[:2]), ("timed", _WAYS)):
         with closing(LocalStore(open_dataset(folder / name))) as store, StoreServer(store) as server:
@@ -212,8 +217,11 @@ def _sample_with_halo(folder: Path) -> None:
     for name in ("plain", "timed"):
         dataset = open_dataset(folder / name)
         with closing(LocalStore(dataset, [1])) as far, StoreServer(far) as server:
-            stores = [LocalStore(dataset, [0]), RemoteStore(server.location, StoreSettings(prefer_local=False))]
-            with RoutedStore(stores) as store, NeighborLoader(store, [3, 2], **_LOADING) as loader:
+            stores = [
+                LocalStore(dataset, [0]),
+                RemoteStore(server.location, StoreSettings(prefer_local=False, timeout_s=COMPILE_S)),
+            ]
+            with RoutedStore(stores) as store, NeighborLoader(store, [3, 2], timeout_s=COMPILE_S, **_LOADING) as loader:
                 list(loader)
 
 
