@@ -12,6 +12,7 @@ from hopstream.dataset.layout import open_dataset
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import ServerLimits
+from hopstream.transport import listener
 from hopstream.transport.messages import Frame
 from hopstream.transport.security import ServerSecurity, read_pem
 from hopstream.transport.tokens import read_token
@@ -37,7 +38,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--max-bytes", type=int, default=1 << 30)
     parser.add_argument("--max-request-bytes", type=int, default=256 << 20)
     parser.add_argument("--quiet", action="store_true", help="log errors only")
+    parser.add_argument("--patient", action="store_true", help="let clients abandon any number of calls")
     given = parser.parse_args(arguments)
+    if given.patient:
+        listener.FREE_ABANDONED = 1 << 60
     logging.basicConfig(level=logging.ERROR if given.quiet else logging.WARNING, stream=sys.stderr)
     parts = None if given.parts is None else [int(part) for part in given.parts.split(",")]
     security = ServerSecurity(

@@ -29,8 +29,8 @@ from hopstream.store.remote import RemoteStore
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.messages import encode_options, recipe_digest
 from hopstream.transport import receiver
-from hopstream.transport.limits import TransportLimits
-from hopstream.transport.listener import MAX_REFUSAL_S, Listener
+from hopstream.transport.limits import MAX_DELAY_S, TransportLimits
+from hopstream.transport.listener import FREE_ABANDONED, Listener
 from hopstream.transport.location import Location
 from hopstream.transport.messages import ALIGNMENT, CANCEL, PREFIX, REQUEST, Frame, Status, encode_hello
 from hopstream.transport.receiver import INPUT_BYTES
@@ -55,8 +55,8 @@ MAX_BYTES = 200 << 20
 """Private memory of a server that is attacked."""
 KEPT = 0.8
 """The share of its speed that a client keeps while its server is attacked."""
-KEPT_BESIDE_LARGE_ANSWERS = 0.1
-NUM_CALLS, NUM_ROUNDS = 300, 8
+KEPT_BESIDE_LARGE_ANSWERS = 0.6
+NUM_CALLS, NUM_ROUNDS, MANY_ROUNDS = 300, 8, 5
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +94,12 @@ def server(folder: Path, tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @contextmanager
-def served(folder: Path, tmp_path: Path, location: str) -> Iterator[ServerProcess]:
+def served(folder: Path, tmp_path: Path, location: str, *more: str) -> Iterator[ServerProcess]:
     tmp_path.mkdir(exist_ok=True)
     secret, log = tmp_path / "token", tmp_path / "log"
     secret.write_text(TOKEN)
     secret.chmod(0o600)
-    words = ("--location", location, "--token", secret, "--max-request-bytes", MAX_REQUEST, "--quiet")
+    words = ("--location", location, "--token", secret, "--max-request-bytes", MAX_REQUEST, "--quiet", *more)
     with ServerProcess(folder, *words, log=log) as process:
         yield process
         assert log.read_text() == "", "the server had an error"
@@ -220,10 +220,10 @@ class Attack:
             self._process.wait(END_S)
 
 
-def kept_speed(honest: Honest, attack: Callable[[], Attack]) -> list[float]:
-    """The share of its speed that a client keeps, in several rounds; no more of them once it is enough."""
+def kept_speed(honest: Honest, attack: Callable[[], Attack], least: int = 1) -> list[float]:
+    """The share of its speed that a client keeps, in at least so many rounds; no more of them once it is enough."""
     shares: list[float] = []
-    while len(shares) < NUM_ROUNDS and max(shares, default=0.0) < KEPT:
+    while len(shares) < least or (len(shares) < NUM_ROUNDS and max(shares) < KEPT):
         before_s = honest.median_s()
         with attack() as under_way:
             during_s = honest.median_s()
@@ -244,12 +244,18 @@ def kept_speed(honest: Honest, attack: Callable[[], Attack]) -> list[float]:
 def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind: str) -> None:
     with Honest(server.location, near) as honest:
         state = State(server.pid)
-        shares = kept_speed(honest, partial(Attack, kind, server.location, near.dataset_id))
-        state.check_back(kind, BACK_S + MAX_REFUSAL_S)
+        attack = partial(Attack, kind, server.location, near.dataset_id)
+        if kind == "abandoned":
+            # Whoever has the token has large answers made, as many as the processors can, until it has abandoned as
+            # many as it may; of every two it cancels one.
+            with attack(2 * FREE_ABANDONED) as first:
+                while not first.has_said("all"):
+                    honest.call()
+                first.end()
+        shares = kept_speed(honest, attack, MANY_ROUNDS if kind == "abandoned" else 1)
+        state.check_back(kind, BACK_S + MAX_DELAY_S)
         honest.call()
-    if kind == "abandoned":
-        # Not what strangers can do: whoever has the token has large answers made, as many as the processors can, and
-        # a server does not weigh its clients. What is left is a share of them, so KEPT is out of reach.
+    if kind == "abandoned":  # most rounds show KEPT; without a delay one in ten does so, so the best one tells nothing
         assert statistics.median(shares) >= KEPT_BESIDE_LARGE_ANSWERS
     else:
         assert max(shares) >= KEPT
@@ -262,7 +268,7 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
 def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count: int) -> None:
     """Messages of all kinds that were damaged neither stop a server nor change what others are answered."""
     location = f"unix://{tmp_path}/socket"  # a port would have too many closed connections to remember
-    with served(folder, tmp_path, location) as server, Honest(server.location, near) as honest:
+    with served(folder, tmp_path, location, "--patient") as server, Honest(server.location, near) as honest:
         state = State(server.pid)
         attack = Attack("mutations", server.location, near.dataset_id, count)
         with attack:
@@ -271,7 +277,7 @@ def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count:
             attack.end()
         say(f"{attack.num} messages in {attack.took_s:.0f} s, {honest.num_calls} calls beside them")
         assert attack.num >= count
-        state.check_back("mutated messages", BACK_S + MAX_REFUSAL_S)
+        state.check_back("mutated messages", BACK_S + MAX_DELAY_S)
         honest.call()
 
 
@@ -463,9 +469,9 @@ def test_fifty_slow_readers(server: ServerProcess, near: LocalStore) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_abandoned_calls(server: ServerProcess, near: LocalStore) -> None:
+def test_a_thousand_abandoned_calls(folder: Path, near: LocalStore, tmp_path: Path) -> None:
     """Large answers whose clients left, or gave them up, leave nothing behind."""
-    with Honest(server.location, near) as honest:
+    with served(folder, tmp_path, "tcp://127.0.0.1:0", "--patient") as server, Honest(server.location, near) as honest:
         state = State(server.pid)
         for _ in range(4):
             with Attack("abandoned", server.location, near.dataset_id, 250) as attack:

@@ -35,6 +35,7 @@ from hopstream.transport.messages import (
     Status,
     encode_hello,
 )
+from hopstream.transport.security import ServerSecurity
 from tests.store.authority import Authority
 from tests.transport.desk import WAYS, Desk, Served, serve, wait_until
 from tests.transport.peer import Peer, message_bytes
@@ -306,12 +307,68 @@ def test_wrong_tokens_are_told_later_and_later(serve_as: Serve, way: str) -> Non
 
 def test_very_many_wrong_tokens_are_refused_like_the_first(serve_as: Serve, caplog: pytest.LogCaptureFixture) -> None:
     with serve_as(token="secret") as served:
-        served.listener._refusals["127.0.0.1"] = (5000, time.monotonic() + 60)
+        served.listener._refused.add("127.0.0.1", 5000)
         with served.connect(says_hello=False) as peer:
             peer.send(encode_hello("wrong"))
             wait_until(lambda: served.listener.num_refused_tokens == 1, "it is looked at")
             assert not peer.is_closed_within(0.1)
         assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("way", ["tcp-epoll", "tcp-selector", "unix-epoll", "tls-epoll"])
+def test_who_abandons_many_calls_is_let_in_late(serve_as: Serve, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that were answered or cancelled do not count, and nothing is late on connections that are there."""
+    monkeypatch.setattr(listener_module, "FREE_ABANDONED", 4)
+    with serve_as(way, token="secret") as served, served.connect("secret") as old:
+
+        def entered_in_s() -> float:
+            started = time.monotonic()
+            with served.connect("secret", says_hello=False) as peer:
+                peer.send(encode_hello("secret") + message_bytes(REQUEST, 1, ECHO))  # also what follows is read then
+                assert peer.read_welcome() == (Status.OK, "")
+                took_s = time.monotonic() - started
+                assert len(list(peer.frames(1))) == 1
+            return took_s
+
+        def holding(num: int) -> Peer:
+            peer = served.connect("secret")
+            for _ in range(num):
+                peer.start(HOLD)
+            for _ in range(num):
+                peer.next()
+            return peer
+
+        for _ in range(10):
+            assert entered_in_s() < 0.2
+        for _ in range(10):
+            with holding(1) as peer:
+                peer.send(message_bytes(CANCEL, 1))
+                wait_until(lambda: served.listener.num_calls == 0, "what was cancelled has ended")
+        assert entered_in_s() < 0.2
+        for num in (1, 1, 2):
+            holding(num).close()
+            wait_until(lambda: served.listener.num_calls == 0, "it is seen that the client has left")
+            assert entered_in_s() < 0.2
+        holding(3).close()
+        wait_until(lambda: served.listener.num_calls == 0, "it is seen that the client has left")
+        with ThreadPoolExecutor() as pool:
+            entering = pool.submit(entered_in_s)
+            while not entering.done():
+                started = time.monotonic()
+                assert len(old.ask(ECHO)) == 1
+                assert time.monotonic() - started < 0.2
+        assert 0.25 <= entering.result() < 2.0
+
+
+def test_a_token_that_is_removed_while_its_client_waits_is_refused(serve_as: Serve) -> None:
+    with serve_as(token="secret") as served:
+        served.listener._abandoned.add("127.0.0.1", listener_module.FREE_ABANDONED + 2)
+        with served.connect(says_hello=False) as peer:
+            peer.send(encode_hello("secret"))
+            wait_until(lambda: any(one.answered_at for one in served.listener._peers.values()), "it waits")
+            served.listener._security = ServerSecurity(token="another")
+            assert peer.read_welcome() == (Status.REFUSED, "the token is missing or wrong")
+            assert peer.is_closed_within(2)
 
 
 # Limits.

@@ -110,8 +110,8 @@ class Peer:
         self.num_untold = 0
         """Pongs and refusals that wait because the client does not read."""
         self.is_reading = self.is_leaving = self.is_closed = self.wants_write = False
-        self.refused_at = 0.0
-        """When the delayed refusal of its token is sent; 0 if its token was not refused."""
+        self.answered_at = 0.0
+        """When its hello is answered; 0 if the answer is not delayed."""
         self.revoked_at = 0.0
         """When its token was found to be removed; 0 if it is valid."""
         self.coming_bytes = 0

@@ -1,11 +1,18 @@
-"""Limits: what clients may take from a server, and an account of the bytes they use."""
+"""Limits: what clients may take from a server, an account of their bytes, and delays for those that misuse it."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from dataclasses import dataclass, field
 
 from hopstream.checks import Settings, check_int, check_seconds
+
+DELAY_S = 0.25
+"""The first delay of an address; each further misdeed doubles it."""
+MAX_DELAY_S = 4.0
+MAX_ADDRESSES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +82,38 @@ class Account:
             self.taken -= num_bytes
             self.num_calls -= 1
             return not self.num_calls
+
+
+class Misdeeds:
+    """What addresses did that they should not do often, and how late they are answered. Safe to use from threads."""
+
+    def __init__(self, num_free: int, forgiven_s: float) -> None:
+        """Nobody has done anything yet.
+
+        Args:
+            num_free: Misdeeds of one address without a delay.
+            forgiven_s: Seconds in which so many are forgiven, one by one. None counts for longer than three times that.
+        """
+        self._num_free = num_free
+        self._forgiven_s = forgiven_s
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def add(self, address: str, num: int) -> None:
+        """Count misdeeds of an address; those of the addresses that were quiet for the longest time are forgotten."""
+        with self._lock:
+            num_now = min(self._num(address) + num, 3 * self._num_free)
+            self._known.pop(address, None)
+            self._known[address] = num_now, time.monotonic()
+            if len(self._known) > MAX_ADDRESSES:
+                del self._known[next(iter(self._known))]
+
+    def delay_s(self, address: str) -> float:
+        """Seconds by which an answer to an address is delayed now; 0 if it is not."""
+        with self._lock:
+            num_delayed = math.ceil(self._num(address) - self._num_free)
+        return min(MAX_DELAY_S, DELAY_S * 2.0 ** (num_delayed - 1)) if num_delayed > 0 else 0.0
+
+    def _num(self, address: str) -> float:
+        num, since = self._known.get(address, (0.0, 0.0))
+        return max(0.0, num - (time.monotonic() - since) * self._num_free / self._forgiven_s)
