@@ -2,26 +2,45 @@
 
 Each trainer maps its own part and asks a server, over the loopback, for the other. Parts are assigned at
 random, so half of every frontier and half of all features come over the wire, but for the rows that a cache keeps:
-``--cache=0.05`` gives it room for 5 % of all rows. The figure is the time of the machine: how long both together took,
-by the batches of both.
+``--cache=0.05`` gives it room for 5 % of all rows, or somewhat more. The figure is the time of the machine: how long
+both together took, by the batches of both. ``--optimum`` also tells which share of the rows that trainers need of
+servers the cache saved, and which share is possible for a cache that knows all batches, with room for as many rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
-from benchmarks.harness import BATCH_SIZE, FANOUT, NUM_FEATURES, Options, Timing, add_options, report, to_options
+import numpy as np
+
+from benchmarks.harness import (
+    BATCH_SIZE,
+    FANOUT,
+    NUM_FEATURES,
+    Figures,
+    Options,
+    Timing,
+    add_options,
+    report,
+    to_options,
+)
 from benchmarks.loader import endless
+from benchmarks.optimum import best_hits
 from benchmarks.processes import peak_rss_bytes
+from hopstream.arrays import IntArray
 from hopstream.dataset.layout import open_dataset
 from hopstream.load.loader import NeighborLoader
 from hopstream.schema import NODE
-from hopstream.store.contract import KEY, KEY_SCHEMA
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Pending
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
@@ -34,6 +53,90 @@ NUM_WARMUPS = 5
 NUM_AHEAD = 250_000
 """Distinct remote ids of 16 batches, about."""
 WAIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caching:
+    """What is known and asked of the cache of rows.
+
+    Attributes:
+        share: The share of all rows that it has room for; 0 for no cache.
+        num_warmups: Batches of each trainer before the first that is measured.
+        wants_optimum: Also tell how many rows the best cache would have saved.
+    """
+
+    share: float
+    num_warmups: int
+    wants_optimum: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarRows:
+    """Rows of the other part that the measured batches of one trainer needed.
+
+    Attributes:
+        num_needed: How many, each once per batch.
+        num_saved: Those that the cache held.
+        num_best: Those that the best cache would have held; None where nobody asked.
+        room_share: The share of all rows that the best cache had room for: those that the cache held at most, or those
+            that it was to have room for, where these are more.
+    """
+
+    num_needed: int
+    num_saved: int
+    num_best: int | None = None
+    room_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One fetch of a batch's rows.
+
+    Attributes:
+        far_ids: int64[n], the ids of the other part.
+        num_saved: Rows that the cache gave to all fetches before.
+        num_held: Rows that the cache held before.
+    """
+
+    far_ids: IntArray
+    num_saved: int
+    num_held: int
+
+
+class RecordingStore(RoutedStore):
+    """Remembers every fetch. Fetches come one after the other where the trainer has one thread."""
+
+    def __init__(self, near: LocalStore, far: RemoteStore, settings: StoreSettings) -> None:
+        """Take over the store of the trainer's part and that of the other one."""
+        super().__init__([near, far], settings)
+        self._near_parts = near.parts
+        self.fetched: list[Fetched] = []
+
+    def submit_fetch(self, requests: Sequence[FetchRequest]) -> Pending[list[dict[str, Any]]]:
+        """Ask for the rows of a batch, which are all of one type."""
+        (request,) = requests
+        parts = np.searchsorted(self.book.offsets(NODE), request.ids, side="right") - 1
+        num_held = 0 if self.cache is None else self.cache.counts().num_rows
+        far_ids = request.ids[~np.isin(parts, self._near_parts)]
+        self.fetched.append(Fetched(far_ids, self.traffic()["fetch"].cache_ids, num_held))
+        return super().submit_fetch(requests)
+
+    def far_rows(self, first: int, stop: int, room: int) -> FarRows:
+        """What the cache saved of the fetches ``first`` to ``stop - 1``, after which came one more, and the best one.
+
+        Args:
+            first: The first fetch that counts; the best cache knows those before it, too.
+            stop: One past the last.
+            room: How many rows the best cache has room for at least.
+        """
+        room = max(room, *(one.num_held for one in self.fetched[first : stop + 1]))
+        far_ids = [one.far_ids for one in self.fetched[:stop]]
+        return FarRows(
+            num_needed=sum(map(len, far_ids[first:])),
+            num_saved=self.fetched[stop].num_saved - self.fetched[first].num_saved,
+            num_best=int(best_hits(far_ids, room)[first:].sum()),
+            room_share=room / self.book.num_ids(NODE),
+        )
 
 
 def serve(options: Options, part: int, pipe: Connection) -> None:
@@ -50,20 +153,21 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
 def cache_bytes(store: LocalStore, share: float) -> int:
     """Memory for a share of all rows, with their keys, and for the ids of the batches that are sampled ahead."""
     columns = {KEY: KEY_SCHEMA, "x": store.schema.nodes[NODE]["x"]}
-    return bytes_for(columns, int(share * store.book.num_ids(NODE)), NUM_AHEAD) if share else 0
+    return bytes_for(columns, _num_rows(store, share), NUM_AHEAD) if share else 0
 
 
-def train(options: Options, share: float, rank: int, location: str, barrier: Barrier, pipe: Connection) -> None:
+def train(options: Options, caching: Caching, rank: int, location: str, barrier: Barrier, pipe: Connection) -> None:
     """Take batches of one rank; send the moments at which each repetition began and ended."""
     near = LocalStore(open_dataset(options.parts_path(NUM_TRAINERS)), [rank])
-    settings = StoreSettings(prefer_local=False, timeout_s=60.0, cache_bytes=cache_bytes(near, share))
-    far = RemoteStore(location, settings)
-    with RoutedStore([near, far], settings) as store, NeighborLoader(
+    settings = StoreSettings(prefer_local=False, timeout_s=60.0, cache_bytes=cache_bytes(near, caching.share))
+    far, room = RemoteStore(location, settings), _num_rows(near, caching.share)
+    recording = RecordingStore(near, far, settings) if caching.wants_optimum else None
+    with recording or RoutedStore([near, far], settings) as store, NeighborLoader(
         store, FANOUT, seeds="train", batch_size=BATCH_SIZE, shuffle=True, node_features={NODE: ["x"]}, edge_keys=False,
         num_threads=options.num_threads, rank=rank, world_size=NUM_TRAINERS,
     ) as loader:  # fmt: skip
         batches = endless(loader)
-        for _ in range(NUM_WARMUPS):
+        for _ in range(caching.num_warmups):
             next(batches)
         before = store.traffic()["fetch"]
         spans = []
@@ -77,8 +181,19 @@ def train(options: Options, share: float, rank: int, location: str, barrier: Bar
                 num_rows += batch.x.shape[0]
             spans.append((started, time.monotonic()))
         after = store.traffic()["fetch"]
-    rows = after.remote_ids - before.remote_ids, after.cache_ids - before.cache_ids
+        if recording is not None:
+            next(batches)
+    num_saved = after.cache_ids - before.cache_ids
+    rows = FarRows(num_needed=after.remote_ids - before.remote_ids + num_saved, num_saved=num_saved)
+    if recording is not None:
+        stop = caching.num_warmups + options.num_batches * options.num_repeats
+        rows = recording.far_rows(caching.num_warmups, stop, room)
     pipe.send((spans, num_edges, num_rows, peak_rss_bytes(), rows))
+
+
+def _num_rows(store: LocalStore, share: float) -> int:
+    """How many rows a share of all is."""
+    return int(share * store.book.num_ids(NODE))
 
 
 def main() -> None:
@@ -86,8 +201,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     parser.add_argument("--cache", type=float, default=0.0, help="share of all rows that a cache has room for")
+    parser.add_argument(
+        "--warmups", type=int, default=NUM_WARMUPS, help="batches of each trainer before the first that is measured"
+    )
+    parser.add_argument(
+        "--optimum", action="store_true", help="also tell how many rows the best cache would have saved"
+    )
     values = parser.parse_args()
-    options, share = to_options(values), values.cache
+    options = to_options(values)
+    caching = Caching(share=values.cache, num_warmups=values.warmups, wants_optimum=values.optimum)
+    if caching.wants_optimum and options.num_threads != 1:
+        parser.error("--optimum takes --threads=1, with which rows are fetched one batch after the other")
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(NUM_TRAINERS)
     with ExitStack() as stack:
@@ -102,7 +226,7 @@ def main() -> None:
 
         servers = [start(serve, part) for part in range(NUM_TRAINERS)]
         locations = [_receive(pipe) for pipe in servers]
-        trainers = [start(train, share, rank, locations[1 - rank], barrier) for rank in range(NUM_TRAINERS)]
+        trainers = [start(train, caching, rank, locations[1 - rank], barrier) for rank in range(NUM_TRAINERS)]
         answers = [_receive(pipe) for pipe in trainers]
         for pipe in servers:
             pipe.send("close")
@@ -115,7 +239,7 @@ def main() -> None:
     rows_per_batch = sum(num_rows for _, _, num_rows, *_ in answers) / num_taken
     settings = {
         "scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "num_features": NUM_FEATURES,
-        "threads_per_trainer": options.num_threads, "assignment": "random", "cache_share": share,
+        "threads_per_trainer": options.num_threads, "assignment": "random", "cache_share": caching.share,
     }  # fmt: skip
     figures = {
         "ms_per_batch": timing.median_s / num_batches * 1e3,
@@ -123,12 +247,30 @@ def main() -> None:
         "edges_per_batch": edges_per_batch,
         "rows_per_batch": rows_per_batch,
         "edges_per_s": edges_per_batch * num_batches / timing.median_s,
-        "saved_rows": sum(rows[1] for *_, rows in answers) / max(1, sum(sum(rows) for *_, rows in answers)),
         "rows_per_s": rows_per_batch * num_batches / timing.median_s,
         "trainer_peak_bytes": float(max(peak for _, _, _, peak, _ in answers)),
         "server_peak_bytes": float(max(server_peaks)),
     }
-    report("two_trainers", settings, figures)
+    report("two_trainers", settings, figures | saved_shares([rows for *_, rows in answers]))
+
+
+def saved_shares(trainers: Sequence[FarRows]) -> Figures:
+    """Shares of the rows of other parts that the caches of all trainers saved, and could have saved, if any."""
+    num_needed = sum(rows.num_needed for rows in trainers)
+    figures = {}
+    if num_saved := sum(rows.num_saved for rows in trainers):
+        figures["saved_rows"] = num_saved / num_needed
+    if num_best := sum(rows.num_best or 0 for rows in trainers):
+        figures["best_saved_rows"] = num_best / num_needed
+    for rank, rows in enumerate(trainers):
+        if rows.num_best is not None:
+            saved, best = rows.num_saved / rows.num_needed, rows.num_best / rows.num_needed
+            print(
+                f"trainer {rank}: saved {saved:.1%}, the optimum {best:.1%} with as much room, for "
+                f"{rows.room_share:.1%} of all rows",
+                file=sys.stderr,
+            )
+    return figures
 
 
 def _receive(pipe: Connection) -> object:

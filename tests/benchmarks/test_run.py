@@ -48,6 +48,14 @@ def test_every_case_runs_and_reports_positive_figures(options: Options, name: st
     assert all(any(way[1] == limited for way in table.WAYS) for limited in LIMITS)
 
 
+@pytest.mark.bench
+@pytest.mark.parametrize("num_warmups", [0, 3])
+def test_a_cache_that_holds_all_rows_saves_as_many_as_the_best(options: Options, num_warmups: int):
+    words = ["-m", "benchmarks.two_trainers", "--cache=0.5", "--optimum", f"--warmups={num_warmups}"]
+    figures = run_case([*words, *options.to_arguments()], timeout_s=100)["figures"]
+    assert 0 < figures["saved_rows"] == figures["best_saved_rows"] <= 1
+
+
 def test_the_data_are_prepared_before_anything_is_measured(options: Options):
     assert next(plan.name for plan in run.plan_cases(options, [])) == "prepare"
     assert is_prepared(options)
