@@ -1,27 +1,34 @@
-"""Compares batches fetched through a cache of rows with those of a folder: all sizes, resumes, killed servers."""
+"""Compares batches fetched through a cache of rows with those of a folder: resumes, killed servers, appended data."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import StoreError
 from hopstream.load.links import LinkNeighborLoader
 from hopstream.load.loader import NeighborLoader
+from hopstream.preparation.append.run import append
 from hopstream.preparation.write import write_parts
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
+from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 from tests.equality import test_equality
+from tests.grown import grow
 from tests.load.graphs import flat
 from tests.ports import free_port
 
@@ -161,3 +168,53 @@ def test_two_datasets_of_one_graph_share_no_cache(tmp_path: Path) -> None:
     for process in processes:
         end(process)
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("name", test_equality.CASES)
+def test_a_dataset_that_is_appended_to_while_a_loader_has_it_open(tmp_path: Path, name: str) -> None:
+    """Batches of the dataset before, of that after, and of a copy with other new rows under the same ids take turns."""
+    grown = grow(test_equality.CASES[name].graph, np.random.default_rng(9))
+    folder, twin, step = tmp_path / "parts", tmp_path / "twin", grown.num_steps - 1
+    write_parts(grown.until(step - 1), folder, num_parts=4, method="hash")
+    shutil.copytree(folder, twin)
+    options = options_of(name, num_threads=1)
+    with ExitStack() as stack:
+
+        def two_epochs(source: Path | RoutedStore) -> Iterator[dict[str, object]]:
+            loader = stack.enter_context(NeighborLoader(source, **options))
+            return (flat(batch) for _ in range(2) for batch in loader)
+
+        def cached(folder: Path, *parts: int) -> RoutedStore:
+            served = stack.enter_context(LocalStore(open_dataset(folder), parts))
+            server = stack.enter_context(StoreServer(served))
+            return stack.enter_context(opened(folder, server.location, 1 << 24))
+
+        wanted = [list(two_epochs(folder))]
+        stores = [cached(folder, 1, 2, 3)]
+        batches = [two_epochs(stores[0])]
+        found = [list(islice(batches[0], len(wanted[0]) // 4))]
+        added = grown.added(step)
+        append(folder, **added)
+        append(twin, **{**added, "nodes": {t: negated(columns) for t, columns in added["nodes"].items()}})
+        for appended in (folder, twin):
+            wanted.append(list(two_epochs(appended)))
+            stores.append(cached(appended, 1, 2, 3, 4))
+            batches.append(two_epochs(stores[-1]))
+            found.append([])
+        for batch_of_each in zip_longest(*batches):
+            for of_one, batch in zip(found, batch_of_each, strict=True):
+                of_one += [] if batch is None else [batch]
+        assert all(store.traffic()["fetch"].cache_ids > 0 for store in stores)
+        assert len({id(store.cache) for store in stores}) == 3
+    assert found == wanted
+    assert wanted[1] != wanted[2]
+
+
+def negated(columns: Any) -> Any:
+    """New rows with other numbers."""
+    if not isinstance(columns, dict):
+        return columns  # only how many they are
+    return {
+        name: -column if isinstance(column, np.ndarray) and column.dtype.kind == "f" else column
+        for name, column in columns.items()
+    }

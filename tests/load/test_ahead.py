@@ -1,15 +1,31 @@
-"""Tests the order of batches that threads sample ahead, and that each batch raises its own error."""
+"""Tests the order of batches that threads sample ahead, that each raises its own error, and servers without room."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from hopstream.dataset.layout import open_dataset
 from hopstream.errors import StateError, StoreTimeout
+from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.load.ahead import GROUP, SamplingAhead
+from hopstream.load.links import LinkNeighborLoader
+from hopstream.load.loader import NeighborLoader
+from hopstream.preparation.write import write_parts
+from hopstream.schema import EDGE, NODE
+from hopstream.store.local import LocalStore
+from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
+from hopstream.transport.calls import CALL_BYTES
+from tests.load.graphs import flat
 
 
 class Sampler:
@@ -95,3 +111,55 @@ def test_a_thread_that_is_interrupted_leaves_an_error_for_each_of_its_batches() 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             desk.take(0, interrupted)
+
+
+NUM_HUBS, PER_BATCH, NUM_BATCHES = 100, 1000, 8
+ROOM_BYTES = 10_000
+"""For requests: more than one batch needs at a time, 4 bytes for each of 1100 nodes, and less than three need."""
+
+
+def make_hubs_graph(rng: np.random.Generator) -> Graph:
+    """Every node but the hubs has three edges, all from hubs: a batch expands its seeds, and few nodes beside."""
+    others = np.arange(NUM_HUBS, NUM_HUBS + PER_BATCH * NUM_BATCHES)
+    num_nodes, num_edges = NUM_HUBS + len(others), 3 * len(others)
+    x = rng.standard_normal((num_nodes, 10)).astype(np.float32)
+    return Graph(
+        nodes={NODE: NodeTable(num_nodes=num_nodes, features={"x": x})},
+        edges={EDGE: EdgeTable(src_keys=rng.integers(0, NUM_HUBS, num_edges), dst_keys=np.tile(others, 3))},
+        splits={NODE: {"train": others}},
+        edge_splits={EDGE: {"train": np.arange(len(others))}},
+    ).check()
+
+
+LOADERS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "seeds that are looked up": (NeighborLoader, "train"),
+    "a hop": (LinkNeighborLoader, (EDGE, "train")),
+}
+
+
+@pytest.mark.parametrize("refused", LOADERS)
+def test_batches_are_sampled_one_by_one_where_a_server_is_too_busy_for_a_group(
+    rng: np.random.Generator, tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: str
+) -> None:
+    """What others take of a server's memory leaves room for the requests of one batch, but not of several."""
+    folder = tmp_path / "parts"
+    write_parts(make_hubs_graph(rng), folder, num_parts=2, method="hash", links=[EDGE])
+    make_loader, starts = LOADERS[refused]
+    options = {"batch_size": PER_BATCH, "shuffle": True, "collate": "numpy", "edge_keys": False}
+    with make_loader(folder, [3, 2], starts, **options) as near:
+        wanted = [flat(batch) for batch in near]
+    settings = StoreSettings(prefer_local=False, timeout_s=2.0, cache_bytes=1 << 20)
+    with (
+        LocalStore(open_dataset(folder)) as store, StoreServer(store) as server,
+        make_loader(server.location, [3, 2], starts, store_settings=settings, num_threads=1, **options) as loader,
+        caplog.at_level(logging.DEBUG, logger="hopstream.load.batch"),
+    ):  # fmt: skip
+        account = server.listener.account
+        taken_bytes = account.limit - CALL_BYTES - ROOM_BYTES
+        account.add(taken_bytes)
+        found = [flat(batch) for batch in loader]
+        account.add(-taken_bytes)
+    assert found == wanted and len(found) == NUM_BATCHES
+    told = [record for record in caplog.records if "a server has no room for all" in record.message]
+    assert [record.args for record in told] == [(range(1, 4),), (range(4, 8),)], "the groups of these batches"
+    assert all(record.exc_info is not None and "ServerBusy" in str(record.exc_info[0]) for record in told)
