@@ -49,9 +49,9 @@ from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
 
 NUM_TRAINERS = 2
-NUM_WARMUPS = 5
-NUM_AHEAD = 250_000
-"""Distinct remote ids of 16 batches, about."""
+NUM_WARMUPS, LOOK_AHEAD = 5, 16
+NUM_AHEAD = 50_000
+"""Remote ids of 16 batches beyond those whose rows are kept, as measured: so many rows are kept as a share is."""
 WAIT_S = 600.0
 
 
@@ -61,11 +61,13 @@ class Caching:
 
     Attributes:
         share: The share of all rows that it has room for; 0 for no cache.
+        look_ahead: Batches that are sampled ahead.
         num_warmups: Batches of each trainer before the first that is measured.
         wants_optimum: Also tell how many rows the best cache would have saved.
     """
 
     share: float
+    look_ahead: int
     num_warmups: int
     wants_optimum: bool
 
@@ -164,7 +166,7 @@ def train(options: Options, caching: Caching, rank: int, location: str, barrier:
     recording = RecordingStore(near, far, settings) if caching.wants_optimum else None
     with recording or RoutedStore([near, far], settings) as store, NeighborLoader(
         store, FANOUT, seeds="train", batch_size=BATCH_SIZE, shuffle=True, node_features={NODE: ["x"]}, edge_keys=False,
-        num_threads=options.num_threads, rank=rank, world_size=NUM_TRAINERS,
+        num_threads=options.num_threads, rank=rank, world_size=NUM_TRAINERS, look_ahead=caching.look_ahead,
     ) as loader:  # fmt: skip
         batches = endless(loader)
         for _ in range(caching.num_warmups):
@@ -201,6 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_options(parser)
     parser.add_argument("--cache", type=float, default=0.0, help="share of all rows that a cache has room for")
+    parser.add_argument("--look-ahead", type=int, default=LOOK_AHEAD, help="batches that are sampled ahead")
     parser.add_argument(
         "--warmups", type=int, default=NUM_WARMUPS, help="batches of each trainer before the first that is measured"
     )
@@ -209,7 +212,9 @@ def main() -> None:
     )
     values = parser.parse_args()
     options = to_options(values)
-    caching = Caching(share=values.cache, num_warmups=values.warmups, wants_optimum=values.optimum)
+    caching = Caching(
+        share=values.cache, look_ahead=values.look_ahead, num_warmups=values.warmups, wants_optimum=values.optimum
+    )
     if caching.wants_optimum and options.num_threads != 1:
         parser.error("--optimum takes --threads=1, with which rows are fetched one batch after the other")
     context = multiprocessing.get_context("spawn")
@@ -240,6 +245,7 @@ def main() -> None:
     settings = {
         "scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "num_features": NUM_FEATURES,
         "threads_per_trainer": options.num_threads, "assignment": "random", "cache_share": caching.share,
+        "look_ahead": caching.look_ahead,
     }  # fmt: skip
     figures = {
         "ms_per_batch": timing.median_s / num_batches * 1e3,
