@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows
+from hopstream.kernels.gather import WORDS_AHEAD, WORDS_AT_ONCE, gather_elements, gather_ranges, gather_rows
 from hopstream.kernels.lookups import first_unowned
 from hopstream.kernels.memory import address_table
 
@@ -34,6 +34,36 @@ def test_rows_equal_indexing(rng: np.random.Generator, rows: list[int], word: st
     gather_rows(ids, offsets, table, spread, positions)
     np.testing.assert_array_equal(spread[positions], column[ids])
     assert not spread[np.setdiff1d(np.arange(40), positions)].any()
+
+
+@pytest.mark.parametrize("rows", CUTS)
+@pytest.mark.parametrize("width", [1, 8])
+@pytest.mark.parametrize(
+    "num_ids", [0, 1, WORDS_AHEAD + 1, WORDS_AT_ONCE - 1, WORDS_AT_ONCE, WORDS_AT_ONCE + 1, 2 * WORDS_AT_ONCE + 99]
+)
+def test_any_number_of_rows(rng: np.random.Generator, rows: list[int], width: int, num_ids: int) -> None:
+    column = rng.integers(0, 200, (50, width)).astype(np.uint64)
+    offsets, parts = _cut(column, rows)
+    table, ids = address_table([part.reshape(-1) for part in parts]), rng.integers(0, 50, num_ids)
+    out = np.zeros((num_ids + 1, width), np.uint64)
+    gather_rows(ids + 7, offsets + 7, table, out, np.empty(0, np.int64))
+    np.testing.assert_array_equal(out[:-1], column[ids])
+    assert not out[-1].any()
+
+
+@pytest.mark.parametrize("rows", CUTS)
+@pytest.mark.parametrize("width", [1, 8])
+@pytest.mark.parametrize("place", [0, WORDS_AT_ONCE, WORDS_AT_ONCE + 9])
+@pytest.mark.parametrize("identifier", [-1, 50, -(2**63), 2**63 - 1])
+def test_one_row_of_many_that_is_not_there(rows: list[int], width: int, place: int, identifier: int) -> None:
+    offsets, parts = _cut(np.zeros((50, width), np.uint64), rows)
+    ids = np.zeros(WORDS_AT_ONCE + 10, np.int64)
+    ids[place] = identifier
+    with pytest.raises(IndexError, match="outside its part"):
+        gather_rows(
+            ids, offsets, address_table([part.reshape(-1) for part in parts]),
+            np.zeros((len(ids), width), np.uint64), np.empty(0, np.int64),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("width", [1, 40])
@@ -94,3 +124,8 @@ def test_ragged_rows_equal_slicing(rng: np.random.Generator, rows: list[int], wi
 def test_first_unowned(ids: list[int], wanted: int) -> None:
     offsets, is_present = np.array([0, 4, 8, 10]), np.array([True, False, True])
     assert first_unowned(np.array(ids, np.int64), offsets, is_present) == wanted
+
+
+@pytest.mark.parametrize(("ids", "wanted"), [([], -1), ([0, 9, 4], -1), ([3, 10], 1), ([0, 4, -1], 2), ([-(2**63)], 0)])
+def test_first_unowned_where_all_parts_are_present(ids: list[int], wanted: int) -> None:
+    assert first_unowned(np.array(ids, np.int64), np.array([0, 4, 8, 10]), np.ones(3, np.bool_)) == wanted
