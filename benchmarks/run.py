@@ -32,8 +32,11 @@ from benchmarks.table import write_tables
 RESULTS = ROOT / "benchmarks" / "results"
 PREPARE = "prepare"
 PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py"}
-LOADING_CORES = {"loader": 1, "loader-2-threads": 2, "two_trainers": 2}
+LOADING_CORES = {
+    "loader": 1, "loader-2-threads": 2, "two_trainers": 2, "two_trainers-cached": 2, "two_trainers-sampled": 2,
+}  # fmt: skip
 """Cores of the cases that load whole batches."""
+CACHED = ("--cache=0.05", "--warmups=30")
 QUIET_SHARE = 0.03
 """A case during which others took more than this share of the cores is repeated, as long as there are attempts."""
 Result = dict[str, Any]
@@ -51,10 +54,10 @@ class Plan:
 def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
     """All cases in the order in which they run; peers follow what they are compared with."""
 
-    def case(module: str, num_threads: int = 1) -> Plan:
+    def case(module: str, num_threads: int = 1, more: Sequence[str] = (), suffix: str = "") -> Plan:
         arguments = replace(options, num_threads=num_threads).to_arguments()
-        suffix = f"-{num_threads}-threads" if num_threads > 1 else ""
-        return Plan(module + suffix, ("-m", f"benchmarks.{module}", *arguments))
+        suffix = suffix or (f"-{num_threads}-threads" if num_threads > 1 else "")
+        return Plan(module + suffix, ("-m", f"benchmarks.{module}", *arguments, *more))
 
     plans = [
         case(PREPARE),
@@ -65,6 +68,8 @@ def plan_cases(options: Options, peer_pythons: Sequence[str]) -> list[Plan]:
         case("loader", 2),
         case("wire"),
         case("two_trainers"),
+        case("two_trainers", more=CACHED, suffix="-cached"),
+        case("two_trainers", more=(*CACHED, "--sampled"), suffix="-sampled"),
         case("streaming"),
         case("modes"),
         case("links"),

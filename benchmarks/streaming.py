@@ -31,6 +31,7 @@ from hopstream.schema import NODE
 from hopstream.store import open_store
 from hopstream.store.local import LocalStore
 from hopstream.store.server import StoreServer
+from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.messages import decode_batch, encode_batch
 from hopstream.stream.service import SamplingService
@@ -171,7 +172,7 @@ def main() -> None:
             stack.callback(process.join, WAIT_S)
             pipes.append(here)
         locations = [str(_receive(pipe)) for pipe in pipes]
-        graph = RemoteGraph(",".join(locations))
+        graph = RemoteGraph(",".join(locations), settings=StoreSettings(cache_bytes=0))  # whole batches
         loader = stack.enter_context(
             NeighborLoader(graph, FANOUT, **LOADING, num_threads=NUM_THREADS, prefetch=NUM_THREADS)
         )

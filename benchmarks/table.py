@@ -67,6 +67,8 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
         "two trainers, each with half the graph, asking the other's server",
         lambda f: f"{f['ms_per_batch']:.1f} ms per batch of the machine",
     ),
+    ("two_trainers-cached", "the same, with caches for 5 % of all rows", lambda f: _cached(f)),
+    ("two_trainers-sampled", "the same, with servers that sample and trainers without parts", lambda f: _cached(f)),
     (
         "streaming",
         "one trainer, batches from two servers that sample",
@@ -104,6 +106,10 @@ WAYS: tuple[tuple[str, str, str, str], ...] = (
 def _loader(figures: Figures) -> str:
     with_e_id = figures["with_e_id_ms_per_batch"]
     return f"{figures['ms_per_batch']:.1f} ms per batch, {with_e_id:.1f} with original edge keys (`e_id`)"
+
+
+def _cached(figures: Figures) -> str:
+    return f"{figures['ms_per_batch']:.1f} ms per batch of the machine, {figures['saved_rows']:.0%} of rows saved"
 
 
 def _graphbolt(figures: Figures) -> str:

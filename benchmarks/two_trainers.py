@@ -5,6 +5,7 @@ random, so half of every frontier and half of all features come over the wire, b
 ``--cache=0.05`` gives it room for 5 % of all rows, or somewhat more. The figure is the time of the machine: how long
 both together took, by the batches of both. ``--optimum`` also tells which share of the rows that trainers need of
 servers the cache saved, and which share is possible for a cache that knows all batches, with room for as many rows.
+With ``--sampled`` servers sample, and trainers hold no part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -40,13 +41,17 @@ from hopstream.arrays import IntArray
 from hopstream.dataset.layout import open_dataset
 from hopstream.load.loader import NeighborLoader
 from hopstream.schema import NODE
-from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Pending
+from hopstream.store.cluster import ServerEntry, open_cluster, parse_locations
+from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Pending, Store
 from hopstream.store.local import LocalStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.routed import RoutedStore
 from hopstream.store.row_cache import bytes_for
 from hopstream.store.server import StoreServer
 from hopstream.store.settings import StoreSettings
+from hopstream.stream.client import RemoteGraph
+from hopstream.stream.service import SamplingService
+from hopstream.stream.settings import SamplingLimits
 
 NUM_TRAINERS = 2
 NUM_WARMUPS, LOOK_AHEAD = 5, 16
@@ -62,12 +67,14 @@ class Caching:
     Attributes:
         share: The share of all rows that it has room for; 0 for no cache.
         look_ahead: Batches that are sampled ahead.
+        is_sampled: Servers sample, and trainers hold no part.
         num_warmups: Batches of each trainer before the first that is measured.
         wants_optimum: Also tell how many rows the best cache would have saved.
     """
 
     share: float
     look_ahead: int
+    is_sampled: bool
     num_warmups: int
     wants_optimum: bool
 
@@ -142,13 +149,24 @@ class RecordingStore(RoutedStore):
 
 
 def serve(options: Options, part: int, pipe: Connection) -> None:
-    """Serve one part until the other end of the pipe says so."""
-    with LocalStore(open_dataset(options.parts_path(NUM_TRAINERS)), [part]) as store:
-        server = StoreServer(store)
+    """Serve one part, and sample, until the other end of the pipe says so; that tells where all servers are first."""
+    folder = options.parts_path(NUM_TRAINERS)
+    settings = StoreSettings(prefer_local=False, timeout_s=60.0, cache_bytes=0)
+    locations: list[str] = []
+
+    def open_graph() -> Store:
+        own = ServerEntry(location=locations[part], parts=(part,), path=folder)
+        return open_cluster(parse_locations(",".join(locations)), settings, own=own)
+
+    service = SamplingService(open_graph, SamplingLimits(threads=1))
+    with LocalStore(open_dataset(folder), [part]) as store:
+        server = StoreServer(store, operations=service.operations)
         pipe.send(server.location)
+        locations += _receive(pipe)
         if pipe.poll(WAIT_S):
             pipe.recv()
         pipe.send(peak_rss_bytes())
+        service.close()
         server.close()
 
 
@@ -158,16 +176,26 @@ def cache_bytes(store: LocalStore, share: float) -> int:
     return bytes_for(columns, _num_rows(store, share), NUM_AHEAD) if share else 0
 
 
-def train(options: Options, caching: Caching, rank: int, location: str, barrier: Barrier, pipe: Connection) -> None:
+def train(
+    options: Options, caching: Caching, rank: int, locations: Sequence[str], barrier: Barrier, pipe: Connection
+) -> None:
     """Take batches of one rank; send the moments at which each repetition began and ended."""
     near = LocalStore(open_dataset(options.parts_path(NUM_TRAINERS)), [rank])
     settings = StoreSettings(prefer_local=False, timeout_s=60.0, cache_bytes=cache_bytes(near, caching.share))
-    far, room = RemoteStore(location, settings), _num_rows(near, caching.share)
-    recording = RecordingStore(near, far, settings) if caching.wants_optimum else None
-    with recording or RoutedStore([near, far], settings) as store, NeighborLoader(
-        store, FANOUT, seeds="train", batch_size=BATCH_SIZE, shuffle=True, node_features={NODE: ["x"]}, edge_keys=False,
-        num_threads=options.num_threads, rank=rank, world_size=NUM_TRAINERS, look_ahead=caching.look_ahead,
+    room = _num_rows(near, caching.share)
+    recording = None
+    if caching.is_sampled:
+        source: Store | RemoteGraph = RemoteGraph(",".join(locations), settings=settings)
+    else:
+        far = RemoteStore(locations[1 - rank], settings)
+        recording = RecordingStore(near, far, settings) if caching.wants_optimum else None
+        source = recording or RoutedStore([near, far], settings)
+    with source, NeighborLoader(
+        source, FANOUT, seeds="train", batch_size=BATCH_SIZE, shuffle=True, node_features={NODE: ["x"]},
+        edge_keys=False, num_threads=options.num_threads, rank=rank, world_size=NUM_TRAINERS,
+        look_ahead=caching.look_ahead,
     ) as loader:  # fmt: skip
+        store = cast(RoutedStore, loader.store)
         batches = endless(loader)
         for _ in range(caching.num_warmups):
             next(batches)
@@ -210,13 +238,20 @@ def main() -> None:
     parser.add_argument(
         "--optimum", action="store_true", help="also tell how many rows the best cache would have saved"
     )
+    parser.add_argument("--sampled", action="store_true", help="servers sample, and trainers hold no part")
     values = parser.parse_args()
     options = to_options(values)
     caching = Caching(
-        share=values.cache, look_ahead=values.look_ahead, num_warmups=values.warmups, wants_optimum=values.optimum
+        share=values.cache,
+        look_ahead=values.look_ahead,
+        is_sampled=values.sampled,
+        num_warmups=values.warmups,
+        wants_optimum=values.optimum,
     )
-    if caching.wants_optimum and options.num_threads != 1:
-        parser.error("--optimum takes --threads=1, with which rows are fetched one batch after the other")
+    if caching.wants_optimum and (options.num_threads != 1 or caching.is_sampled):
+        parser.error(
+            "--optimum takes --threads=1, with which rows are fetched one batch after the other, and no --sampled"
+        )
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(NUM_TRAINERS)
     with ExitStack() as stack:
@@ -231,7 +266,9 @@ def main() -> None:
 
         servers = [start(serve, part) for part in range(NUM_TRAINERS)]
         locations = [_receive(pipe) for pipe in servers]
-        trainers = [start(train, caching, rank, locations[1 - rank], barrier) for rank in range(NUM_TRAINERS)]
+        for pipe in servers:
+            pipe.send(locations)
+        trainers = [start(train, caching, rank, locations, barrier) for rank in range(NUM_TRAINERS)]
         answers = [_receive(pipe) for pipe in trainers]
         for pipe in servers:
             pipe.send("close")
@@ -245,7 +282,7 @@ def main() -> None:
     settings = {
         "scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "num_features": NUM_FEATURES,
         "threads_per_trainer": options.num_threads, "assignment": "random", "cache_share": caching.share,
-        "look_ahead": caching.look_ahead,
+        "look_ahead": caching.look_ahead, "servers_sample": caching.is_sampled,
     }  # fmt: skip
     figures = {
         "ms_per_batch": timing.median_s / num_batches * 1e3,
@@ -279,7 +316,7 @@ def saved_shares(trainers: Sequence[FarRows]) -> Figures:
     return figures
 
 
-def _receive(pipe: Connection) -> object:
+def _receive(pipe: Connection) -> Any:
     if not pipe.poll(WAIT_S):
         raise TimeoutError(f"a process of the benchmark said nothing in {WAIT_S:.0f} s")
     return pipe.recv()
