@@ -125,7 +125,7 @@ def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[
                 epoch, in_epoch = divmod(step, num_steps)
                 request = Frame({"op": "make", "dataset": dataset, "epoch": epoch, "step": in_epoch})
                 answer = connections[step % NUM_SERVERS].ask(request, WAIT_S, "make", OneFrame(buffers.take))
-                rows.append(len(decode_batch(answer).node_keys[NODE]))
+                rows.append(len(decode_batch(answer, buffers).node_keys[NODE]))
 
     def take(num_batches: int) -> int:
         rows: list[int] = []

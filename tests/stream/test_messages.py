@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,11 @@ SAMPLED = st.builds(
     **FRAMES,
 )
 Batch = MiniBatch | SampledBatch
+BUFFERS = BufferPool(0)
 
 
 def sent(batch: Batch) -> Batch:
-    return decode_batch(sent_frame(encode_batch(batch)))
+    return decode_batch(sent_frame(encode_batch(batch)), BUFFERS)
 
 
 def plain(value: Any) -> Any:
@@ -128,16 +129,19 @@ def test_the_message_is_json_with_numbered_arrays() -> None:
             "attributes": [[None, [["score", 8]]]],
         }
     }  # fmt: skip
-    assert [str(array.dtype) for array in frame.arrays[4:7]] == ["float32", "uint8", "int64"]
+    assert [str(array.dtype) for array in frame.arrays[2:7]] == ["uint32", "int64", "float32", "uint8", "int64"]
 
 
-def test_a_batch_has_the_arrays_of_its_frame_and_no_copies() -> None:
-    """So they lie where the connection was told to put them, and nowhere else."""
+def test_a_batch_has_the_arrays_of_its_frame_and_no_copies_but_of_slots() -> None:
+    """So they lie where the connection was told to put them; slots travel in 32 bits where they fit."""
     frame = encode_batch(small_batch())
-    batch = decode_batch(frame)
+    batch = decode_batch(frame, BUFFERS)
     assert isinstance(batch, MiniBatch)
     assert batch.input_ids is frame.arrays[0]
     assert batch.node_features["a"]["x"] is frame.arrays[4]
+    assert [slots.dtype for slots in batch.edge_index.values()] == [np.int64]
+    large = replace(small_batch(), edge_index={("a", "to", "a"): np.full((2, 1), 1 << 32)})
+    assert encode_batch(large).arrays[2].dtype == np.int64 and everything(sent(large)) == everything(large)
     arriving = OneFrame(BufferPool(1 << 20).take)
     arriving.take(Frame(frame.header, arriving.place(frame.header, [(a.dtype, a.shape) for a in frame.arrays])))
     assert arriving.frame is not None
@@ -149,7 +153,7 @@ def header() -> dict[str, Any]:
 
 
 def read(header: dict[str, Any]) -> Batch:
-    return decode_batch(Frame(header, encode_batch(small_batch()).arrays))
+    return decode_batch(Frame(header, encode_batch(small_batch()).arrays), BUFFERS)
 
 
 REPLACED: list[tuple[str, Any]] = [
@@ -206,7 +210,7 @@ def test_offsets_that_lead_elsewhere_are_refused(spoil: Callable[[np.ndarray], n
     frame = sent_frame(encode_batch(small_batch()))
     frame.arrays[6] = spoil(frame.arrays[6])
     with pytest.raises(FormatError, match="ragged column"):
-        decode_batch(frame)
+        decode_batch(frame, BUFFERS)
 
 
 @settings(deadline=None)
@@ -240,7 +244,7 @@ def test_a_small_message_makes_no_large_batch() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match="names it twice"):
-            decode_batch(frame)
+            decode_batch(frame, BUFFERS)
         assert tracemalloc.get_traced_memory()[1] < 8 * array.nbytes
     finally:
         tracemalloc.stop()

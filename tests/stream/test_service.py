@@ -34,7 +34,7 @@ from hopstream.stream import service
 from hopstream.stream.messages import decode_batch, encode_options, recipe_digest
 from hopstream.stream.service import MAX_KEY_LENGTH, SamplingService
 from hopstream.stream.settings import SamplingLimits
-from hopstream.transport import listener
+from hopstream.transport import limits
 from hopstream.transport.messages import Frame
 from tests.load.graphs import flat
 from tests.store.processes import wait_until
@@ -111,7 +111,7 @@ def wanted_batches(folder: Path, epoch: int = 0) -> list[dict[str, object]]:
 
 
 def read(frame: Frame) -> dict[str, object]:
-    return flat(decode_batch(frame))
+    return flat(decode_batch(frame, BufferPool(0)))
 
 
 def test_an_input_is_registered_sampled_fetched_and_destroyed(
@@ -512,7 +512,7 @@ def test_a_call_that_makes_no_sense_is_refused(server: StoreServer, name: str) -
 
 
 def test_every_operation_needs_the_token(timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "REFUSAL_S", 0.0)
+    monkeypatch.setattr(limits, "DELAY_S", 0.0)
     with serve_here(timed_parts[1], token="open-sesame") as served:
         (server,) = served.servers
         assert set(OPERATIONS) <= set(served.services[0].operations)

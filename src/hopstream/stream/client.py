@@ -347,7 +347,7 @@ class RemoteSession(BatchSession):
                     raise
                 continue
             if frame.header.get("pending") is not True:
-                batch = decode_batch(frame)
+                batch = decode_batch(frame, buffers)
                 if batch.epoch != epoch:
                     raise FormatError(
                         f"{server.connection.name} gave a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} "

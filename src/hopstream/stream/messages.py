@@ -20,7 +20,7 @@ import numpy as np
 
 from hopstream.arrays import Array, Column, IntArray, RaggedArray, to_array
 from hopstream.errors import FormatError, HopstreamError, SettingsError
-from hopstream.load.batch import MiniBatch, SampledBatch
+from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
 from hopstream.schema import NUMERIC_DTYPES, EdgeType
@@ -169,7 +169,8 @@ def encode_batch(batch: MiniBatch | SampledBatch) -> Frame:
     fields: dict[str, Any] = {"epoch": batch.epoch, "index": batch.index, "seed_type": batch.seed_type}
     fields["input_ids"] = writer.add(batch.input_ids)
     for name in INT_FIELDS[kind]:
-        fields[name] = [[entity, writer.add(array)] for entity, array in getattr(batch, name).items()]
+        add = writer.add_slots if name == "edge_index" else writer.add
+        fields[name] = [[entity, add(array)] for entity, array in getattr(batch, name).items()]
     if isinstance(batch, MiniBatch):
         for name in FEATURE_FIELDS:
             fields[name] = [[entity, writer.columns(columns)] for entity, columns in getattr(batch, name).items()]
@@ -184,15 +185,15 @@ def encode_batch(batch: MiniBatch | SampledBatch) -> Frame:
     return Frame({kind: fields}, writer.arrays)
 
 
-def decode_batch(frame: Frame) -> MiniBatch | SampledBatch:
-    """Read what ``encode_batch`` wrote; the batch has the frame's arrays.
+def decode_batch(frame: Frame, buffers: Buffers) -> MiniBatch | SampledBatch:
+    """Read what ``encode_batch`` wrote; the batch has the frame's arrays, but for ``edge_index``, of ``buffers``.
 
     Raises:
         FormatError: The frame holds no batch.
     """
     kind = "sampled" if "sampled" in frame.header else "batch"
     try:
-        return _Reader(frame).batch(kind, cast(dict[str, Any], frame.header.get(kind)))
+        return _Reader(frame, buffers).batch(kind, cast(dict[str, Any], frame.header.get(kind)))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, FormatError):
             raise
@@ -207,6 +208,11 @@ class _Writer:
         self.arrays.append(array)
         return len(self.arrays) - 1
 
+    def add_slots(self, slots: IntArray) -> int:
+        """Add an array of slots, in 32 bits where they fit."""
+        narrow = slots.astype(np.uint32)
+        return self.add(narrow if np.array_equal(narrow, slots) else slots)
+
     def columns(self, columns: Mapping[str, Column]) -> list[list[Any]]:
         return [[name, self._column(column)] for name, column in columns.items()]
 
@@ -217,8 +223,8 @@ class _Writer:
 
 
 class _Reader:
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
+    def __init__(self, frame: Frame, buffers: Buffers) -> None:
+        self._frame, self._buffers = frame, buffers
         self._taken: set[int] = set()
 
     def batch(self, kind: str, fields: dict[str, Any]) -> MiniBatch | SampledBatch:
@@ -235,7 +241,8 @@ class _Reader:
             "attributes": {_owner(t): self._columns(columns) for t, columns in fields["attributes"]},
         }
         for name in INT_FIELDS[kind]:
-            found[name] = self._by_owner(fields[name])
+            read = self._slots if name == "edge_index" else self._ints
+            found[name] = {_owner(t): read(number) for t, number in fields[name]}
         if kind == "batch":
             for name in FEATURE_FIELDS:
                 found[name] = {_owner(t): self._columns(columns) for t, columns in fields[name]}
@@ -257,16 +264,26 @@ class _Reader:
         return self._array(column)
 
     def _ints(self, number: Any) -> IntArray:
-        array = self._array(number)
-        if array.dtype != np.int64:
-            raise FormatError(f"array {number} of a batch is {array.dtype}; it must be int64")
-        return array
+        return _int64(self._array(number), number)
+
+    def _slots(self, number: Any) -> IntArray:
+        slots = self._array(number)
+        if slots.dtype == np.uint32:
+            slots, narrow = self._buffers.take(slots.shape, np.int64), slots
+            slots[...] = narrow
+        return _int64(slots, number)
 
     def _array(self, number: Any) -> Array:
         if type(number) is not int or number < 0 or number in self._taken:  # so it is no larger than its message
             raise FormatError(f"a batch names array {reprlib.repr(number)}, or names it twice")
         self._taken.add(number)
         return self._frame.arrays[number]
+
+
+def _int64(array: Array, number: object) -> IntArray:
+    if array.dtype != np.int64:
+        raise FormatError(f"array {number} of a batch is {array.dtype}; it must be int64")
+    return array
 
 
 def _ragged(values: Array, offsets: IntArray, is_string: bool) -> RaggedArray:
