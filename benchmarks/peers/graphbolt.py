@@ -1,4 +1,4 @@
-"""How fast does GraphBolt, DGL's sampler, do what ``benchmarks/sampling.py`` measures?
+"""Measures how fast GraphBolt, DGL's sampler, does what ``benchmarks/sampling.py`` measures, and LABOR.
 
 Run by an interpreter that has dgl and torch, on the dataset that ``benchmarks/prepare.py`` wrote: its arrays are plain
 ``.npy`` files. Needs nothing of Hopstream; results go to standard output as JSON.
@@ -11,6 +11,7 @@ import resource
 import statistics
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("DGLBACKEND", "pytorch")
@@ -23,6 +24,7 @@ import torch  # noqa: E402
 FANOUT = (15, 10, 5)
 BATCH_SIZE = 1024
 RNG_SEED = 1
+LABOR_BATCHES = 5
 
 
 def main() -> None:
@@ -45,26 +47,32 @@ def main() -> None:
     ]
     fanouts = [torch.tensor([count]) for count in FANOUT]
 
-    def sample(seeds: torch.Tensor) -> int:
+    def sample(seeds: torch.Tensor, draw: Callable[..., gb.SampledSubgraph]) -> int:
         num_edges = 0
         for fanout in fanouts:
-            drawn = graph.sample_neighbors(seeds, fanout)
+            drawn = draw(seeds, fanout)
             num_edges += len(drawn.sampled_csc.indices)
             seeds, _ = gb.unique_and_compact_csc_formats(drawn.sampled_csc, seeds)
         return num_edges
 
-    num_edges = sum(map(sample, batches))
-    seconds = []
-    for _ in range(options.repeats):
-        started = time.perf_counter()
-        for seeds in batches:
-            sample(seeds)
-        seconds.append(time.perf_counter() - started)
-    median_s = statistics.median(seconds)
+    def measure(batches: list[torch.Tensor], draw: Callable[..., gb.SampledSubgraph]) -> tuple[float, int]:
+        """Median seconds of all batches, and their edges."""
+        num_edges = sum(sample(seeds, draw) for seeds in batches)
+        seconds = []
+        for _ in range(options.repeats):
+            started = time.perf_counter()
+            for seeds in batches:
+                sample(seeds, draw)
+            seconds.append(time.perf_counter() - started)
+        return statistics.median(seconds), num_edges
+
+    median_s, num_edges = measure(batches, graph.sample_neighbors)
+    labor_s, num_labor_edges = measure(batches[:LABOR_BATCHES], graph.sample_layer_neighbors)
     figures = {
         "sampling_ms_per_batch": median_s / len(batches) * 1e3,
         "edges_per_batch": num_edges / len(batches),
         "edges_per_s": num_edges / median_s,
+        "labor_edges_per_s": num_labor_edges / labor_s,
     }
     versions = {"dgl": __import__("dgl").__version__, "torch": torch.__version__}
     settings = {"scale": options.scale, "batch_size": BATCH_SIZE, "fanout": list(FANOUT), "threads": 1, **versions}
