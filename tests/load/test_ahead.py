@@ -72,6 +72,48 @@ def test_an_error_is_raised_when_its_batch_is_taken() -> None:
     assert desk.take(10, sampler) == 10
 
 
+def test_a_batch_that_is_late_keeps_none_before_it_waiting() -> None:
+    """It is left out, and sampled by whoever takes it."""
+    desk = SamplingAhead[int](next_step=0, stop=20, num_ahead=5, timeout_s=20.0, group=1)
+    asked: list[tuple[int, int]] = []
+
+    def take(own: int) -> int:
+        def sample(steps: range) -> list[int | BaseException]:
+            asked.append((own, steps[0]))
+            return [] if steps[0] == 9 != own else list(steps)
+
+        return desk.take(own, sample)
+
+    assert [take(step) for step in range(20)] == list(range(20))
+    assert [step for step, (_, one) in enumerate(asked) if one == 9] and [own for own, one in asked if one == 9][
+        -1
+    ] == 9
+    assert sorted(one for _, one in asked) == sorted([*range(20), 9])
+
+
+def test_a_thread_that_waits_for_a_batch_that_another_left_samples_it() -> None:
+    desk, is_asked, may_leave = SamplingAhead[int](next_step=0, stop=2, num_ahead=1, timeout_s=20.0, group=1), *events()
+
+    def leave(steps: range) -> list[int | BaseException]:
+        if steps[0] == 1:
+            is_asked.set()
+            assert may_leave.wait(20)
+            return []
+        return [0]
+
+    desk._num_taken = 1  # one batch ahead from the first on
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(desk.take, 0, leave)
+        assert is_asked.wait(20)
+        second = pool.submit(desk.take, 1, list)
+        may_leave.set()
+        assert (first.result(20), second.result(20)) == (0, 1)
+
+
+def events() -> tuple[threading.Event, threading.Event]:
+    return threading.Event(), threading.Event()
+
+
 def test_threads_take_all_batches_between_them() -> None:
     desk, sampler = ahead(), Sampler()
     with ThreadPoolExecutor(4) as pool:

@@ -276,7 +276,7 @@ def test_a_server_that_comes_back_makes_what_is_still_needed(
             (channel,) = channels_at(server.location, dataset_id_of(timed_parts[2]))
             return channel
 
-        with node_loader(remote_graph(locations_of(servers)), num_threads=2, prefetch=6) as loader:
+        with node_loader(remote_graph(locations_of(servers)), num_threads=2, prefetch=6, look_ahead=0) as loader:
             iterator = iter(loader)
             got = [flat(next(iterator)) for _ in range(10)]
             wait_until(lambda: described(servers[0])["num_waiting"] == described(servers[0])["credit"] == 4, "it waits")

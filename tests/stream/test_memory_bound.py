@@ -103,7 +103,7 @@ def served(folder: Path, *words: object) -> Iterator[Served]:
 
 
 def graph_of(server: Served) -> RemoteGraph:
-    return RemoteGraph(server.location, settings=StoreSettings(prefer_local=False))
+    return RemoteGraph(server.location, settings=StoreSettings(prefer_local=False, cache_bytes=0))
 
 
 def loader(source: Any, **more: Any) -> NeighborLoader:

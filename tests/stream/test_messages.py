@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.errors import FormatError, HopstreamError
-from hopstream.load.batch import BufferPool, MiniBatch, SampledBatch
+from hopstream.load.batch import BatchFrame, BufferPool, MiniBatch, SampledBatch
 from hopstream.schema import NUMERIC_DTYPES
 from hopstream.stream.messages import decode_batch, encode_batch
 from hopstream.transport.connection import OneFrame
@@ -184,6 +184,19 @@ def test_a_missing_field_is_refused(name: str) -> None:
     del changed["batch"][name]
     with pytest.raises(FormatError, match="no batch"):
         read(changed)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(SampledBatch) if one.name != "fetch"])
+@pytest.mark.parametrize("value", ["missing", [["a"]], [["a", 99]]])
+def test_a_malformed_field_of_a_batch_without_columns_is_refused(name: str, value: Any) -> None:
+    whole = small_batch()
+    common = {one.name: getattr(whole, one.name) for one in fields(BatchFrame)}
+    frame = sent_frame(encode_batch(SampledBatch(**common, node_ids=whole.node_keys, edge_ids={}, directions={})))
+    frame.header["sampled"][name] = value
+    if value == "missing":
+        del frame.header["sampled"][name]
+    with pytest.raises(FormatError):
+        decode_batch(frame, BUFFERS)
 
 
 @pytest.mark.parametrize("value", [None, 5, "text", [], {}])

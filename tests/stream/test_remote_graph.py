@@ -8,10 +8,11 @@ import json
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -19,13 +20,13 @@ import pytest
 
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import FormatError, SettingsError, StateError, StoreTimeout, StoreUnavailable
-from hopstream.load.batch import MiniBatch
+from hopstream.load.batch import MiniBatch, SampledBatch
 from hopstream.load.layerwise import infer_layerwise
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.cluster import Cluster, ServerEntry, write_cluster
 from hopstream.store.routed import RoutedStore
 from hopstream.store.settings import StoreSettings
-from hopstream.stream import client, service
+from hopstream.stream import client, messages, service
 from hopstream.stream.client import RemoteGraph
 from hopstream.stream.service import SamplingService
 from hopstream.stream.settings import SamplingLimits
@@ -160,6 +161,65 @@ def test_a_trainer_that_keeps_rows_fetches_those_that_it_lacks(timed_parts: dict
         assert served_rows() == 0
         assert rows_of(0) == [(0, 0), (0, 0)]
         assert served_rows() > 0
+
+
+@pytest.mark.parametrize("look_ahead", [0, 16])
+def test_rows_are_asked_for_again_while_their_server_is_gone(
+    timed_parts: dict[int, Path], graph: RemoteGraph, monkeypatch: pytest.MonkeyPatch, look_ahead: int
+) -> None:
+    fetch, failures = RoutedStore.submit_fetch, iter([StoreUnavailable("gone"), StoreTimeout("slow")] * 3)
+
+    def failing_at_first(store: RoutedStore, requests: Any) -> Any:
+        if store.keeps_rows and (error := next(failures, None)) is not None:
+            raise error
+        return fetch(store, requests)
+
+    with node_loader(timed_parts[1], batch_size=10) as local:
+        wanted = [flat(batch) for batch in local]
+    with node_loader(graph, batch_size=10, look_ahead=look_ahead) as loader:
+        monkeypatch.setattr(RoutedStore, "submit_fetch", failing_at_first)
+        assert [flat(batch) for batch in loader] == wanted
+
+
+def test_rows_that_do_not_come_are_given_up_in_time(
+    two_processes: list[SamplingProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(store: RoutedStore, requests: Any) -> Any:
+        raise StoreUnavailable("the server of the rows is gone")
+
+    graph = remote_graph(locations_of(two_processes), timeout_s=1.0)
+    with node_loader(graph, num_threads=0) as loader:
+        monkeypatch.setattr(RoutedStore, "submit_fetch", fail)
+        start = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=r"no server gave batch 0 of epoch 0 in 1 s(.|\n)*rows is gone"):
+            next(iter(loader))
+        assert 1 <= time.monotonic() - start < 10
+
+
+WRONG: dict[str, Callable[[SampledBatch], Any]] = {
+    "no node type": lambda batch: replace(batch, node_ids={}),
+    "no directions": lambda batch: replace(batch, directions={}),
+    "another direction": lambda batch: replace(batch, directions=dict.fromkeys(batch.directions, "sideways")),
+    "another seed type": lambda batch: replace(batch, seed_type="nobody"),
+    "ids of two dimensions": lambda batch: replace(batch, node_ids={t: a[None] for t, a in batch.node_ids.items()}),
+    "keys of no dimension": lambda batch: replace(batch, seed_keys=np.array(1)),
+    "too few edge ids": lambda batch: replace(batch, edge_ids={t: a[1:] for t, a in batch.edge_ids.items()}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_batch_by_which_no_rows_can_be_fetched_is_refused(
+    two_processes: list[SamplingProcess], monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    def decode(frame: Any, buffers: Any) -> Any:
+        return WRONG[wrong](cast(SampledBatch, messages.decode_batch(frame, buffers)))
+
+    monkeypatch.setattr(client, "decode_batch", decode)
+    with (
+        node_loader(remote_graph(locations_of(two_processes)), batch_size=10) as loader,
+        pytest.raises(FormatError, match=r"tcp://.* gave a batch with other types, ids or columns"),
+    ):
+        next(iter(loader))
 
 
 def test_ranks_of_one_job_share_a_backend(timed_parts: dict[int, Path]) -> None:

@@ -94,11 +94,12 @@ def first_unowned(ids: np.ndarray, offsets: np.ndarray, is_present: np.ndarray) 
     num_present, highest = 0, np.uint64(0)
     for part in range(len(is_present)):
         num_present += is_present[part]
-    for i in range(len(ids)):  # without a way out, so that several are compared at once
-        identifier = np.uint64(ids[i])  # a negative id is a high one
-        highest = identifier if identifier > highest else highest
-    if num_present == len(is_present) and highest < np.uint64(offsets[-1]):
-        return -1
+    if num_present == len(is_present):
+        for i in range(len(ids)):  # without a way out, so that several are compared at once
+            identifier = np.uint64(ids[i])  # a negative id is a high one
+            highest = identifier if identifier > highest else highest
+        if highest < np.uint64(offsets[-1]):
+            return -1
     for i in range(len(ids)):
         if ids[i] < 0 or ids[i] >= offsets[-1] or not is_present[find_part(offsets, ids[i])]:
             return i

@@ -28,12 +28,15 @@ class SamplingAhead(Generic[T]):
         stop: One past the last.
         num_ahead: How many batches are sampled ahead of the one that is fetched, at most.
         timeout_s: How long to wait for a batch that another thread samples.
+        group: How many batches one thread samples together.
     """
 
     next_step: int
     stop: int
     num_ahead: int
     timeout_s: float
+    group: int = GROUP
+    _late: set[int] = field(default_factory=set)
     _num_taken: int = 0
     _done: dict[int, T | BaseException] = field(default_factory=dict)
     _is_ended: bool = False
@@ -44,7 +47,8 @@ class SamplingAhead(Generic[T]):
 
         Args:
             step: The batch; every batch is taken once.
-            sample: Samples some batches, and gives each, or the error that it ended with.
+            sample: Samples some batches, and gives each, or the error that it ended with; fewer where the others would
+                keep the caller waiting. Whoever takes one of these samples it then.
 
         Raises:
             StateError: The iteration was ended meanwhile.
@@ -55,7 +59,11 @@ class SamplingAhead(Generic[T]):
             with self._changed:
                 steps = range(0) if self._is_ended else self._claim(step)
                 if not steps:
-                    found = self._wait_for(step)
+                    self._wait_for(step)
+                    if step in self._late:
+                        continue
+                    self._num_taken += 1
+                    found = self._done.pop(step)
                     break
             try:
                 sampled = sample(steps)
@@ -67,20 +75,21 @@ class SamplingAhead(Generic[T]):
             raise found
         return found
 
-    def _wait_for(self, step: int) -> T | BaseException:
-        """Wait until another thread has sampled a batch; called with the lock."""
-        self._changed.wait_for(lambda: self._is_ended or step in self._done, self.timeout_s)
+    def _wait_for(self, step: int) -> None:
+        """Wait until another thread has sampled a batch, or left it; called with the lock."""
+        is_over = self._changed.wait_for(
+            lambda: self._is_ended or step in self._done or step in self._late, self.timeout_s
+        )
         if self._is_ended:
             raise StateError("the iteration was ended while a batch was sampled")
-        if step not in self._done:
+        if not is_over:
             raise StoreTimeout(f"batch {step} was not sampled in {self.timeout_s:g} s by another thread")
-        self._num_taken += 1
-        return self._done.pop(step)
 
     def _put(self, steps: range, sampled: Sequence[T | BaseException]) -> None:
         with self._changed:
             if not self._is_ended:
-                self._done.update(zip(steps, sampled, strict=True))
+                self._done.update(zip(steps, sampled, strict=False))
+                self._late.update(steps[len(sampled) :])
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -92,9 +101,12 @@ class SamplingAhead(Generic[T]):
 
     def _claim(self, step: int) -> range:
         """The batches that the caller is to sample now, perhaps none; the first batches do not wait for many others."""
+        if step in self._late:
+            self._late.remove(step)
+            return range(step, step + 1)
         stop = min(self.stop, step + 1 + min(self.num_ahead, 2 * self._num_taken))
-        first, last = self.next_step, min(stop, self.next_step + GROUP)
-        if first > step and last - first < GROUP and last < self.stop:
+        first, last = self.next_step, min(stop, self.next_step + self.group)
+        if first > step and last - first < self.group and last < self.stop:
             return range(0)
         self.next_step = max(first, last)
         return range(first, self.next_step)

@@ -250,7 +250,7 @@ Attributes = Mapping[str | EdgeType | None, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchFrame:
-    """What a batch tells beside ids, keys and columns; its attributes are those of ``MiniBatch``."""
+    """What a batch is known to be before its columns are fetched; see ``MiniBatch`` for the attributes."""
 
     epoch: int
     index: int
@@ -610,6 +610,7 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
         """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
         if self.ahead is None:
             return self.batch(epoch, self._start(epoch, step))
+        self.stage = "sampling"
         return self.finish(self.ahead.take(step, partial(self._sample_ahead, epoch)))
 
     def sampled(self, epoch: int, step: int) -> SampledBatch:

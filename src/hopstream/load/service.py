@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from hopstream.errors import StoreTimeout, StoreUnavailable
 from hopstream.load.ahead import SamplingAhead
 from hopstream.load.batch import BatchFinisher, Buffers, Convert, MiniBatch, SampledBatch, SubgraphReader
 from hopstream.store.contract import Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,10 +63,25 @@ class BatchSession(ABC):
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
         """Wait for one batch of the epoch that began last, in arrays of ``buffers``; it may be asked for again.
 
+        It is a ``SampledBatch`` where the store keeps rows.
+
         Raises:
             StoreTimeout: It did not come in time.
             StoreUnavailable: Nobody can make it.
             HopstreamError: Whatever its making raised.
+        """
+
+    @abstractmethod
+    def ready_batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch | None:
+        """The batch, as of ``batch``; None where it is not there soon, or whoever has it does not answer."""
+
+    @abstractmethod
+    def repeat(self, epoch: int, step: int, fetch: Callable[[], T]) -> T:
+        """Do something for a batch that asks servers; again while one of them is gone, until the batch's deadline.
+
+        Raises:
+            StoreUnavailable: A server was gone until then.
+            HopstreamError: Whatever else ``fetch`` raises.
         """
 
     @abstractmethod
@@ -105,29 +121,28 @@ class SessionMaker(BatchFinisher):
 
     def make(self, epoch: int, step: int) -> Any:
         """Get one batch; equal arguments give equal batches."""
+        self.stage = "waiting for a server"
         if self.ahead is not None:
-            return self.finish(self.ahead.take(step, partial(self._get_ahead, epoch)))
-        batch = self._get(epoch, step)
+            batch: MiniBatch | SampledBatch = self.ahead.take(step, partial(self._get, epoch, step))
+        else:
+            batch = self._session.batch(epoch, step, self._buffers)
         if isinstance(batch, SampledBatch):
-            return self.finish(batch)
+            return self._session.repeat(epoch, step, partial(self.finish, batch))
         self.stage = "collating"
         return self._convert(batch)
 
-    def _get(self, epoch: int, step: int) -> MiniBatch | SampledBatch:
-        self.stage = "waiting for a server"
-        return self._session.batch(epoch, step, self._buffers)
+    def _get(self, epoch: int, own_step: int, steps: range) -> list[SampledBatch | BaseException]:
+        """Get a batch without its columns, or the error that it ended with; others than the own one if they are ready.
 
-    def _get_ahead(self, epoch: int, steps: range) -> list[SampledBatch | BaseException]:
-        """Get some batches without their columns; each, or the error that it ended with."""
-        found: list[SampledBatch | BaseException] = []
-        for step in steps:
-            try:
-                found.append(self._reader.announce(cast(SampledBatch, self._get(epoch, step))))
-            except (StoreTimeout, StoreUnavailable) as error:  # each of the others would wait as long
-                return [*found, error, *(type(error)(*error.args) for _ in steps[len(found) + 1 :])]
-            except Exception as error:
-                found.append(error)
-        return found
+        So no batch keeps those before it waiting.
+        """
+        (step,) = steps
+        get = self._session.batch if step == own_step else self._session.ready_batch
+        try:
+            batch = get(epoch, step, self._buffers)
+            return [] if batch is None else [self._reader.announce(cast(SampledBatch, batch))]
+        except Exception as error:
+            return [error]
 
 
 class LoneMaker(SessionMaker):

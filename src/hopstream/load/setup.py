@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
@@ -43,8 +43,6 @@ from hopstream.store import Source, open_store
 from hopstream.store.contract import Store
 from hopstream.store.sources import check_source
 from hopstream.store.whole import keeps_edge_keys
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,9 +84,12 @@ class LoaderSetup:
         """
         return SeedOrder(num_seeds=num_seeds, settings=self.settings)
 
-    def reader(self) -> SubgraphReader:
-        """What turns sampled subgraphs into batches; one thread uses one."""
-        return SubgraphReader(self.store, self.columns, self.wants_edge_keys, self.buffers)
+    def reader(self, store: Store | None = None) -> SubgraphReader:
+        """What turns sampled subgraphs into batches, from another store of the graph if one is given.
+
+        One thread uses one.
+        """
+        return SubgraphReader(store or self.store, self.columns, self.wants_edge_keys, self.buffers)
 
     def maker(self, kind: type[BatchMaker[Inputs]], plan: SamplePlan | PPRPlan, inputs: Inputs) -> BatchMaker[Inputs]:
         """What makes batches of a plan; one thread uses one."""
@@ -98,9 +99,9 @@ class LoaderSetup:
             runner = PlanRunner(self.store, plan)
         return kind(runner, self.reader(), inputs, self.convert)
 
-    def session_maker(self, session: BatchSession) -> SessionMaker:
+    def session_maker(self, kind: type[SessionMaker], session: BatchSession) -> SessionMaker:
         """What hands out the batches of a session; one thread uses one."""
-        return SessionMaker(session, self.reader(), self.buffers, self.convert)
+        return kind(session, self.reader(session.store), self.buffers, self.convert)
 
     def facts(self) -> Facts:
         """What of the common settings decides over the batches: all of the order's but the rank."""
@@ -134,7 +135,7 @@ class SubgraphLoader(EpochLoader):
         session = self._setup.session
         if session is not None:
             session.prepare(self._recipe)
-            new_maker = partial(self._setup.session_maker, session)
+            new_maker = partial(self._setup.session_maker, SessionMaker, session)
         super().__init__(
             num_steps=num_steps, new_maker=new_maker, settings=self._setup.settings,
             explain=self._setup.store.explain_damage,
@@ -155,7 +156,11 @@ class SubgraphLoader(EpochLoader):
             session.begin(max(1, settings.num_threads) + settings.prefetch + num_ahead, epoch, step)
         if num_ahead:
             self._ahead = SamplingAhead(
-                next_step=step, stop=self._num_steps, num_ahead=num_ahead, timeout_s=settings.timeout_s
+                next_step=step,
+                stop=self._num_steps,
+                num_ahead=num_ahead,
+                timeout_s=settings.timeout_s,
+                group=GROUP if session is None else 1,
             )
             for maker in self._makers:
                 cast(BatchMaker[Any] | SessionMaker, maker).ahead = self._ahead
@@ -174,7 +179,7 @@ class SubgraphLoader(EpochLoader):
         setup = self._setup
         if setup.session is None:
             return super().maker()
-        return LoneMaker(setup.session.beside(), setup.reader(), setup.buffers, setup.convert)
+        return setup.session_maker(LoneMaker, setup.session.beside())
 
     @property
     def schema(self) -> GraphSchema:

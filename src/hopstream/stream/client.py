@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hopstream.arrays import Array
 from hopstream.checks import check_seconds
@@ -45,6 +45,7 @@ from hopstream.transport.messages import Frame
 from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 POLL_S = 1.0
 """How long a server may let one call wait before it says that a batch is still being made."""
 SLACK_S = 5.0
@@ -60,6 +61,8 @@ DESTROY_S = 4.0
 DESTROY_TRIES = 4
 RETRY_S = 0.2
 """How long to wait after every server has failed, before the first is asked again."""
+READY_S = 1.0
+"""How long a batch that is not needed yet is waited for."""
 AVOID_S = 5.0
 """How long a server that has failed is asked last; twice as long after every further failure."""
 MAX_AVOID_S = 80.0
@@ -87,7 +90,8 @@ class RemoteGraph(GraphQuestions, BatchService):
 
         Args:
             source: A ``cluster.json``, or addresses of servers joined by commas.
-            settings: Deadline of a single request, token and certificates.
+            settings: Deadline of a single request, token, certificates, and ``cache_bytes`` for rows that this process
+                keeps; 0 has whole batches sent.
             timeout_s: How long to go on asking for a batch, over all servers, while they fail or are started again.
             wait_s: How long a new loader waits for servers that are not up yet. By default it fails at once, so that
                 a wrong address is noticed.
@@ -235,6 +239,36 @@ class RemoteSession(BatchSession):
         session.prepare(self._recipe)
         return session
 
+    def ready_batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch | None:
+        """The batch if the server whose share it is in gives it within ``READY_S``."""
+        progress, server = self._progress, self._by_preference(step)[0]
+        try:
+            batch = self._ask(server, (self._turn, epoch, step), time.monotonic() + READY_S, buffers)
+        except (StoreUnavailable, StoreTimeout, ChannelLost) as error:
+            if not isinstance(error, ServerBusy | ChannelLost):
+                server.has_failed()
+            LOG.debug("batch %d is asked for again when its turn comes", step, exc_info=True)
+            return None
+        if batch is not None:
+            server.has_answered()
+            progress.add(step)
+        return batch
+
+    def repeat(self, epoch: int, step: int, fetch: Callable[[], T]) -> T:
+        """Ask for the rows of a batch, again while their server is gone."""
+        turn, ends = self._turn, time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return fetch()
+            except (StoreUnavailable, StoreTimeout) as error:
+                self._check_wanted(turn, step, error)
+                if time.monotonic() > ends:
+                    wheres = [str(server.connection.location) for server in self._servers]
+                    where = next((where for where in wheres if where in str(error)), "its rows")
+                    raise self._given_up(step, epoch, {where: error}) from error
+                LOG.warning("rows of batch %d of epoch %d: %s; asking again", step, epoch, error)
+            self._closing.wait(RETRY_S)
+
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
         """Wait for one batch, from whichever server can give it."""
         ends = time.monotonic() + self._timeout_s
@@ -348,6 +382,7 @@ class RemoteSession(BatchSession):
                 continue
             if frame.header.get("pending") is not True:
                 batch = decode_batch(frame, buffers)
+                self._check_columns(server, batch)
                 if batch.epoch != epoch:
                     raise FormatError(
                         f"{server.connection.name} gave a batch of epoch {batch.epoch}; batch {step} of epoch {epoch} "
@@ -357,6 +392,26 @@ class RemoteSession(BatchSession):
             self._check_wanted(turn, step)
             if time.monotonic() > ends:
                 return None
+
+    def _check_columns(self, server: _Server, batch: MiniBatch | SampledBatch) -> None:
+        """Raise ``FormatError`` where a server gave another kind of batch, or ids that fetch no columns of it."""
+        schema, is_sampled = self.store.schema, isinstance(batch, SampledBatch)
+        is_right = is_sampled == self.store.keeps_rows
+        if isinstance(batch, SampledBatch) and is_right:
+            ids = [*batch.node_ids.values(), *batch.edge_ids.values()]
+            ids += [] if batch.seed_keys is None else [batch.seed_keys]
+            is_right = (
+                set(batch.node_ids) == set(schema.nodes)
+                and set(batch.edge_ids) == set(batch.directions) == set(schema.edges) <= set(batch.edge_index)
+                and batch.seed_type in {*schema.nodes, *schema.edges}
+                and set(batch.directions.values()) <= set(self.store.directions)
+                and all(one.ndim == 1 for one in ids)
+                and all(len(of) in (0, batch.edge_index[t].shape[-1]) for t, of in batch.edge_ids.items())
+            )
+        if not is_right:
+            raise FormatError(
+                f"{server.connection.name} gave a batch with other types, ids or columns than were asked for"
+            )
 
     def _channel_at(self, server: _Server, wanted: tuple[int, int, int], ends: float) -> int:
         """The session's channel at a server, with the iteration started."""

@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
 from hopstream.sample.negatives import NegativeSampling
 from hopstream.sample.ppr_settings import PPRSettings
-from hopstream.schema import NUMERIC_DTYPES, EdgeType
+from hopstream.schema import NUMERIC_DTYPES, Direction
 from hopstream.store.contract import Links
 from hopstream.transport.messages import Frame
 
@@ -150,8 +150,7 @@ def _decode_tagged(value: dict[str, Any], arrays: Sequence[Array], depth: int) -
     raise FormatError(f"{reprlib.repr(value)} is no option")
 
 
-Entity = str | EdgeType | None
-V = TypeVar("V")
+DIRECTIONS: dict[str, Direction] = {one: one for one in get_args(Direction)}
 FEATURE_FIELDS = ("node_features", "edge_features")
 COUNT_FIELDS = ("num_sampled_nodes", "num_sampled_edges")
 INT_FIELDS: dict[str, tuple[str, ...]] = {
@@ -247,7 +246,7 @@ class _Reader:
             for name in FEATURE_FIELDS:
                 found[name] = {_owner(t): self._columns(columns) for t, columns in fields[name]}
             return MiniBatch(**found)
-        found["directions"] = {_owner(t): str(direction) for t, direction in fields["directions"]}
+        found["directions"] = {_owner(t): DIRECTIONS[direction] for t, direction in fields["directions"]}
         found["seed_keys"] = None if fields["seed_keys"] is None else self._ints(fields["seed_keys"])
         return SampledBatch(**found)
 

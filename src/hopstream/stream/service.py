@@ -175,7 +175,9 @@ class SamplingService:
         key = _key(frame, "worker_key")
         first, stride = integer_of(frame, "first", 0), integer_of(frame, "stride", 1)
         credit = min(integer_of(frame, "credit", 1), self._limits.credit)
-        has_columns = frame.header.get("has_columns", True) is not False
+        has_columns = frame.header.get("has_columns", True)
+        if not isinstance(has_columns, bool):
+            raise FormatError(f"header field 'has_columns' is {reprlib.repr(has_columns)}; it must be true or false")
         digest = recipe_digest(str([first, stride, credit, has_columns]), frame.header.get("options"), frame.arrays)
         options = decode_options(frame.header.get("options"), frame.arrays)
         if frame.text("config") != backend.digest:

@@ -78,9 +78,10 @@ MAX_CALLS_OF_ONE = 64
 MAX_UNTOLD = 1000
 """Most pongs and refusals that wait for a client that does not read; one more ends its connection."""
 FREE_REFUSALS, REFUSALS_FORGIVEN_S = 3, 60.0
-"""Wrong tokens of one address that are refused at once, and within how many seconds so many are forgiven."""
+"""Wrong tokens of one address that are refused at once, and the seconds in which as many are forgiven."""
 FREE_ABANDONED, ABANDONED_FORGIVEN_S = 256, 10.0
-"""Calls of one address whose clients left before the answer, after which its hellos are answered late; likewise.
+"""Calls of one address that clients may leave before the answer without a delay of its next hello, and the seconds in
+which as many are forgiven.
 
 A killed trainer with 64 connections leaves fewer. Measured on two cores: a client that only asks for large answers and
 leaves does so 25 times a second and others keep 0.9 of their speed; without a delay 300 times, and they keep 0.4.
