@@ -269,8 +269,8 @@ class RemoteSession(BatchSession):
             except (StoreUnavailable, StoreTimeout) as error:
                 self._check_wanted(turn, step, error)
                 if time.monotonic() > ends:
-                    wheres = [str(server.connection.location) for server in self._servers]
-                    where = next((where for where in wheres if where in str(error)), "its rows")
+                    locations = [str(server.connection.location) for server in self._servers]
+                    where = next((where for where in locations if where in str(error)), "its rows")
                     raise self._given_up(step, epoch, {where: error}) from error
                 LOG.warning("rows of batch %d of epoch %d: %s; asking again", step, epoch, error)
             self._closing.wait(RETRY_S)
