@@ -1,4 +1,4 @@
-"""How many rows would a cache have held that knows all batches in advance?"""
+"""Computes the hits of the best possible cache, which knows all batches in advance."""
 
 from __future__ import annotations
 

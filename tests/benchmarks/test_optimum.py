@@ -1,4 +1,4 @@
-"""Is the optimum of a cache, by which benchmarks judge, the best that any choice of rows gives?"""
+"""Compares the hits of the best possible cache with those of an exhaustive search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do fifty epochs through a cache of rows leave batches, memory, threads and files as they should be?"""
+"""Runs fifty epochs through a cache of rows; checks batches, memory, threads and open files."""
 
 from __future__ import annotations
 

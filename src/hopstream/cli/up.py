@@ -423,7 +423,7 @@ class _Fleet:
             self._servers.append(_Server(child, parts))
 
     def _wait_until_ready(self, ends: float, timeout_s: float) -> bool:
-        tells_at = ends if "--log-json" in self._flags else time.monotonic() + HINT_S  # records alone, or a hint
+        tells_at = ends if "--log-json" in self._flags else time.monotonic() + HINT_S  # stderr holds only records
         while True:
             waiting = [server for server in self._servers if not server.location]
             if not waiting or self._signals.count:

@@ -614,7 +614,7 @@ class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
         return self.finish(self.ahead.take(step, partial(self._sample_ahead, epoch)))
 
     def sampled(self, epoch: int, step: int) -> SampledBatch:
-        """Make one batch without its columns, for whoever fetches them elsewhere."""
+        """Sample one batch and do not fetch its columns; another process fetches them."""
         return self.sample(epoch, self._start(epoch, step), is_kept=True)
 
     def _sample_ahead(self, epoch: int, steps: range) -> list[SampledBatch | BaseException]:

@@ -73,7 +73,7 @@ class BatchSession(ABC):
 
     @abstractmethod
     def ready_batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch | None:
-        """The batch, as of ``batch``; None where it is not there soon, or whoever has it does not answer."""
+        """Return the batch, or None if it is not ready soon or its server does not answer; see ``batch``."""
 
     @abstractmethod
     def repeat(self, epoch: int, step: int, fetch: Callable[[], T]) -> T:
