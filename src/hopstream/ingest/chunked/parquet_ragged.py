@@ -123,7 +123,7 @@ def _arrays(column: ParquetColumn, start: int, stop: int) -> Iterator[tuple[int,
             if last > row:
                 yield row, array.slice(max(0, row - first))
                 row = last
-            if is_dictionary and array.dictionary.nbytes > MAX_DICTIONARY_BYTES:
+            if isinstance(array, pa.DictionaryArray) and array.dictionary.nbytes > MAX_DICTIONARY_BYTES:
                 break
         for first, (array,) in file.batches(row, end, batch_rows):
             yield first, array
