@@ -209,8 +209,7 @@ class _Writer:
 
     def add_slots(self, slots: IntArray) -> int:
         """Add an array of slots, in 32 bits where they fit."""
-        narrow = slots.astype(np.uint32)
-        return self.add(narrow if np.array_equal(narrow, slots) else slots)
+        return self.add(slots.astype(np.uint32) if slots.max(initial=0) < 1 << 32 else slots)
 
     def columns(self, columns: Mapping[str, Column]) -> list[list[Any]]:
         return [[name, self._column(column)] for name, column in columns.items()]
