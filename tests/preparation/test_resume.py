@@ -254,6 +254,19 @@ def test_a_job_stopped_anywhere_goes_on_and_another_one_starts_anew(verb: Verb, 
     verb.check_done(folder)
 
 
+def test_a_file_begun_by_the_worker_of_a_killed_job_does_not_stay(verb: Verb, folder: Path):
+    def leave_one(stage: str, done: int, total: int) -> None:
+        for product in (folder / ".got.work").glob("*/*"):
+            if product.is_dir() and product.name in ("new", "dataset", "chunked"):
+                (product / ".x.npy.1.partial").touch()
+                left.append(product)
+
+    left: list[Path] = []
+    verb.run(folder, progress=leave_one)
+    assert left
+    verb.check_done(folder)
+
+
 def test_two_jobs_do_not_write_to_one_place(verb: Verb, folder: Path):
     seen: list[str] = []
 

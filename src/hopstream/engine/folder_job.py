@@ -162,5 +162,8 @@ class FolderJob:
             finally:
                 close_folder(self.root)
             check_place(self.out)
+            # A worker whose job was killed lives on for a moment, and may begin a file after the job has gone on.
+            for partial in (self.root / self.product).rglob(".*.partial"):
+                partial.unlink(missing_ok=True)
             work.put_in_place(self.root / self.product, self.call)
         return made
