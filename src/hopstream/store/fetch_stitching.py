@@ -277,10 +277,11 @@ def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
     offsets = offsets_of(lengths)
     values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
     width = int(np.prod(feature.shape, dtype=np.int64))
+    word = f"uint{8 * values.itemsize}"  # numba has no float16
     for positions, column in runs:
         if isinstance(column, RaggedArray):
-            flat = np.ascontiguousarray(column.values).reshape(-1)
-            scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1))
+            flat = np.ascontiguousarray(column.values).reshape(-1).view(word)
+            scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1).view(word))
     return RaggedArray(values, offsets, feature.is_string)
 
 

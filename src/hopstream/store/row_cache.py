@@ -145,6 +145,11 @@ class _Spans(NamedTuple):
                 sizes[number] = column.offsets[rows + 1] * width - starts[number]
         return cls(values, address_table([one.reshape(-1).view(np.uint8) for one in values]), starts, sizes)
 
+    def take(self, is_wanted: NDArray[np.bool_]) -> _Spans:
+        """Some of the rows; bool[n]."""
+        starts, sizes = (np.compress(is_wanted, one, axis=1) for one in (self.starts, self.sizes))
+        return self._replace(starts=starts, sizes=sizes)
+
 
 class _Rows:
     """Slots for rows of some columns, and their index; the index is used under the lock of the cache."""
@@ -355,7 +360,7 @@ class Found:
         if self._table.is_ragged:
             is_held, num_evicted = self._cache.chain(self._table, self._rows, self._fresh, spans.sizes.sum(axis=0))
             self._fresh, self.num_evicted = self._fresh[is_held], self.num_evicted + num_evicted
-            spans = spans._replace(starts=spans.starts[:, is_held], sizes=spans.sizes[:, is_held])
+            spans = spans.take(is_held)
         self._rows.write(self._fresh, spans)
         self._cache.settle(self._rows, self._fresh)
         self._fresh = NO_POSITIONS
