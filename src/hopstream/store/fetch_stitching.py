@@ -175,6 +175,8 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         if planner.cache is not None:
             for work in self._works:
                 work.look_in(planner.cache)
+            evicted = sum(work.found.num_evicted for work in self._works if work.found is not None)
+            self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
 
     def parts(self) -> list[int]:
         """The parts that own ids of any request for a column, but those that the halo or the cache has."""
@@ -232,10 +234,10 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
             }
             answers[work.number].update(columns)
             if work.found is not None:
-                work.found.keep(columns, work.targets(work.fresh_positions))
+                evicted = work.found.keep(columns, work.targets(work.fresh_positions))
                 work.found.end()
-        evicted = sum(work.found.num_evicted for work in self._works if work.found is not None)
-        self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
+                if evicted:
+                    self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
         return answers
 
 

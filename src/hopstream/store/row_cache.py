@@ -4,8 +4,8 @@ A loader samples some batches ahead and announces which rows each will fetch. Th
 needed next, and rows that no announced batch needs by how often they were used. Rows are immutable: a dataset that was
 appended to is another dataset, with a cache of its own.
 
-All columns of a row lie in one slot, one after the other. Rows of a table with ragged columns go on in further slots
-where one does not hold them; how many bytes a slot has is chosen by the lengths of the first rows that come.
+A slot holds all columns of a row, one after the other. In a table with ragged columns, a row that is longer than a slot
+continues in others; the lengths of the first rows decide how many bytes a slot has.
 
 One cache serves all stores of a dataset in a process. Each set of columns of a type is a table with slots of its own.
 Tables take room as they need it, until the bytes of all tables reach the bound; then each replaces its own rows. A
@@ -225,33 +225,27 @@ class _Rows:
             feature, offsets = self._columns[name], offsets_of(lengths[:, number])
             values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
             found[name] = RaggedArray(values, offsets, feature.is_string)
-        self._copy(slots, True, self._spans(lengths, out, targets, found, np.arange(len(slots))))
+        self._copy(slots, True, self._spans(lengths, {**out, **found}, targets, np.arange(len(slots))))
         return found
 
     def spans(self, source: Mapping[str, Column], rows: IntArray) -> _Spans:
         """Where the rows ``rows`` of some columns lie, which are to be written to slots."""
-        ragged = {name: cast(RaggedArray, source[name]) for name in self._ragged}
-        lengths = np.empty((len(rows), len(ragged)), np.int64)
-        for number, column in enumerate(ragged.values()):
-            lengths[:, number] = column.offsets[rows + 1] - column.offsets[rows]
-        return self._spans(lengths, source, rows, ragged, rows)
+        lengths = np.empty((len(rows), len(self._ragged)), np.int64)
+        for number, name in enumerate(self._ragged):
+            offsets = cast(RaggedArray, source[name]).offsets
+            lengths[:, number] = offsets[rows + 1] - offsets[rows]
+        return self._spans(lengths, source, rows, rows)
 
     def write(self, slots: IntArray, spans: _Spans) -> None:
         """Copy rows to slots that are being filled."""
         self._copy(slots, False, spans)
 
-    def _spans(
-        self, lengths: IntArray, fixed: Mapping[str, Column], rows: IntArray, ragged: Mapping[str, Column],
-        ragged_rows: IntArray,
-    ) -> _Spans:  # fmt: skip
+    def _spans(self, lengths: IntArray, columns: Mapping[str, Column], rows: IntArray, ragged_rows: IntArray) -> _Spans:
         """Where rows lie in columns, in the order in which slots hold them: lengths, fixed width, ragged."""
-        return _Spans.of(
-            [
-                *([(lengths, np.arange(len(rows)))] if self._ragged else ()),
-                *((fixed[name], rows) for name in self._columns if name not in self._ragged),
-                *((ragged[name], ragged_rows) for name in self._ragged),
-            ]
-        )
+        ordered = [(columns[name], rows) for name in self._columns if name not in self._ragged]
+        if self._ragged:
+            ordered.insert(0, (lengths, np.arange(len(rows))))
+        return _Spans.of(ordered + [(columns[name], ragged_rows) for name in self._ragged])
 
     def _copy(self, slots: IntArray, is_read: bool, spans: _Spans) -> None:
         copy_rows(slots, is_read, spans.addresses, spans.starts, spans.sizes, self._arena, self.index.chain)
@@ -289,7 +283,7 @@ class RowTable:
         self._first_sizes = np.append(self._first_sizes, sizes)
         if len(self._first_sizes) < NUM_FIRST_ROWS:
             return
-        sizes = self._first_sizes
+        sizes, self._first_sizes = self._first_sizes, self._first_sizes[:NUM_FIRST_ROWS].copy()
         likely = np.quantile(sizes, np.linspace(0, 1, 11))[:, None] / [1, 2, 4]
         choices = np.unique(likely.astype(np.int64).clip(MIN_SLOT_BYTES))
         costs = [int((-(-sizes // choice)).sum()) * (int(choice) + RAGGED_SLOT_BYTES) for choice in choices]
@@ -352,18 +346,22 @@ class Found:
         """Copy rows that were found: to the rows ``targets`` of columns of fixed width, and to new ragged columns."""
         return self._rows.read(slots, out, targets)
 
-    def keep(self, columns: Mapping[str, Column], rows: IntArray) -> None:
-        """Keep the rows of ``fresh_at``, which came: they are the rows ``rows`` of some columns."""
-        if not len(rows):
-            return
-        spans = self._rows.spans(columns, rows)
-        if self._table.is_ragged:
-            is_held, num_evicted = self._cache.chain(self._table, self._rows, self._fresh, spans.sizes.sum(axis=0))
-            self._fresh, self.num_evicted = self._fresh[is_held], self.num_evicted + num_evicted
-            spans = spans.take(is_held)
-        self._rows.write(self._fresh, spans)
-        self._cache.settle(self._rows, self._fresh)
-        self._fresh = NO_POSITIONS
+    def keep(self, columns: Mapping[str, Column], rows: IntArray) -> int:
+        """Keep the rows of ``fresh_at``, which came: they are the rows ``rows`` of some columns.
+
+        Returns:
+            How many more rows were given up, because these take several slots.
+        """
+        num_evicted = 0
+        if len(rows):
+            spans = self._rows.spans(columns, rows)
+            if self._table.is_ragged:
+                is_held, num_evicted = self._cache.chain(self._table, self._rows, self._fresh, spans.sizes.sum(axis=0))
+                self._fresh, spans = self._fresh[is_held], spans.take(is_held)
+            self._rows.write(self._fresh, spans)
+            self._cache.settle(self._rows, self._fresh)
+            self._fresh = NO_POSITIONS
+        return num_evicted
 
     def end(self) -> None:
         """Let go of the rows; those that were to be kept and did not come are forgotten."""
