@@ -6,8 +6,8 @@
     distances says from which on they are given up (Belady, "A study of replacement algorithms for a virtual-storage
     computer", IBM Systems Journal 1966). Ids that no batch needs are ranked by a count of past uses, kept in a table of
     one byte per hash value that is halved from time to time (Einziger et al., "TinyLFU", ACM Transactions on Storage
-    2017). A row that one slot cannot hold goes on in others, which its slots lead to one after the other: a linked
-    list of blocks of one size, so that any free slot serves any row.
+    2017). A row that is longer than a slot continues in others, a linked list of blocks of one size, so that any
+    free slot serves any row.
 [Cost] One cache miss per id, prefetched ``IDS_AHEAD`` ids ahead; where slots run out, two passes over 6 bytes per slot.
 [Not chosen] A priority queue by next use: every use moves an entry, 40,000 a batch; the passes cost 0.2 ms for 100,000
     slots. An array over all ids of the graph: one access, but its size is the graph's. Masks beside the slots instead
