@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import StoreError
 from hopstream.load.links import LinkNeighborLoader
@@ -31,7 +33,33 @@ from tests.equality import test_equality
 from tests.grown import grow
 from tests.load.graphs import flat
 from tests.ports import free_port
+from tests.stream.serving import remote_graph, serve_here
 
+
+def _ragged() -> test_equality.Case:
+    """Nodes have texts, lists and numbers, edges lists of pairs; some are empty, and some longer than a small cache."""
+    rng, case = np.random.default_rng(12), next(iter(test_equality.CASES.values()))
+
+    def lists(num_rows: int, dtype: str, *shape: int, is_string: bool = False) -> RaggedArray:
+        lengths = np.where(rng.random(num_rows) < 0.2, 0, rng.exponential(20, num_rows).astype(np.int64))
+        lengths[rng.random(num_rows) < 0.02] = 4000
+        values = rng.integers(32, 127, (lengths.sum(), *shape)).astype(dtype)
+        return RaggedArray(values, offsets_of(lengths), is_string)
+
+    ((node_type, nodes),), ((edge_type, edges),) = case.graph.nodes.items(), case.graph.edges.items()
+    of_nodes = {
+        "text": lists(nodes.num_nodes, "uint8", is_string=True), "y": nodes.features["y"],
+        "list": lists(nodes.num_nodes, "float32"), "none": RaggedArray.from_strings([""] * nodes.num_nodes),
+    }  # fmt: skip
+    of_edges = {**edges.features, "pairs": lists(edges.num_edges, "float16", 2)}
+    graph = replace(
+        case.graph, nodes={node_type: replace(nodes, features=of_nodes)},
+        edges={edge_type: replace(edges, features=of_edges)},
+    )  # fmt: skip
+    return test_equality.Case(graph.check(), case.options)
+
+
+CASES = {**test_equality.CASES, "ragged": _ragged()}
 SIZES = [0, 300, 3000, 20_000, 1 << 24]
 """Bytes of the cache: of nothing, of a row or two, of a few rows, of some, of all."""
 LOADERS: dict[str, Callable[..., Any]] = {"nodes": NeighborLoader, "links": LinkNeighborLoader}
@@ -61,12 +89,12 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=30)
 
 
-@pytest.fixture(scope="module", params=test_equality.CASES)
+@pytest.fixture(scope="module", params=CASES)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, str]]:
     """A case, its folder of four parts, and the server of three of them."""
     name = request.param
     folder = tmp_path_factory.mktemp("cached") / "parts"
-    write_parts(test_equality.CASES[name].graph, folder, num_parts=4, method="hash")
+    write_parts(CASES[name].graph, folder, num_parts=4, method="hash")
     location = f"tcp://127.0.0.1:{free_port()}"
     process = start(folder, location, 1, 2, 3)
     yield name, folder, location
@@ -80,7 +108,7 @@ def opened(folder: Path, location: str, cache_bytes: int) -> RoutedStore:
 
 
 def options_of(name: str, **options: Any) -> dict[str, Any]:
-    return {**test_equality.CASES[name].options, "shuffle": True, "collate": "numpy", "rng_seed": 3, **options}
+    return {**CASES[name].options, "shuffle": True, "collate": "numpy", "rng_seed": 3, **options}
 
 
 @pytest.mark.parametrize("cache_bytes", SIZES)
@@ -107,6 +135,22 @@ def test_epochs_and_a_resume(served: tuple[str, Path, str], cache_bytes: int, nu
     assert found == wanted
 
 
+@pytest.mark.parametrize("cache_bytes", SIZES)
+def test_trainers_of_servers_that_sample(served: tuple[str, Path, str], cache_bytes: int) -> None:
+    name, folder, _ = served
+    with NeighborLoader(folder, num_threads=0, **options_of(name)) as near:
+        wanted = [flat(batch) for _ in range(2) for batch in near]
+    with serve_here(folder) as sampling:
+        graph = remote_graph(sampling.locations, cache_bytes=cache_bytes)
+        with NeighborLoader(graph, num_threads=2, **options_of(name)) as loader:
+            assert [flat(batch) for _ in range(2) for batch in loader] == wanted
+            counts = loader.store.traffic()["fetch"]
+            assert counts.cache_ids > 0 or cache_bytes < 20_000
+            if counts.cache_ids:
+                assert counts.cache_bytes > 32 * counts.cache_ids
+            assert cache_bytes != 1 << 24 or (counts.cache_share > 0.3 and counts.cache_evictions == 0)
+
+
 def test_two_loaders_share_a_cache(served: tuple[str, Path, str]) -> None:
     name, folder, location = served
     with NeighborLoader(folder, num_threads=0, **options_of(name)) as near:
@@ -123,10 +167,10 @@ def test_two_loaders_share_a_cache(served: tuple[str, Path, str]) -> None:
 
 @pytest.mark.parametrize("cache_bytes", [0, 3000, 1 << 24])
 def test_a_server_that_is_killed_and_started_again(tmp_path: Path, cache_bytes: int) -> None:
-    name = next(iter(test_equality.CASES))
+    name = "ragged"
     folder = tmp_path / "parts"
-    write_parts(test_equality.CASES[name].graph, folder, num_parts=4, method="hash")
-    options = options_of(name, batch_size=2, num_threads=2)
+    write_parts(CASES[name].graph, folder, num_parts=4, method="hash")
+    options = options_of(name, batch_size=4, num_threads=2)
     with NeighborLoader(folder, **options) as near:
         wanted = [flat(batch) for _ in range(2) for batch in near]
     location = f"tcp://127.0.0.1:{free_port()}"
@@ -152,8 +196,8 @@ def test_a_server_that_is_killed_and_started_again(tmp_path: Path, cache_bytes: 
 
 def test_two_datasets_of_one_graph_share_no_cache(tmp_path: Path) -> None:
     """The two number their nodes differently, so rows of one would be wrong for the other."""
-    name = next(iter(test_equality.CASES))
-    graph = test_equality.CASES[name].graph
+    name = "ragged"
+    graph = CASES[name].graph
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder, seed in zip(folders, (1, 2), strict=True):
         write_parts(graph, folder, num_parts=4, method="random", rng_seed=seed)
@@ -170,10 +214,10 @@ def test_two_datasets_of_one_graph_share_no_cache(tmp_path: Path) -> None:
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("name", test_equality.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_a_dataset_that_is_appended_to_while_a_loader_has_it_open(tmp_path: Path, name: str) -> None:
     """Batches of the dataset before, of that after, and of a copy with other new rows under the same ids take turns."""
-    grown = grow(test_equality.CASES[name].graph, np.random.default_rng(9))
+    grown = grow(CASES[name].graph, np.random.default_rng(9))
     folder, twin, step = tmp_path / "parts", tmp_path / "twin", grown.num_steps - 1
     write_parts(grown.until(step - 1), folder, num_parts=4, method="hash")
     shutil.copytree(folder, twin)
@@ -214,7 +258,10 @@ def negated(columns: Any) -> Any:
     """New rows with other numbers."""
     if not isinstance(columns, dict):
         return columns  # only how many they are
-    return {
-        name: -column if isinstance(column, np.ndarray) and column.dtype.kind == "f" else column
-        for name, column in columns.items()
-    }
+    return {name: _negated(column) for name, column in columns.items()}
+
+
+def _negated(column: Any) -> Any:
+    if isinstance(column, RaggedArray):
+        return replace(column, values=_negated(column.values))
+    return -column if column.dtype.kind == "f" else column

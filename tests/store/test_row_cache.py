@@ -6,17 +6,34 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.optimum import best_hits
-from hopstream.kernels.row_cache import MAX_IDS, NOT_NEEDED, NUM_ENTRIES, NUM_FREE, NUM_USED
+from hopstream.arrays import Column, RaggedArray, offsets_of
+from hopstream.kernels.row_cache import (
+    CONTINUES,
+    MAX_IDS,
+    NEXT,
+    NOT_NEEDED,
+    NUM_CONTINUED,
+    NUM_ENTRIES,
+    NUM_FREE,
+    NUM_OF_ROW,
+    NUM_USED,
+    SHARE_OF_ROW,
+    copy_rows,
+)
 from hopstream.schema import FeatureSchema
 from hopstream.store.row_cache import (
     MIN_ROW_BYTES,
+    NUM_FIRST_ROWS,
+    RAGGED_SLOT_BYTES,
     Announcement,
+    Columns,
     RowCache,
     RowTable,
     bytes_for,
@@ -26,49 +43,88 @@ from hopstream.store.row_cache import (
 )
 
 X = {"x": FeatureSchema(dtype="float32", shape=(10,)), "y": FeatureSchema(dtype="int8", shape=(3,))}
+TEXTS = {"text": FeatureSchema(dtype="string")}
+MIXED = {
+    "pairs": FeatureSchema(dtype="float64", shape=(2,), is_ragged=True), **X, **TEXTS,
+    "empty": FeatureSchema(dtype="int16", is_ragged=True),
+}  # fmt: skip
+ALL_COLUMNS = {"fixed": X, "strings": TEXTS, "mixed": MIXED}
 NUM_IDS = 500
+LONGEST = 3000
+"""Items of the longest row."""
 
 
-def truth(ids: np.ndarray) -> dict[str, np.ndarray]:
+def ragged_truth(ids: np.ndarray, name: str, feature: FeatureSchema) -> RaggedArray:
+    """Rows that are short, now and then empty, and long in places."""
+    lengths = np.where(ids % 3 == 0, 0, ids % 40) if name != "empty" else np.zeros(len(ids), np.int64)
+    lengths = np.where((ids % 100 == 7) & (name == "text"), LONGEST, lengths)
+    values = np.repeat(ids, lengths) + np.arange(lengths.sum()) - np.repeat(offsets_of(lengths)[:-1], lengths)
+    values = np.multiply.outer(values, np.ones(feature.shape, np.int64)) % 100
+    return RaggedArray(values.astype(feature.numpy_dtype), offsets_of(lengths), feature.is_string)
+
+
+def truth(ids: np.ndarray, columns: Columns = X) -> dict[str, Column]:
     """The rows of some ids."""
     x = (ids[:, None] * 10 + np.arange(10)).astype(np.float32)
-    return {"x": x, "y": (ids[:, None] + np.arange(3)).astype(np.int8)}
+    fixed = {"x": x, "y": (ids[:, None] + np.arange(3)).astype(np.int8)}
+    return {name: fixed[name] if name in fixed else ragged_truth(ids, name, of) for name, of in columns.items()}
 
 
-def table_of(cache: RowCache) -> RowTable:
-    table = cache.table("node", X, NUM_IDS)
+def check_are_equal(columns: Mapping[str, Column], ids: np.ndarray, of: Columns) -> None:
+    for name, wanted in truth(ids, of).items():
+        found = columns[name]
+        if isinstance(wanted, RaggedArray):
+            assert isinstance(found, RaggedArray) and found.is_string == wanted.is_string
+            np.testing.assert_array_equal(found.offsets, wanted.offsets)
+            found, wanted = found.values, wanted.values
+        np.testing.assert_array_equal(found, wanted)
+        assert isinstance(found, np.ndarray) and found.dtype == wanted.dtype
+
+
+def table_of(cache: RowCache, columns: Columns = X) -> RowTable:
+    table = cache.table("node", columns, NUM_IDS)
     assert table is not None
     return table
 
 
-def fetch(cache: RowCache, ids: np.ndarray, announcement: Announcement | None = None, fails: bool = False) -> int:
+def fetch(
+    cache: RowCache, ids: np.ndarray, announcement: Announcement | None = None, fails: bool = False,
+    columns: Columns = X,
+) -> int:  # fmt: skip
     """Fetch rows as a store does; how many the cache held."""
-    table = table_of(cache)
-    found = cache.find(table, ids, announcement)
-    out = {name: np.full_like(column, 99) for name, column in truth(ids).items()}
+    found = cache.find(table_of(cache, columns), ids, announcement)
+    whole = truth(ids, columns)
+    out = {name: np.full_like(column, 99) for name, column in whole.items() if isinstance(column, np.ndarray)}
     (hits,) = np.nonzero(found.slots >= 0)
-    found.read(found.slots[hits], out, hits)
+    ragged = found.read(found.slots[hits], out, hits)
+    check_are_equal({**{name: column[hits] for name, column in out.items()}, **ragged}, ids[hits], columns)
     if fails:
         return len(hits)  # found is lost, as where a server did not answer
-    (misses,) = np.nonzero(found.slots < 0)
-    for name, column in truth(ids[misses]).items():
-        out[name][misses] = column
-    found.keep(out, found.fresh_at)
+    found.keep(whole, found.fresh_at)
     found.end()
-    for name, column in truth(ids).items():
-        np.testing.assert_array_equal(out[name], column)
     return len(hits)
 
 
-def announce(cache: RowCache, ids: np.ndarray) -> Announcement | None:
-    return cache.announce([(table_of(cache), ids)])[0]
+def announce(cache: RowCache, ids: np.ndarray, columns: Columns = X) -> Announcement | None:
+    return cache.announce([(table_of(cache, columns), ids)])[0]
 
 
-def check_is_sound(cache: RowCache) -> None:
-    """Nothing is pinned or waiting once nothing is under way, and every slot belongs to one entry."""
-    cache.find(table_of(cache), np.empty(0, np.int64), None).end()  # takes back what was dropped
-    index, state = table_of(cache).rows.index, table_of(cache).rows.index.state
+def check_is_sound(cache: RowCache, columns: Columns = X) -> None:
+    """Nothing is pinned or waiting once nothing is under way; every slot belongs to one entry, or goes on from one."""
+    cache.find(table_of(cache, columns), np.empty(0, np.int64), None).end()  # takes back what was dropped
+    index, state = table_of(cache, columns).rows.index, table_of(cache, columns).rows.index.state
     used = np.setdiff1d(np.arange(state[NUM_USED]), index.free[: state[NUM_FREE]])
+    if len(index.chain):
+        firsts, chained = used[index.pins[used] != CONTINUES], []
+        for slot in firsts:
+            behind = [slot]
+            while index.chain[behind[-1], NEXT] >= 0:
+                behind.append(index.chain[behind[-1], NEXT])
+            assert len(behind) == index.chain[slot, NUM_OF_ROW]
+            chained += behind
+        np.testing.assert_array_equal(np.sort(chained), used)
+        assert state[NUM_CONTINUED] == len(used) - len(firsts)
+        used = firsts
     assert not index.pins[used].any() and (index.needed[used] == NOT_NEEDED).all()
     entries = index.entries[index.entries[:, 0] != 0].astype(np.int64)
     assert state[NUM_ENTRIES] == len(entries) == len(used) and not entries[:, 1].any()
@@ -80,27 +136,33 @@ def check_is_sound(cache: RowCache) -> None:
 
 @pytest.mark.parametrize("num_rows", [0, 1, 30, 200, 10_000])
 @pytest.mark.parametrize("look_ahead", [0, 1, 5, 80])
-def test_rows_are_right_whatever_is_announced_dropped_or_lost(num_rows: int, look_ahead: int) -> None:
-    rng = np.random.default_rng(num_rows * 100 + look_ahead)
+@pytest.mark.parametrize("of", ALL_COLUMNS)
+def test_rows_are_right_whatever_is_announced_dropped_or_lost(num_rows: int, look_ahead: int, of: str) -> None:
+    rng, columns = np.random.default_rng(num_rows * 100 + look_ahead), ALL_COLUMNS[of]
     cache = RowCache(num_rows * row_cost(X))
     ahead: list[tuple[np.ndarray, Announcement | None]] = []
     announcement: Announcement | None = None
+    num_hits = 0
     for _ in range(300):
         while len(ahead) < max(1, look_ahead):
             ids = rng.zipf(1.3, rng.integers(0, 60)) % NUM_IDS
-            ahead.append((ids, announce(cache, ids) if look_ahead and rng.random() < 0.9 else None))
+            ahead.append((ids, announce(cache, ids, columns) if look_ahead and rng.random() < 0.9 else None))
         ids, announcement = ahead.pop(0)
         if rng.random() < 0.1:
             announcement = None  # the batch is never fetched
             continue
-        fetch(cache, ids, announcement, fails=rng.random() < 0.1)
-        assert cache.counts().num_rows <= num_rows
+        num_hits += fetch(cache, ids, announcement, fails=rng.random() < 0.1, columns=columns)
+        counts = cache.counts()
+        assert counts.num_rows <= num_rows and counts.num_bytes <= cache.max_bytes
     del ahead, announcement
-    check_is_sound(cache)
+    check_is_sound(cache, columns)
+    assert num_rows < 30 or num_hits > 100
+    assert cache.counts().num_evicted > 0 or num_rows in (0, 1, 10_000)
 
 
-def test_threads_share_a_cache() -> None:
-    cache = RowCache(60 * row_cost(X))
+@pytest.mark.parametrize("of", ALL_COLUMNS)
+def test_threads_share_a_cache(of: str) -> None:
+    cache, columns = RowCache(60 * row_cost(X)), ALL_COLUMNS[of]
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -108,9 +170,9 @@ def test_threads_share_a_cache() -> None:
         try:
             for _ in range(150):
                 batches = [rng.zipf(1.3, 50) % NUM_IDS for _ in range(4)]
-                announced = [announce(cache, ids) for ids in batches]
+                announced = [announce(cache, ids, columns) for ids in batches]
                 for ids, announcement in zip(batches, announced, strict=True):
-                    fetch(cache, ids, announcement, fails=rng.random() < 0.05)
+                    fetch(cache, ids, announcement, fails=rng.random() < 0.05, columns=columns)
         except BaseException as error:
             failures.append(error)
 
@@ -121,7 +183,7 @@ def test_threads_share_a_cache() -> None:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert not failures
-    check_is_sound(cache)
+    check_is_sound(cache, columns)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1])
@@ -170,13 +232,18 @@ def test_announcements_stay_within_the_bound_and_those_of_a_loader_that_stands_s
 
 
 MEMORY = """
+import sys
 import numpy as np, psutil
+from hopstream.arrays import RaggedArray, offsets_of
 from hopstream.schema import FeatureSchema
 from hopstream.store.row_cache import RowCache
 
 def run(cache):
-    table = cache.table("node", {"x": FeatureSchema(dtype="float32", shape=(100,))}, 1 << 20)
-    out, rng = {"x": np.zeros((2000, 100), np.float32)}, np.random.default_rng(0)
+    is_ragged, rng = bool(sys.argv[1:]), np.random.default_rng(0)
+    feature = FeatureSchema(dtype="float32", shape=() if is_ragged else (100,), is_ragged=is_ragged)
+    table, x = cache.table("node", {"x": feature}, 1 << 20), np.zeros((2000, 100), np.float32)
+    lengths = rng.multinomial(x.size, rng.dirichlet(np.ones(2000)))
+    out = {"x": RaggedArray(x.reshape(-1), offsets_of(lengths)) if is_ragged else x}
     batches = [rng.integers(0, 400_000, 2000) for _ in range(400)]
     ahead = [cache.announce([(table, ids)])[0] for ids in batches[:16]]
     for step, ids in enumerate(batches):
@@ -194,8 +261,11 @@ print(psutil.Process().memory_info().rss - before, cache.counts().num_bytes, cac
 """
 
 
-def test_the_memory_of_a_process_grows_by_no_more_than_the_bound() -> None:
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=100)
+@pytest.mark.parametrize("words", [[], ["ragged"]], ids=["fixed", "ragged"])
+def test_the_memory_of_a_process_grows_by_no_more_than_the_bound(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, *words], capture_output=True, text=True, check=True, timeout=100
+    )
     grown, num_bytes, num_evicted = map(int, done.stdout.split())
     assert num_evicted > 100_000 and 60 << 20 < num_bytes <= 64 << 20
     assert 40 << 20 < grown < 72 << 20, "and what batches of this program take"
@@ -264,3 +334,96 @@ def test_a_dataset_has_one_cache_while_somebody_has_it_open() -> None:
 def test_rows_that_are_too_short_or_of_too_many_are_not_kept(row_bytes: int, num_ids: int, is_kept: bool) -> None:
     columns = {"x": FeatureSchema(dtype="uint8", shape=(row_bytes,))}
     assert (RowCache(1000).table("node", columns, num_ids) is not None) is is_kept
+
+
+def lists(lengths: np.ndarray) -> dict[str, Column]:
+    return {"list": RaggedArray(np.zeros((lengths.sum(), 1), np.uint8), offsets_of(lengths))}
+
+
+LISTS = {"list": FeatureSchema(dtype="uint8", shape=(1,), is_ragged=True)}
+
+
+def keep_lists(cache: RowCache, ids: np.ndarray, lengths: np.ndarray) -> int:
+    """Fetch rows of some lengths; how many were given up for them."""
+    found = cache.find(table_of(cache, LISTS), ids, None)
+    num_evicted = found.num_evicted + found.keep(lists(lengths), found.fresh_at)
+    found.end()
+    return num_evicted
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        np.full(300, 92), np.zeros(300, np.int64), np.tile([0, 12, 12, 12, 12, 12, 12, 12, 12, 4000], 30),
+        np.tile([492, 992], 150), np.random.default_rng(2).exponential(300, 300).astype(np.int64),
+    ],
+    ids=["equal", "empty", "some long", "two lengths", "exponential"],
+)  # fmt: skip
+def test_slots_fit_the_first_rows(lengths: np.ndarray) -> None:
+    """Their size is about the best: with another one these rows would take little less memory."""
+    cache, few = RowCache(1 << 22), NUM_FIRST_ROWS - 1
+    keep_lists(cache, np.arange(few), lengths[:few])
+    assert cache.counts().num_rows == few
+    keep_lists(cache, np.arange(few, 300), lengths[few:])
+    keep_lists(cache, np.arange(300), lengths)
+    assert cache.counts().num_rows == 300
+
+    def num_bytes(slot_bytes: int) -> int:
+        return int((-(-(lengths + 8) // slot_bytes)).sum()) * (slot_bytes + RAGGED_SLOT_BYTES)
+
+    assert cache.counts().num_bytes == num_bytes(table_of(cache, LISTS).rows.slot_bytes)
+    assert cache.counts().num_bytes <= 1.05 * min(map(num_bytes, range(32, 5000)))
+
+
+def test_a_row_that_is_too_long_is_not_kept_and_pushes_no_other_out() -> None:
+    cache = RowCache(1 << 20)
+    for _ in range(2):
+        keep_lists(cache, np.arange(NUM_FIRST_ROWS), np.full(NUM_FIRST_ROWS, 92))
+    num_slots = cache.max_bytes // (100 + RAGGED_SLOT_BYTES)
+    longest = num_slots // SHARE_OF_ROW * 100 - 8
+    assert keep_lists(cache, np.array([300, 301]), np.array([longest, longest + 1])) == 0
+    assert cache.counts().num_rows == NUM_FIRST_ROWS + 1
+    held = cache.find(table_of(cache, LISTS), np.array([300, 301]), None)
+    assert (held.slots >= 0).tolist() == [True, False]
+    held.end()
+    check_is_sound(cache, LISTS)
+
+
+def test_rows_of_many_slots_make_room_for_those_that_are_needed_sooner() -> None:
+    cache = RowCache(1 << 18)
+    for _ in range(2):
+        keep_lists(cache, np.arange(NUM_FIRST_ROWS), np.full(NUM_FIRST_ROWS, 92))
+    table = table_of(cache, LISTS)
+    num_rows = cache.max_bytes // table.rows.slot_cost // 4 - 10  # of four slots each
+    soon, often, lengths = np.arange(1000, 1000 + num_rows), np.arange(2000, 2000 + num_rows), np.full(num_rows, 392)
+    assert sum(keep_lists(cache, often, lengths) for _ in range(3)) > NUM_FIRST_ROWS // 2, "they are used more often"
+    waiting = cache.announce([(table, soon), (table, soon)])
+    again = cache.announce([(table, soon)])
+    found = cache.find(table, soon, waiting[0])
+    assert found.num_evicted + found.keep(lists(lengths), found.fresh_at) > 0.7 * num_rows
+    found.end()
+    keep_lists(cache, often, lengths)
+    found = cache.find(table, soon, again[0])
+    assert (found.slots >= 0).all(), "they stay until they are needed"
+    found.end()
+    del waiting, again
+    check_is_sound(cache, LISTS)
+
+
+def test_copies_outside_slots_and_columns_are_refused() -> None:
+    arena, out = np.zeros((4, 8), np.uint8), np.zeros(64, np.uint8)
+    chain = np.array([[1, 2], [-1, 0], [7, 2], [-1, 1]], np.int32)
+
+    def copy(slot: int, start: int, size: int, chain: np.ndarray = chain) -> None:
+        columns = np.array([[out.ctypes.data, out.nbytes]])
+        copy_rows(np.array([slot]), True, columns, np.array([[start]]), np.array([[size]]), arena, chain)
+
+    copy(0, 48, 16)
+    for slot, start, size in ((0, 0, 17), (2, 0, 9), (3, 0, 9), (4, 0, 1), (-1, 0, 1)):
+        with pytest.raises(IndexError, match="goes on in no slot"):
+            copy(slot, start, size)
+    with pytest.raises(IndexError, match="goes on in no slot"):
+        copy(0, 0, 9, chain[:0])
+    for start, size in ((-1, 1), (0, -1), (60, 5)):
+        with pytest.raises(IndexError, match="outside its column"):
+            copy(0, start, size)

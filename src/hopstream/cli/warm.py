@@ -122,14 +122,18 @@ def _keep_rows(_: Path) -> None:
     """Let a cache of rows grow, forget what was announced, and age; batches of small graphs do none of it."""
     import numpy as np
 
+    from hopstream.arrays import RaggedArray
     from hopstream.kernels.row_cache import halve_counts
     from hopstream.schema import NODE, FeatureSchema
     from hopstream.store.row_cache import RowCache, RowTable
 
-    cache, num_ids = RowCache(1 << 22), 1 << 13
-    table = cast(RowTable, cache.table(NODE, {"x": FeatureSchema(dtype="float32", shape=(8,))}, num_ids))
+    cache, num_ids, num_rows = RowCache(1 << 22), 1 << 13, 8
+    table = cast(RowTable, cache.table(NODE, {"x": FeatureSchema(dtype="float32", is_ragged=True)}, num_ids))
     cache.announce([(table, np.arange(num_ids))]).clear()
-    cache.find(table, np.arange(8), None).end()
+    found = cache.find(table, np.arange(num_rows), None)
+    x = RaggedArray(np.zeros(num_rows, np.float32), np.arange(num_rows + 1))
+    found.keep({"x": x}, found.fresh_at)
+    found.end()
     halve_counts(table.rows.index)
 
 

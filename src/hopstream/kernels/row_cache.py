@@ -6,11 +6,13 @@
     distances says from which on they are given up (Belady, "A study of replacement algorithms for a virtual-storage
     computer", IBM Systems Journal 1966). Ids that no batch needs are ranked by a count of past uses, kept in a table of
     one byte per hash value that is halved from time to time (Einziger et al., "TinyLFU", ACM Transactions on Storage
-    2017).
+    2017). A row that is longer than a slot continues in others, a linked list of blocks of one size, so that any
+    free slot serves any row.
 [Cost] One cache miss per id, prefetched ``IDS_AHEAD`` ids ahead; where slots run out, two passes over 6 bytes per slot.
 [Not chosen] A priority queue by next use: every use moves an entry, 40,000 a batch; the passes cost 0.2 ms for 100,000
     slots. An array over all ids of the graph: one access, but its size is the graph's. Masks beside the slots instead
-    of in the entries: a second cache miss per id.
+    of in the entries: a second cache miss per id. Pieces of memory of many sizes for rows of many lengths: they leave
+    gaps, and moving rows together would wait for all who read.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 
 from hopstream.kernels.compiling import inlined, kernel
 from hopstream.kernels.hashing import GOLDEN
-from hopstream.kernels.memory import prefetch_address
+from hopstream.kernels.memory import copy_bytes, prefetch_address
 
 IDS_AHEAD = 16
+ROWS_AHEAD = 8
+LINE_BYTES = 64
 ENTRY_BYTES = 16
 SLOT_BITS = np.uint64(24)
 SLOT_MASK = np.uint64((1 << 24) - 1)
@@ -40,7 +44,11 @@ NO_RANK = 255
 NUM_RANKS = NUM_BITS + MOST_USES + 1
 BEING_FILLED = -1
 UNUSED = -2
-NUM_ENTRIES, NUM_USED, NUM_FREE, NUM_COUNTED, NUM_EVICTED = range(5)
+CONTINUES = -3
+NEXT, NUM_OF_ROW = range(2)
+SHARE_OF_ROW = 8
+"""A row takes one part in so many of the slots at most."""
+NUM_ENTRIES, NUM_USED, NUM_FREE, NUM_COUNTED, NUM_EVICTED, NUM_CONTINUED = range(6)
 NO_MASK = np.uint64(0)
 
 
@@ -55,11 +63,13 @@ class RowIndex(NamedTuple):
         needed: uint8[num_slots], the bit of the first batch that needs it, or ``NOT_NEEDED``.
         uses: uint8[num_slots], past uses, up to ``MOST_USES``.
         pins: int32[num_slots], how many batches read it now; ``BEING_FILLED`` while its row is fetched, ``UNUSED``
-            where it was given up.
+            where it was given up, ``CONTINUES`` where a row that began in another slot goes on.
+        chain: int32[num_slots, 2], the slot where its row goes on, -1 for none, and, of a row's first slot, how many
+            the row takes; int32[0, 2] where every row takes one.
         free: int64[num_slots], slots given up, ``state[NUM_FREE]`` of them.
         counts: uint8[power of two], past uses by hash value.
-        state: int64[5], the numbers named above: entries in use, slots ever used, slots free again, uses counted since
-            the last halving, slots given up for others.
+        state: int64[6], the numbers named above: entries in use, slots ever used, slots free again, uses counted since
+            the last halving, rows given up for others, slots in which rows go on.
     """
 
     entries: np.ndarray
@@ -68,6 +78,7 @@ class RowIndex(NamedTuple):
     needed: np.ndarray
     uses: np.ndarray
     pins: np.ndarray
+    chain: np.ndarray
     free: np.ndarray
     counts: np.ndarray
     state: np.ndarray
@@ -278,17 +289,58 @@ def _give_up(slot: np.int64, index: RowIndex) -> None:
 
 
 @inlined
+def _num_of_row(slot: np.int64, index: RowIndex) -> np.int64:
+    """How many slots the row takes that begins in a slot."""
+    return np.int64(index.chain[slot, NUM_OF_ROW]) if len(index.chain) else np.int64(1)
+
+
+@inlined
+def _free_rest(slot: np.int64, index: RowIndex) -> None:
+    """Free the slots in which the row of a slot that was given up goes on."""
+    if len(index.chain) == 0:
+        return
+    behind = np.int64(index.chain[slot, NEXT])
+    while behind >= 0:
+        index.pins[behind] = UNUSED
+        index.free[index.state[NUM_FREE]] = behind
+        index.state[NUM_FREE] += 1
+        index.state[NUM_CONTINUED] -= 1
+        behind = np.int64(index.chain[behind, NEXT])
+    index.chain[slot, NEXT] = -1
+
+
+@inlined
+def _num_open(num_slots: np.int64, index: RowIndex) -> np.int64:
+    """How many slots no row has."""
+    return max(np.int64(0), num_slots - index.state[NUM_USED]) + index.state[NUM_FREE]
+
+
+@inlined
+def _take_open(num_slots: np.int64, index: RowIndex) -> np.int64:
+    """A slot that no row has; -1 for none."""
+    state = index.state
+    if state[NUM_FREE] > 0:
+        state[NUM_FREE] -= 1
+        return index.free[state[NUM_FREE]]
+    if state[NUM_USED] < num_slots:
+        state[NUM_USED] += 1
+        return state[NUM_USED] - 1
+    return np.int64(-1)
+
+
+@inlined
 def _make_room(
     num_slots: np.int64, num_wanted: np.int64, wanted: np.ndarray, oldest: np.uint64, index: RowIndex
 ) -> tuple[np.int64, np.int64]:
-    """Give up the slots that are needed latest; return up to which rank ids get slots, and how many of that rank."""
+    """Give up the rows that are needed latest; return up to which rank rows get slots, and how many of that rank."""
     state, num_used, num_free = index.state, index.state[NUM_USED], index.state[NUM_FREE]
     held = np.zeros(NUM_RANKS, np.int64)
     num_held = np.int64(0)
     for slot in range(num_used):
         if index.pins[slot] == 0:
-            held[_rank(index.needed[slot], index.uses[slot], oldest)] += 1
-            num_held += 1
+            num_of_row = _num_of_row(slot, index)
+            held[_rank(index.needed[slot], index.uses[slot], oldest)] += num_of_row
+            num_held += num_of_row
     room = num_slots - num_used + num_free + num_held
     # Passes over many slots pay only where they free many: rows that no batch needs make room for later calls, too.
     spare = max(np.int64(0), (num_used >> 6) - num_wanted)
@@ -309,8 +361,8 @@ def _make_room(
     for slot in range(num_used):
         if index.pins[slot] == 0:
             rank = _rank(index.needed[slot], index.uses[slot], oldest)
-            if rank == last and num_kept > 0:
-                num_kept -= 1
+            if rank == last and num_kept >= _num_of_row(slot, index):
+                num_kept -= _num_of_row(slot, index)
             elif rank >= last:
                 index.free[num_free] = slot
                 num_free += 1
@@ -321,6 +373,8 @@ def _make_room(
             prefetch_address(base + np.int64(_home(owner, index.shift)) * ENTRY_BYTES)
         if i >= first + IDS_AHEAD:
             _give_up(index.free[i - IDS_AHEAD], index)
+    for i in range(first, num_free):
+        _free_rest(index.free[i], index)
     state[NUM_EVICTED] += num_free - first
     return last, num_last
 
@@ -354,7 +408,7 @@ def admit_ids(
             missing[num_wanted] = i
             num_wanted += 1
     last, num_last = np.int64(NUM_RANKS), np.int64(0)
-    if num_wanted > max(np.int64(0), num_slots - state[NUM_USED]) + state[NUM_FREE]:
+    if num_wanted > _num_open(num_slots, index):
         last, num_last = _make_room(np.int64(num_slots), num_wanted, wanted, oldest, index)
     for number in range(num_wanted + IDS_AHEAD):
         if number < num_wanted:
@@ -372,13 +426,7 @@ def admit_ids(
         if ranks[i] == last and num_last > 0:
             num_last -= 1
             is_wanted = True
-        slot = np.int64(-1)
-        if is_wanted and state[NUM_FREE] > 0:
-            state[NUM_FREE] -= 1
-            slot = index.free[state[NUM_FREE]]
-        elif is_wanted and state[NUM_USED] < num_slots:
-            slot = state[NUM_USED]
-            state[NUM_USED] += 1
+        slot = _take_open(np.int64(num_slots), index) if is_wanted else np.int64(-1)
         if slot < 0:
             if entry != NO_MASK and entries[probe, 1] == NO_MASK:
                 _remove(probe, index)
@@ -391,7 +439,54 @@ def admit_ids(
         index.owners[slot], index.pins[slot] = ids[i], BEING_FILLED
         index.needed[slot] = _first_bit(entries[probe, 1], oldest)
         index.uses[slot] = index.counts[_place_of_count(ids[i], index)]
+        if len(index.chain):
+            index.chain[slot, NEXT], index.chain[slot, NUM_OF_ROW] = -1, 1
         fresh[i] = slot
+
+
+@kernel
+def chain_slots(
+    fresh: np.ndarray, nums: np.ndarray, num_slots: int, oldest: np.uint64, is_held: np.ndarray, index: RowIndex
+) -> None:
+    """Give the slots in which they go on to the rows that are needed soonest; the others are given up.
+
+    Args:
+        fresh: int64[n], slots that ``admit_ids`` gave.
+        nums: int64[n], how many slots the row of each takes, from 1.
+        num_slots: How many slots may be used.
+        oldest: As there.
+        is_held: bool[n], out: the row has all slots that it needs.
+        index: The index, with a chain.
+    """
+    num_slots = min(num_slots, len(index.owners))
+    most = max(1, num_slots // SHARE_OF_ROW)
+    wanted = np.zeros(NUM_RANKS, np.int64)
+    num_wanted = np.int64(0)
+    for i in range(len(fresh)):
+        if nums[i] <= most:
+            wanted[_rank(index.needed[fresh[i]], index.uses[fresh[i]], oldest)] += nums[i] - 1
+            num_wanted += nums[i] - 1
+    last, num_last = np.int64(NUM_RANKS), np.int64(0)
+    if num_wanted > _num_open(num_slots, index):
+        last, num_last = _make_room(np.int64(num_slots), num_wanted, wanted, oldest, index)
+    for i in range(len(fresh)):
+        slot, num_more = fresh[i], nums[i] - 1
+        rank = _rank(index.needed[slot], index.uses[slot], oldest)
+        is_held[i] = nums[i] <= most and num_more <= _num_open(num_slots, index)
+        if rank == last and num_last >= num_more:
+            num_last -= num_more
+        elif rank >= last and num_more > 0:
+            is_held[i] = False
+        if not is_held[i]:
+            _give_up(slot, index)
+            continue
+        index.chain[slot, NUM_OF_ROW] = nums[i]
+        for _ in range(num_more):
+            behind = _take_open(np.int64(num_slots), index)
+            index.chain[slot, NEXT], index.chain[behind, NEXT] = behind, -1
+            index.pins[behind] = CONTINUES
+            slot = behind
+        index.state[NUM_CONTINUED] += num_more
 
 
 @kernel
@@ -415,6 +510,54 @@ def settle_slots(fresh: np.ndarray, is_filled: bool, index: RowIndex) -> None:
         index.pins[fresh[i]] = 0
         if not is_filled:
             _give_up(fresh[i], index)
+            _free_rest(fresh[i], index)
+
+
+@kernel
+def copy_rows(
+    slots: np.ndarray, is_read: bool, columns: np.ndarray, starts: np.ndarray, sizes: np.ndarray, arena: np.ndarray,
+    chain: np.ndarray,
+) -> None:  # fmt: skip
+    """Copy rows from slots to columns, or from columns to slots; in a slot the columns of a row follow each other.
+
+    Args:
+        slots: int64[n], the first slot of each row.
+        is_read: From slots to columns.
+        columns: int64[num_columns, 2], address of each column, and its bytes.
+        starts: int64[num_columns, n], where the row of each column begins, in bytes.
+        sizes: int64[num_columns, n], its bytes.
+        arena: uint8[num_slots, slot bytes].
+        chain: As ``RowIndex.chain``; the rows that are copied have all slots that they need.
+
+    Raises:
+        IndexError: A row lies outside its column, or goes on in no slot; rows before it may be copied.
+    """
+    base, slot_bytes = np.int64(arena.ctypes.data), np.int64(arena.shape[1])
+    for i in range(len(slots)):
+        if i + ROWS_AHEAD < len(slots):
+            ahead = base + slots[i + ROWS_AHEAD] * slot_bytes
+            prefetch_address(ahead)
+            prefetch_address(ahead + LINE_BYTES)
+        slot, place = slots[i], np.int64(0)
+        for column in range(len(columns)):
+            start, left = starts[column, i], sizes[column, i]
+            if start < 0 or left < 0 or start + left > columns[column, 1]:
+                raise IndexError("a row lies outside its column")
+            address = columns[column, 0] + start
+            while left > 0:
+                if place == slot_bytes:
+                    slot, place = np.int64(chain[slot, NEXT]) if slot < len(chain) else np.int64(-1), np.int64(0)
+                if slot < 0 or slot >= len(arena):
+                    raise IndexError("a row goes on in no slot")
+                num_bytes = min(left, slot_bytes - place)
+                here = base + slot * slot_bytes + place
+                if is_read:
+                    copy_bytes(address, here, num_bytes)
+                else:
+                    copy_bytes(here, address, num_bytes)
+                address += num_bytes
+                place += num_bytes
+                left -= num_bytes
 
 
 @kernel

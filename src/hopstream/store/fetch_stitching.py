@@ -78,22 +78,18 @@ class FetchPlanner:
         return cut
 
     def shares(self, request: FetchRequest) -> list[FetchShare]:
-        """Check a request and cut it: columns that a halo has, that the cache may have, and others."""
+        """Check a request and cut it: columns that a halo has, and others."""
         check_fetch_request(self._store, request)
         features = {name: column_feature(self._store, request.entity, name) for name in request.names}
         known = () if self.halo is None else self.halo.names(request.entity)
-        groups: dict[tuple[bool, bool], list[str]] = {}
+        groups: dict[bool, dict[str, FeatureSchema]] = {}
         for name, feature in features.items():
-            can_cache = self.cache is not None and feature.is_fixed_width
-            groups.setdefault((name in known, can_cache), []).append(name)
+            groups.setdefault(name in known, {})[name] = feature
         return [
-            self._share(request, {name: features[name] for name in names}, is_known, can_cache)
-            for (is_known, can_cache), names in (groups or {(False, False): []}).items()
+            self._share(request, of_group, is_known) for is_known, of_group in (groups or {False: features}).items()
         ]
 
-    def _share(
-        self, request: FetchRequest, features: dict[str, FeatureSchema], is_known: bool, can_cache: bool
-    ) -> FetchShare:
+    def _share(self, request: FetchRequest, features: dict[str, FeatureSchema], is_known: bool) -> FetchShare:
         book, entity = self._store.book, request.entity
         piece_parts = book.piece_parts(entity) if book.has_overlays(entity) else None
         ids = np.ascontiguousarray(request.ids, np.int64)
@@ -102,7 +98,7 @@ class FetchPlanner:
         is_far = self._is_far if piece_parts is None else self._is_far[piece_parts]
         table = (
             self.cache.table(entity, features, book.num_ids(entity))
-            if can_cache and self.cache is not None and is_far.any()
+            if self.cache is not None and is_far.any()
             else None
         )
         return FetchShare(
@@ -127,7 +123,7 @@ class _Work:
         found: What the cache holds of it; None where it keeps none of these columns.
         found_rows: Positions and slots of the rows that the cache holds; None without ``found``.
         fresh_positions: int64[n], positions of the rows that the cache will keep when they come.
-        runs: Answers with ragged columns, with the positions of their rows.
+        runs: Answers with ragged columns, also of the cache, with the positions of their rows.
     """
 
     number: int
@@ -154,14 +150,15 @@ class _Work:
         num_found = split_found(cut.piece_starts, self.share.is_far, found.slots, cut.positions, cut.ids, taken, slots)
         self.found_rows = taken[:num_found], slots[:num_found]
 
-    def read_cached(self) -> int:
-        """Write the rows that the cache holds to where they belong; how many there are."""
-        if self.found is None or self.found_rows is None:
-            return 0
+    def read_cached(self) -> tuple[int, int]:
+        """Write the rows that the cache holds to where they belong; how many there are, and their bytes."""
+        if self.found is None or self.found_rows is None or not len(self.found_rows[1]):
+            return 0, 0
         positions, slots = self.found_rows
-        if len(slots):
-            self.found.read(slots, self.columns, self.targets(positions))
-        return len(slots)
+        ragged = self.found.read(slots, self.columns, self.targets(positions))
+        self.runs.append((positions, ragged))
+        num_bytes = sum(column_bytes(column, len(slots)) for column in ragged.values())
+        return len(slots), len(slots) * self.found.row_bytes + num_bytes
 
 
 class FetchStitch(Stitch[list[dict[str, Column]]]):
@@ -211,10 +208,9 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         """Read the rows that the halo and the cache have, likewise."""
         num_ids = num_bytes = num_cached = cached_bytes = 0
         for work in self._works:
-            num_rows = work.read_cached()
-            if work.found is not None:
-                num_cached += num_rows
-                cached_bytes += num_rows * work.found.row_bytes
+            num_rows, num_row_bytes = work.read_cached()
+            num_cached += num_rows
+            cached_bytes += num_row_bytes
             if self._halo is None:
                 continue
             cut = work.share.cut
@@ -232,12 +228,16 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         """One dict of columns per request."""
         answers: list[dict[str, Column]] = [dict.fromkeys(request.names, NO_POSITIONS) for request in self._requests]
         for work in self._works:
+            columns: dict[str, Column] = {
+                name: work.columns[name] if feature.is_fixed_width else _stitched(work, name, feature)
+                for name, feature in work.share.features.items()
+            }
+            answers[work.number].update(columns)
             if work.found is not None:
-                work.found.keep(work.columns, work.targets(work.fresh_positions))
+                evicted = work.found.keep(columns, work.targets(work.fresh_positions))
                 work.found.end()
-            for name, feature in work.share.features.items():
-                column = work.columns[name] if feature.is_fixed_width else _stitched(work, name, feature)
-                answers[work.number][name] = column
+                if evicted:
+                    self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
         return answers
 
 
@@ -279,10 +279,11 @@ def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
     offsets = offsets_of(lengths)
     values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
     width = int(np.prod(feature.shape, dtype=np.int64))
+    word = f"uint{8 * values.itemsize}"  # numba has no float16
     for positions, column in runs:
         if isinstance(column, RaggedArray):
-            flat = np.ascontiguousarray(column.values).reshape(-1)
-            scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1))
+            flat = np.ascontiguousarray(column.values).reshape(-1).view(word)
+            scatter_runs(flat, lengths[positions], positions, offsets, width, values.reshape(-1).view(word))
     return RaggedArray(values, offsets, feature.is_string)
 
 

@@ -4,6 +4,9 @@ A loader samples some batches ahead and announces which rows each will fetch. Th
 needed next, and rows that no announced batch needs by how often they were used. Rows are immutable: a dataset that was
 appended to is another dataset, with a cache of its own.
 
+A slot holds all columns of a row, one after the other. In a table with ragged columns, a row that is longer than a slot
+continues in others; the lengths of the first rows decide how many bytes a slot has.
+
 One cache serves all stores of a dataset in a process. Each set of columns of a type is a table with slots of its own.
 Tables take room as they need it, until the bytes of all tables reach the bound; then each replaces its own rows. A
 table that finds no room and has less than an equal share of the bound makes the largest one start anew.
@@ -11,23 +14,27 @@ table that finds no room and has less than an equal share of the bound makes the
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hopstream.arrays import Array, IntArray
+from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import Entity
 from hopstream.engine.machine import this_machine
+from hopstream.kernels.memory import address_table
 from hopstream.kernels.row_cache import (
     MAX_IDS,
     MAX_SLOTS,
     NUM_BITS,
+    NUM_CONTINUED,
     NUM_COUNTED,
     NUM_ENTRIES,
     NUM_EVICTED,
@@ -36,6 +43,8 @@ from hopstream.kernels.row_cache import (
     RowIndex,
     admit_ids,
     announce_ids,
+    chain_slots,
+    copy_rows,
     forget_ids,
     halve_counts,
     move_entries,
@@ -44,17 +53,24 @@ from hopstream.kernels.row_cache import (
     take_slots,
 )
 from hopstream.schema import FeatureSchema
-from hopstream.store.halo import NO_POSITIONS, ColumnTable, gather_fixed
+from hopstream.store.halo import NO_POSITIONS
 
 SHARE_OF_FREE = 8
 """Without a bound of the user's, a cache takes one part in so many of the memory that is free."""
 MIN_ROW_BYTES = 32
-"""Rows of fewer bytes cost more to find again than they are worth."""
+"""Rows of fixed width of fewer bytes cost more to find again than they are worth."""
 SLOT_BYTES = 8 + 1 + 1 + 4 + 8 + 2
 """Bytes of a slot beside its row: owner, next use, uses, pins, free list, counts."""
+FIRST_VALUE_BYTES = 64
+"""Bytes of a slot for values of ragged columns, until lengths are known."""
+NUM_FIRST_ROWS = 256
+"""Rows whose lengths say how many bytes a slot has."""
+MIN_SLOT_BYTES = 32
 ENTRY_BYTES = 16
 ENTRIES_PER_ID = 4
 """Most entries of the hash table per id that it holds; at least two."""
+RAGGED_SLOT_BYTES = SLOT_BYTES + 2 * 4 + ENTRIES_PER_ID * ENTRY_BYTES
+"""Bytes of a slot beside its part of a row, with its share of the index, where rows take several."""
 FIRST_ENTRIES = 1 << 12
 SHARE_OF_AHEAD = 2
 """Ids of batches sampled ahead take one part in so many of the bound at most."""
@@ -83,7 +99,7 @@ class CacheCounts(NamedTuple):
 
 
 def row_cost(columns: Columns) -> int:
-    """Bytes of one row of some columns in a cache, with its share of the index."""
+    """Bytes of one row of some columns of fixed width in a cache, with its share of the index."""
     return _row_bytes(columns) + SLOT_BYTES + ENTRIES_PER_ID * ENTRY_BYTES
 
 
@@ -93,22 +109,59 @@ def bytes_for(columns: Columns, num_rows: int, num_ahead: int) -> int:
 
 
 def _row_bytes(columns: Columns) -> int:
-    return sum(feature.row_bytes for feature in columns.values())
+    """Bytes of a row, of ragged columns those of their lengths."""
+    return sum(feature.row_bytes if feature.is_fixed_width else 8 for feature in columns.values())
+
+
+def _ragged_names(columns: Columns) -> list[str]:
+    return [name for name, feature in columns.items() if not feature.is_fixed_width]
+
+
+class _Spans(NamedTuple):
+    """Where rows of some columns lie.
+
+    Attributes:
+        columns: The columns, which this keeps alive.
+        addresses: int64[num_columns, 2], the address of each, and its bytes.
+        starts: int64[num_columns, n], where each row begins, in bytes.
+        sizes: int64[num_columns, n], its bytes.
+    """
+
+    columns: Sequence[Array]
+    addresses: IntArray
+    starts: IntArray
+    sizes: IntArray
+
+    @classmethod
+    def of(cls, columns: Sequence[tuple[Column, IntArray]]) -> _Spans:
+        """Take columns in C order, and of each int64[n] rows."""
+        values = [column.values if isinstance(column, RaggedArray) else column for column, _ in columns]
+        starts, sizes = np.empty((2, len(columns), len(columns[0][1])), np.int64)
+        for number, (column, rows) in enumerate(columns):
+            width = values[number].itemsize * math.prod(values[number].shape[1:])
+            starts[number], sizes[number] = rows * width, width
+            if isinstance(column, RaggedArray):
+                starts[number] = column.offsets[rows] * width
+                sizes[number] = column.offsets[rows + 1] * width - starts[number]
+        return cls(values, address_table([one.reshape(-1).view(np.uint8) for one in values]), starts, sizes)
+
+    def take(self, is_wanted: NDArray[np.bool_]) -> _Spans:
+        """Some of the rows; bool[n]."""
+        starts, sizes = (np.compress(is_wanted, one, axis=1) for one in (self.starts, self.sizes))
+        return self._replace(starts=starts, sizes=sizes)
 
 
 class _Rows:
     """Slots for rows of some columns, and their index; the index is used under the lock of the cache."""
 
-    def __init__(self, columns: Columns, max_bytes: int) -> None:
-        """Take nothing yet, and all of a bound at most."""
-        num_slots = min(MAX_SLOTS, max(1, max_bytes // row_cost(columns)))
+    def __init__(self, columns: Columns, max_bytes: int, slot_bytes: int) -> None:
+        """Take nothing yet, and all of a bound at most; columns are ragged where slots may hold less than a row."""
+        self._columns, self.slot_bytes = columns, slot_bytes
+        self._ragged = _ragged_names(columns)
+        self.slot_cost = slot_bytes + RAGGED_SLOT_BYTES if self._ragged else row_cost(columns)
+        num_slots = min(MAX_SLOTS, max(1, max_bytes // self.slot_cost))
         # Pages of these arrays take memory when they are first written, which is when slots are first used.
-        self._arrays = {
-            name: np.empty((num_slots, *feature.shape), feature.numpy_dtype) for name, feature in columns.items()
-        }
-        self._readers = {name: ColumnTable(columns[name], [array]) for name, array in self._arrays.items()}
-        self._columns, self._row_bytes = columns, _row_bytes(columns) + SLOT_BYTES
-        self._offsets = np.array([0, num_slots], np.int64)
+        self._arena = np.empty((num_slots, slot_bytes), np.uint8)
         self.index = RowIndex(
             entries=np.zeros((FIRST_ENTRIES, 2), np.uint64),
             shift=np.uint64(64 - (FIRST_ENTRIES.bit_length() - 1)),
@@ -116,9 +169,10 @@ class _Rows:
             needed=np.empty(num_slots, np.uint8),
             uses=np.empty(num_slots, np.uint8),
             pins=np.empty(num_slots, np.int32),
+            chain=np.empty((num_slots if self._ragged else 0, 2), np.int32),
             free=np.empty(num_slots, np.int64),
             counts=np.zeros(1 << max(12, num_slots.bit_length()), np.uint8),
-            state=np.zeros(5, np.int64),
+            state=np.zeros(6, np.int64),
         )
 
     @property
@@ -129,7 +183,7 @@ class _Rows:
     @property
     def num_rows(self) -> int:
         """Rows that are there."""
-        return self.num_used - int(self.index.state[NUM_FREE])
+        return self.num_used - int(self.index.state[NUM_FREE] + self.index.state[NUM_CONTINUED])
 
     @property
     def num_bytes(self) -> int:
@@ -137,7 +191,7 @@ class _Rows:
         entries_bytes = max(
             self.index.entries.nbytes - FIRST_ENTRIES * ENTRY_BYTES, ENTRIES_PER_ID * ENTRY_BYTES * self.num_used
         )
-        return self.num_used * self._row_bytes + entries_bytes
+        return self.num_used * (self.slot_cost - ENTRIES_PER_ID * ENTRY_BYTES) + entries_bytes
 
     def num_spare(self, max_bytes: int) -> int:
         """Bytes by which the entries may still grow for ids without a slot, which take a share of the bound at most."""
@@ -161,17 +215,40 @@ class _Rows:
         """Ids more that the index can hold as it is."""
         return len(self.index.entries) // 2 - int(self.index.state[NUM_ENTRIES])
 
-    def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> None:
-        """Copy pinned rows to the rows ``targets`` of some columns."""
-        for name, reader in self._readers.items():
-            gather_fixed(reader, slots, self._offsets, out[name], targets)
+    def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> dict[str, Column]:
+        """Copy pinned rows: of fixed width to the rows ``targets`` of some columns, ragged ones to new columns."""
+        lengths = np.empty((len(slots), len(self._ragged)), np.int64)
+        found: dict[str, Column] = {}
+        if self._ragged:
+            self._copy(slots, True, _Spans.of([(lengths, np.arange(len(slots)))]))
+        for number, name in enumerate(self._ragged):
+            feature, offsets = self._columns[name], offsets_of(lengths[:, number])
+            values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
+            found[name] = RaggedArray(values, offsets, feature.is_string)
+        self._copy(slots, True, self._spans(lengths, {**out, **found}, targets, np.arange(len(slots))))
+        return found
 
-    def write(self, slots: IntArray, source: Mapping[str, Array], rows: IntArray) -> None:
-        """Copy the rows ``rows`` of some columns to slots that are being filled."""
-        for name, feature in self._columns.items():
-            column = source[name]
-            table, offsets = ColumnTable(feature, [column]), np.array([0, len(column)], np.int64)
-            gather_fixed(table, rows, offsets, self._arrays[name], slots)
+    def spans(self, source: Mapping[str, Column], rows: IntArray) -> _Spans:
+        """Where the rows ``rows`` of some columns lie, which are to be written to slots."""
+        lengths = np.empty((len(rows), len(self._ragged)), np.int64)
+        for number, name in enumerate(self._ragged):
+            offsets = cast(RaggedArray, source[name]).offsets
+            lengths[:, number] = offsets[rows + 1] - offsets[rows]
+        return self._spans(lengths, source, rows, rows)
+
+    def write(self, slots: IntArray, spans: _Spans) -> None:
+        """Copy rows to slots that are being filled."""
+        self._copy(slots, False, spans)
+
+    def _spans(self, lengths: IntArray, columns: Mapping[str, Column], rows: IntArray, ragged_rows: IntArray) -> _Spans:
+        """Where rows lie in columns, in the order in which slots hold them: lengths, fixed width, ragged."""
+        ordered = [(columns[name], rows) for name in self._columns if name not in self._ragged]
+        if self._ragged:
+            ordered.insert(0, (lengths, np.arange(len(rows))))
+        return _Spans.of(ordered + [(columns[name], ragged_rows) for name in self._ragged])
+
+    def _copy(self, slots: IntArray, is_read: bool, spans: _Spans) -> None:
+        copy_rows(slots, is_read, spans.addresses, spans.starts, spans.sizes, self._arena, self.index.chain)
 
 
 class RowTable:
@@ -179,19 +256,39 @@ class RowTable:
 
     Attributes:
         rows: The rows; other ones after the table started anew.
-        row_bytes: Bytes of one row.
-        row_cost: These, with its share of the index.
+        row_bytes: Bytes of the columns of fixed width of one row.
     """
 
     def __init__(self, columns: Columns, max_bytes: int) -> None:
         """Make a table that takes nothing yet, and all of a bound at most."""
         self._columns, self._max_bytes = columns, max_bytes
-        self.row_bytes, self.row_cost = _row_bytes(columns), row_cost(columns)
+        self.is_ragged = bool(_ragged_names(columns))
+        self.row_bytes = sum(feature.row_bytes for feature in columns.values() if feature.is_fixed_width)
+        self._slot_bytes = _row_bytes(columns) + (FIRST_VALUE_BYTES if self.is_ragged else 0)
+        self._first_sizes: IntArray = NO_POSITIONS
         self.start_anew()
 
     def start_anew(self) -> None:
         """Forget all rows; threads that use some finish with those that they have."""
-        self.rows = _Rows(self._columns, self._max_bytes)
+        self.rows = _Rows(self._columns, self._max_bytes, self._slot_bytes)
+
+    def fit_slots(self, sizes: IntArray) -> None:
+        """Start anew, once, with slots of as many bytes as make the first rows take the least memory.
+
+        Args:
+            sizes: int64[n], bytes of rows that came, with their lengths.
+        """
+        if len(self._first_sizes) >= NUM_FIRST_ROWS:
+            return
+        self._first_sizes = np.append(self._first_sizes, sizes)
+        if len(self._first_sizes) < NUM_FIRST_ROWS:
+            return
+        sizes, self._first_sizes = self._first_sizes, self._first_sizes[:NUM_FIRST_ROWS].copy()
+        likely = np.quantile(sizes, np.linspace(0, 1, 11))[:, None] / [1, 2, 4]
+        choices = np.unique(likely.astype(np.int64).clip(MIN_SLOT_BYTES))
+        costs = [int((-(-sizes // choice)).sum()) * (int(choice) + RAGGED_SLOT_BYTES) for choice in choices]
+        self._slot_bytes = int(choices[np.argmin(costs)])
+        self.start_anew()
 
 
 @dataclass(slots=True, eq=False)
@@ -234,26 +331,37 @@ class Found:
         slots: int64[n], the slot of each row; -1 where it is not there.
         fresh_at: int64[m], which of the rows are to be kept when they come.
         num_evicted: Rows that were given up for them.
-        row_bytes: Bytes of one row.
+        row_bytes: Bytes of the columns of fixed width of one row.
     """
 
     def __init__(self, cache: RowCache, table: RowTable, slots: IntArray, fresh: IntArray, num_evicted: int) -> None:
         """Take over pinned slots, and slots to fill; int64[n], -1 where there is none."""
-        self._cache, self._rows, self.slots, self.num_evicted = cache, table.rows, slots, num_evicted
+        self._cache, self._table, self._rows = cache, table, table.rows
+        self.slots, self.num_evicted = slots, num_evicted
         (self.fresh_at,) = np.nonzero(fresh >= 0)
         self._fresh = fresh[self.fresh_at]
         self.row_bytes = table.row_bytes
 
-    def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> None:
-        """Copy rows that were found to the rows ``targets`` of some columns."""
-        self._rows.read(slots, out, targets)
+    def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> dict[str, Column]:
+        """Copy rows that were found: to the rows ``targets`` of columns of fixed width, and to new ragged columns."""
+        return self._rows.read(slots, out, targets)
 
-    def keep(self, columns: Mapping[str, Array], rows: IntArray) -> None:
-        """Keep the rows of ``fresh_at``, which came: they are the rows ``rows`` of some columns."""
+    def keep(self, columns: Mapping[str, Column], rows: IntArray) -> int:
+        """Keep the rows of ``fresh_at``, which came: they are the rows ``rows`` of some columns.
+
+        Returns:
+            How many more rows were given up, because these take several slots.
+        """
+        num_evicted = 0
         if len(rows):
-            self._rows.write(self._fresh, columns, rows)
+            spans = self._rows.spans(columns, rows)
+            if self._table.is_ragged:
+                is_held, num_evicted = self._cache.chain(self._table, self._rows, self._fresh, spans.sizes.sum(axis=0))
+                self._fresh, spans = self._fresh[is_held], spans.take(is_held)
+            self._rows.write(self._fresh, spans)
             self._cache.settle(self._rows, self._fresh)
             self._fresh = NO_POSITIONS
+        return num_evicted
 
     def end(self) -> None:
         """Let go of the rows; those that were to be kept and did not come are forgotten."""
@@ -280,8 +388,8 @@ class RowCache:
         self._dropped: deque[Callable[[RowCache], object]] = deque()
 
     def table(self, entity: Entity, columns: Columns, num_ids: int) -> RowTable | None:
-        """The table of some columns of fixed width of ``num_ids`` ids; None where their rows are not worth keeping."""
-        if _row_bytes(columns) < MIN_ROW_BYTES or num_ids > MAX_IDS:
+        """The table of some columns of ``num_ids`` ids; None where their rows are not worth keeping."""
+        if (_row_bytes(columns) < MIN_ROW_BYTES and not _ragged_names(columns)) or num_ids > MAX_IDS:
             return None
         with self._lock:
             key = (entity, tuple(columns))
@@ -345,11 +453,35 @@ class RowCache:
             if num_missing:
                 self._share_out(table, num_missing)
                 rows.fit_index(num_missing, self._num_left())
-                num_slots = rows.num_used + self._num_left() // table.row_cost
-                admit_ids(ids, slots, ranks, num_slots, rows.num_new, oldest, fresh, rows.index)
+                admit_ids(ids, slots, ranks, self._num_slots(rows), rows.num_new, oldest, fresh, rows.index)
             num_evicted = int(state[NUM_EVICTED]) - num_evicted
             self._num_evicted += num_evicted
             return Found(self, table, slots, fresh, num_evicted)
+
+    def chain(self, table: RowTable, rows: _Rows, fresh: IntArray, sizes: IntArray) -> tuple[NDArray[np.bool_], int]:
+        """Give rows of a table with ragged columns as many slots as they need.
+
+        Args:
+            table: The table.
+            rows: Its rows when ``fresh`` were given.
+            fresh: int64[n], the first slot of each.
+            sizes: int64[n], the bytes of each.
+
+        Returns:
+            bool[n], the rows that can be kept; and how many were given up for them.
+        """
+        is_held = np.zeros(len(fresh), np.bool_)
+        with self._lock:
+            if table.rows is rows:
+                table.fit_slots(sizes)
+            if table.rows is not rows:
+                return is_held, 0
+            num_evicted = int(rows.index.state[NUM_EVICTED])
+            nums = -(-sizes // rows.slot_bytes)
+            chain_slots(fresh, nums, self._num_slots(rows), self._oldest(), is_held, rows.index)
+            num_evicted = int(rows.index.state[NUM_EVICTED]) - num_evicted
+            self._num_evicted += num_evicted
+            return is_held, num_evicted
 
     def settle(self, rows: _Rows, fresh: IntArray) -> None:
         """Let others read slots that were filled."""
@@ -392,12 +524,16 @@ class RowCache:
         """Bytes that are left of the bound."""
         return max(0, self.max_bytes - sum(table.rows.num_bytes for table in self._tables.values()))
 
+    def _num_slots(self, rows: _Rows) -> int:
+        """How many slots a table may use now."""
+        return rows.num_used + self._num_left() // rows.slot_cost
+
     def _share_out(self, table: RowTable, num_wanted: int) -> None:
         """Let the largest table start anew where one found no room several times and has far less than its share."""
         if len(self._tables) < 2:
             return
         rows, share = table.rows, self.max_bytes // len(self._tables)
-        if num_wanted <= self._num_left() // table.row_cost + int(rows.index.state[NUM_FREE]):
+        if num_wanted <= self._num_left() // rows.slot_cost + int(rows.index.state[NUM_FREE]):
             return
         largest = max(self._tables.values(), key=lambda one: one.rows.num_bytes)
         if 2 * rows.num_bytes < share and 2 * largest.rows.num_bytes > 3 * share:
