@@ -37,7 +37,9 @@ from hopstream.errors import (
 )
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.load.ahead import SamplingAhead
+from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SeedNodes
+from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.slots import SlotMap
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
@@ -323,16 +325,8 @@ class SeedBatch:
     arrange: Callable[[Subgraph], Subgraph] | None = None
 
 
-class Runner(Protocol):
-    """Runs a sampling plan; ``sample.hops.PlanRunner`` is one."""
-
-    def run(self, seeds: SeedNodes) -> Subgraph:
-        """The subgraph of some seeds, valid until the next call."""
-        ...
-
-    def run_group(self, group: Sequence[SeedNodes]) -> Iterable[Subgraph]:
-        """The subgraphs of several batches, each valid until the next one is taken."""
-        ...
+Runner = PlanRunner | PPRRunner
+"""What samples the subgraphs of batches, one or several at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -454,14 +448,15 @@ class SubgraphReader:
 
     def fetch_of(self, sampled: SampledBatch) -> Fetch:
         """What fetches the columns of a batch."""
-        schema, fetch = self._store.schema, Fetch(sampled)
-        for node_type, names in self._columns.nodes.items():
-            wanted = names if self._has_one_part else (KEY, *names)
-            fetch.add(node_type, node_type, _features_of(schema.nodes[node_type], wanted), sampled.node_ids[node_type])
-        for edge_type in self._columns.edges:
-            entity, wanted = (edge_type, sampled.directions[edge_type]), self._edge_columns(edge_type)
-            fetch.add(edge_type, entity, _features_of(schema.edges[edge_type], wanted), sampled.edge_ids[edge_type])
-        return fetch
+        schema = self._store.schema
+        wanted: list[_Wanted] = []
+        for t, names in self._columns.nodes.items():
+            features = _features_of(schema.nodes[t], names if self._has_one_part else (KEY, *names))
+            wanted.append(_Wanted(t, t, features, sampled.node_ids[t]))
+        for e in self._columns.edges:
+            features = _features_of(schema.edges[e], self._edge_columns(e))
+            wanted.append(_Wanted(e, (e, sampled.directions[e]), features, sampled.edge_ids[e]))
+        return Fetch(sampled, wanted)
 
     def _edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
         names = self._columns.edges[edge_type]
@@ -493,20 +488,13 @@ class _Wanted:
     ids: IntArray
 
 
+@dataclass(slots=True, eq=False)
 class Fetch:
     """What one batch fetches: one call of the store for all columns of all types."""
 
-    def __init__(self, sampled: SampledBatch) -> None:
-        """Ask for nothing yet."""
-        self.sampled = sampled
-        self._wanted: list[_Wanted] = []
-        self._announced: list[Any] | None = None
-
-    def add(
-        self, of_type: str | EdgeType, entity: Entity, features: Mapping[str, FeatureSchema], ids: IntArray
-    ) -> None:
-        """Ask for columns of some nodes or edges of a type; int64[n] ids."""
-        self._wanted.append(_Wanted(of_type, entity, features, ids))
+    sampled: SampledBatch
+    wanted: list[_Wanted]
+    _announced: list[Any] | None = None
 
     def announce(self, store: Store) -> None:
         """Tell the store what will be asked for."""
@@ -517,7 +505,7 @@ class Fetch:
     def run(self, store: Store, buffers: Buffers) -> dict[str | EdgeType, dict[str, Column]]:
         """Make the call, if there is anything to ask: the columns of each type, in arrays of ``buffers``."""
         found: dict[str | EdgeType, dict[str, Column]] = {}
-        for wanted in self._wanted:
+        for wanted in self.wanted:
             columns: dict[str, Column] = {}
             found[wanted.of_type] = columns
             for name, feature in wanted.features.items():
@@ -543,7 +531,7 @@ class Fetch:
         return found
 
     def _asked(self) -> list[_Wanted]:
-        return [one for one in self._wanted if one.features and len(one.ids)]
+        return [one for one in self.wanted if one.features and len(one.ids)]
 
 
 class BatchFinisher(ABC):
@@ -597,22 +585,18 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
         self._slot_map = SlotMap()
 
     def _sample_now(self, epoch: int, step: int) -> Fetch:
-        return self._reader.fetch_of(self._sample(epoch, self._start(epoch, step)))
-
-    def _sample(self, epoch: int, start: SeedBatch, is_kept: bool = False) -> SampledBatch:
-        """Sample one batch; see ``SubgraphReader.start``."""
-        self.stage = "sampling"
-        return self._reader.start(_arranged(self._runner.run(start.seeds), start), epoch, start, is_kept)
+        return self._reader.fetch_of(*self._sample(epoch, [self._start(epoch, step)], is_kept=False))
 
     def sampled(self, epoch: int, step: int) -> SampledBatch:
         """Sample one batch and do not fetch its columns; another process fetches them."""
-        return self._sample(epoch, self._start(epoch, step), is_kept=True)
+        return self._sample(epoch, [self._start(epoch, step)])[0]
 
     def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
         if len(steps) > 1:
             try:
                 self._reader.look_up([keys for step in steps if (keys := self._seed_keys(epoch, step))])
-                return self._sample_group(epoch, [self._start(epoch, step) for step in steps])
+                batches = self._sample(epoch, [self._start(epoch, step) for step in steps])
+                return [self._reader.announce(batch) for batch in batches]
             except ServerBusy:
                 LOG.debug("batches %s are sampled one by one: a server has no room for all", steps, exc_info=True)
             except (StoreTimeout, StoreUnavailable) as error:  # each would wait for the same server
@@ -627,15 +611,14 @@ class BatchMaker(BatchFinisher, Generic[Inputs]):
                 fetches.append(error)
         return fetches
 
-    def _sample_group(self, epoch: int, starts: Sequence[SeedBatch]) -> list[Fetch | BaseException]:
-        """Sample batches together."""
+    def _sample(self, epoch: int, starts: Sequence[SeedBatch], is_kept: bool = True) -> list[SampledBatch]:
+        """Sample some batches together; see ``SubgraphReader.start``."""
         self.stage = "sampling"
         subgraphs = self._runner.run_group([start.seeds for start in starts])
-        batches = [
-            self._reader.start(_arranged(subgraph, start), epoch, start, is_kept=True)
+        return [
+            self._reader.start(_arranged(subgraph, start), epoch, start, is_kept)
             for subgraph, start in zip(subgraphs, starts, strict=True)
         ]
-        return [self._reader.announce(batch) for batch in batches]
 
     def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray] | None:
         """The node type and the keys that a batch will look up, where they are known before it is sampled."""

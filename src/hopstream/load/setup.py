@@ -26,7 +26,6 @@ from hopstream.load.batch import (
     Convert,
     Fetch,
     Inputs,
-    Runner,
     SubgraphReader,
     as_it_is,
     choose_columns,
@@ -95,10 +94,8 @@ class LoaderSetup:
     def maker(self, kind: type[BatchMaker[Inputs]], plan: SamplePlan | PPRPlan, inputs: Inputs) -> BatchMaker[Inputs]:
         """What makes batches of a plan; one thread uses one."""
         if isinstance(plan, PPRPlan):
-            runner: Runner = PPRRunner(self.store, plan, self.wants_edge_ids)
-        else:
-            runner = PlanRunner(self.store, plan)
-        return kind(runner, self.reader(), inputs, self.convert)
+            return kind(PPRRunner(self.store, plan, self.wants_edge_ids), self.reader(), inputs, self.convert)
+        return kind(PlanRunner(self.store, plan), self.reader(), inputs, self.convert)
 
     def session_maker(self, kind: type[SessionMaker], session: BatchSession) -> SessionMaker:
         """What hands out the batches of a session; one thread uses one."""

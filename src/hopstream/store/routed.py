@@ -112,7 +112,8 @@ class RoutedStore(Store):
         self._traffic = Traffic()
         here = [part for store in self._stores if not isinstance(store, RemoteStore) for part in store.parts]
         self.asks_servers = len(here) < len(self.parts)
-        self.cache = open_row_cache(self.dataset_id, settings.cache_bytes) if self.asks_servers else None
+        cache_bytes = cast("int | None", settings.cache_bytes)
+        self.cache = open_row_cache(self.dataset_id, cache_bytes) if self.asks_servers else None
         self.keeps_rows = self.cache is not None
         if self.cache is not None:
             self._release = weakref.finalize(self, close_row_cache, self.dataset_id)
