@@ -167,7 +167,7 @@ def end(processes: Any, up: Any) -> None:
     os.kill(up.process.pid, signal.SIGTERM)
     result = processes.wait_for_end(up)
     # On a busy machine the command says after a while that it is still waiting.
-    said = [line for line in result.err.splitlines() if not line.startswith("up: waiting")]
+    said = [line for line in result.err.splitlines() if not line.startswith("WARNING: waiting")]
     assert (result.status, said) == (0, [])
 
 

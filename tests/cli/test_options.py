@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from hopstream.cli.options import flag_name, with_settings
+from hopstream.errors import SettingsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class Settings:
     folder: Path | None = field(default=None, metadata={"help": "where"})
     loud: bool = field(default=False, metadata={"help": "say more"})
     names: tuple[str, ...] = field(default=(), metadata={"help": "which ones"})
+    most_bytes: int = field(default=1, metadata={"help": "how large"})
 
 
 @with_settings("settings", Settings)
@@ -59,6 +61,13 @@ def test_every_field_with_help_has_a_flag():
     )
     wanted = Settings(num_parts=5, method="b", keep_keys=False, folder=Path("f"), loud=True, names=("x", "y"))
     assert given == f"x {wanted}"
+
+
+def test_sizes_have_units():
+    assert run("x", "--most-bytes", "2MiB") == f"x {Settings(most_bytes=2 << 20)}"
+    assert run("x", "--most-bytes", "17") == f"x {Settings(most_bytes=17)}"
+    with pytest.raises(SettingsError, match="--most-bytes is '2 feet'; it must be a size such as 500MB or 4GiB"):
+        verb(name="x", **{**vars(Settings()), "most_bytes": "2 feet"})
 
 
 def test_help_is_the_fields_help():

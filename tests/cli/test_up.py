@@ -147,7 +147,7 @@ def test_a_server_that_dies_is_reported_and_ends_the_rest(processes, parts: Path
 
 @pytest.mark.slow
 def test_with_replicas_the_others_go_on(processes, parts: Path):
-    up = processes.start("up", parts, "--servers", 1, "--replicas", 2, "--json")
+    up = processes.start("up", parts, "--servers", 1, "--replicas", 2, "--json", "--log-json")
     processes.wait_for_fact(up, "stage", "ready")
     victim, other = servers_of(up)
     assert victim["parts"] == other["parts"] == [0, 1]
@@ -155,7 +155,8 @@ def test_with_replicas_the_others_go_on(processes, parts: Path):
         os.kill(victim["process"], signal.SIGKILL)
         lost = processes.wait_for_fact(up, "stage", "lost")
         assert lost["server"] == victim["server"] and lost["status"] == -signal.SIGKILL
-        processes.wait_for(up, lambda: any("warning: the server of parts 0-1 of 2" in line for line in up.errors))
+        told = "the server of parts 0-1 of 2"
+        processes.wait_for(up, lambda: any(json.loads(line)["message"].startswith(told) for line in up.errors))
         assert len(store.split("paper", "train")) == 30
     entries = json.loads((parts / "cluster.json").read_text())["servers"]
     assert [entry["location"] for entry in entries] == [other["server"]]

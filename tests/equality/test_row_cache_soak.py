@@ -38,11 +38,15 @@ import json, sys, threading, time
 import psutil
 from hopstream.load.loader import NeighborLoader
 from hopstream.store.settings import StoreSettings
+from hopstream.stream.client import RemoteGraph
 from tests.equality.test_row_cache_soak import NUM_EPOCHS, OPTIONS, epoch_digest
 
 process = psutil.Process()
-cluster, cache_bytes = sys.argv[1], json.loads(sys.argv[2])
-settings = StoreSettings(prefer_local=False)
+cluster, is_remote, cache_bytes = sys.argv[1], *map(json.loads, sys.argv[2:])
+settings = StoreSettings(prefer_local=False, cache_bytes=cache_bytes)
+source = {"source": RemoteGraph(cluster, settings=settings)} if is_remote else {
+    "source": cluster, "store_settings": settings
+}
 
 def counts():
     return {"threads": threading.active_count(), "files": process.num_fds()}
@@ -51,7 +55,7 @@ def tell(**facts):
     print(json.dumps({**facts, **counts()}), flush=True)
 
 def opened():
-    return NeighborLoader(cluster, num_threads=2, store_settings=settings, cache_bytes=cache_bytes, **OPTIONS)
+    return NeighborLoader(**source, num_threads=2, **OPTIONS)
 
 with opened() as loader:  # what is imported, compiled and opened once
     next(iter(loader))
@@ -127,10 +131,11 @@ def cluster(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("is_remote", [False, True], ids=["cluster", "RemoteGraph"])
 @pytest.mark.parametrize("cache_bytes", [None, TIGHT_BYTES], ids=["all rows", "5 % of the rows"])
-def test_fifty_epochs(cluster: Path, wanted: list[str], cache_bytes: int | None) -> None:
+def test_fifty_epochs(cluster: Path, wanted: list[str], cache_bytes: int | None, is_remote: bool) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN, str(cluster), json.dumps(cache_bytes)],
+        [sys.executable, "-c", TRAIN, str(cluster), json.dumps(is_remote), json.dumps(cache_bytes)],
         stdout=subprocess.PIPE, text=True, check=True, timeout=170, cwd=ROOT, env=environment(),
     )  # fmt: skip
     before, *epochs, after = map(json.loads, done.stdout.splitlines())

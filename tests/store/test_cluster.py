@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,41 @@ def test_a_replica_that_comes_back_is_asked(typed_case: Case, tmp_path: Path) ->
         two.close()
         check_answers(typed_case, store)
         wait_until(lambda: back.stats.num_requests > 0, "its requests are counted")
+
+
+def test_a_server_that_is_gone_at_first_is_asked_for_its_parts_once_they_are_needed(typed_case: Case) -> None:
+    with ExitStack() as stack:
+        one, two, three = (stack.enter_context(StoreServer(typed_case.shared())) for _ in range(3))
+        source = ",".join(server.location for server in (one, two, three))
+        one.close()
+        two.close()
+        store = stack.enter_context(open_store(source, FAR))
+        assert isinstance(store, RoutedStore) and store.keeps_rows
+        check_answers(typed_case, store)
+        three.close()
+        with pytest.raises(StoreUnavailable, match=rf"no replica of part .*{three.location}.*{one.location} cannot be"):
+            check_answers(typed_case, store)
+        stack.enter_context(StoreServer(typed_case.shared([0, 2]), one.location))
+        with pytest.raises(StoreUnavailable, match=f"parts 0, 2 at {one.location} does not serve part 1"):
+            check_answers(typed_case, store)
+        stack.enter_context(StoreServer(typed_case.shared([0, 1]), two.location))
+        check_answers(typed_case, store)
+
+
+def test_a_server_that_never_says_its_parts_is_told_within_the_deadline(
+    typed_case: Case, find_case: Callable[[str, int], Case]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, StoreServer(typed_case.shared()) as server:
+        location = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with open_store(f"{location},{server.location}", replace(FAR, timeout_s=1)) as store:
+            server.close()
+            started = time.monotonic()
+            with pytest.raises(StoreTimeout, match=rf"{location} gave no answer in .* to describe"):
+                check_answers(typed_case, store)
+            assert time.monotonic() - started < 5
+            silent.close()
+            with StoreServer(find_case("typed", 4).shared(), location), pytest.raises(VersionMismatch, match=location):
+                check_answers(typed_case, store)
 
 
 def test_a_part_that_nobody_serves_is_named(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def served(folder: Path, *words: object) -> Iterator[Served]:
         process.stdout.close()
 
 
-def graph_of(server: Served) -> RemoteGraph:
-    return RemoteGraph(server.location, settings=StoreSettings(prefer_local=False, cache_bytes=0))
+def graph_of(server: Served, cache_bytes: int | str = 0) -> RemoteGraph:
+    return RemoteGraph(server.location, settings=StoreSettings(prefer_local=False, cache_bytes=cache_bytes))
 
 
 def loader(source: Any, **more: Any) -> NeighborLoader:
@@ -141,10 +141,10 @@ def warm_up(server: Served) -> int:
     return private_bytes(server.pid)
 
 
-def epoch_of(server: Served, batch_size: int = BATCH_SIZE) -> list[str]:
+def epoch_of(server: Served, batch_size: int = BATCH_SIZE, cache_bytes: int | str = 0) -> list[str]:
     """Digests of an epoch's batches, with a halt after the first."""
     digests = []
-    with loader(graph_of(server), prefetch=NUM_AHEAD - 1, batch_size=batch_size) as remote:
+    with loader(graph_of(server, cache_bytes), prefetch=NUM_AHEAD - 1, batch_size=batch_size) as remote:
         for number, batch in enumerate(remote):
             if number == 0:
                 time.sleep(HALT_S)
@@ -160,10 +160,12 @@ class Growth:
     rest: int
 
 
-def growth_under_load(server: Served, before: int, wanted: dict[int, list[str]], sizes: Sequence[int]) -> Growth:
+def growth_under_load(
+    server: Served, before: int, wanted: dict[int, list[str]], sizes: Sequence[int], cache_bytes: int | str = 0
+) -> Growth:
     """Have a server make the batches of several loaders at once."""
     with PeakMemory(server.pid) as peak, ThreadPoolExecutor(len(sizes)) as pool:
-        futures = [pool.submit(epoch_of, server, size) for size in sizes]
+        futures = [pool.submit(epoch_of, server, size, cache_bytes) for size in sizes]
         for size, future in zip(sizes, futures, strict=True):
             assert future.result(100) == wanted[size]
     time.sleep(REST_S)
@@ -212,6 +214,18 @@ def test_a_server_stays_within_its_bound(folder: Path, wanted: dict[int, list[st
         for sizes in (SAME, MIXED, SMALL, MIXED):
             with fetching(server, folder):
                 bounded = growth_under_load(server, before, wanted, sizes)
+            assert bounded.most < SLACK * MEMORY_BYTES
+            assert bounded.rest < MEMORY_BYTES // 2
+
+
+@pytest.mark.slow
+def test_a_server_whose_trainers_keep_rows_stays_within_its_bound(folder: Path, wanted: dict[int, list[str]]) -> None:
+    """It samples for them ahead, and is asked for the rows that they lack."""
+    with served(folder, "--memory-bytes", "250MB") as server:
+        before = warm_up(server)
+        for sizes in (SAME, MIXED):
+            with fetching(server, folder):
+                bounded = growth_under_load(server, before, wanted, sizes, "50MB")
             assert bounded.most < SLACK * MEMORY_BYTES
             assert bounded.rest < MEMORY_BYTES // 2
 

@@ -15,7 +15,7 @@ from hopstream.errors import StoreUnavailable
 from hopstream.store.settings import StoreSettings
 from hopstream.stream.client import POLL_S, SLACK_S, RemoteGraph
 from tests.load.graphs import flat
-from tests.stream.serving import SamplingProcess, locations_of, node_loader, serve_processes
+from tests.stream.serving import SamplingProcess, locations_of, node_loader, remote_graph, serve_processes
 
 pytestmark = pytest.mark.slow
 
@@ -127,3 +127,19 @@ def test_killed_servers_that_stay_away_cost_no_batch_as_long_as_others_have_thei
         servers[1].wait_ready()
         assert got + [flat(batch) for batch in loader] == wanted
     assert [servers[number].stop() for number in (1, 2)] == [0, 0]
+
+
+def test_rows_come_from_a_server_that_was_gone_when_the_loader_was_made(
+    mortal_servers: list[SamplingProcess], wanted: Batches
+) -> None:
+    """Where it is back, and the server that had its part is gone."""
+    gone, _, replica, _ = mortal_servers
+    gone.kill()
+    with node_loader(remote_graph(locations_of(mortal_servers)), batch_size=2) as loader:
+        assert loader.store.keeps_rows
+        iterator = iter(loader)
+        got = [flat(next(iterator)) for _ in range(5)]
+        gone.start()
+        gone.wait_ready()
+        replica.kill()
+        assert got + [flat(batch) for batch in iterator] == wanted

@@ -42,6 +42,7 @@ def test_the_ends_of_what_is_accepted(name, value):
         ("max_channels", 0), ("max_channels", (1 << 16) + 1), ("credit", 0), ("credit", (1 << 16) + 1),
         ("buffer_bytes", -1), ("buffer_bytes", 1e9), ("lease_s", 0), ("lease_s", -1.0), ("lease_s", float("nan")),
         ("lease_s", float("inf")), ("slow_s", 0), ("slow_s", "1"), ("slow_s", None),
+        ("memory_bytes", -1), ("memory_bytes", "much"),
     ],
 )  # fmt: skip
 def test_what_is_not_accepted_is_named(name, value):
@@ -50,7 +51,8 @@ def test_what_is_not_accepted_is_named(name, value):
 
 
 def test_memory_is_shared_out_among_batches_the_transport_and_inputs():
-    limits = SamplingLimits(memory_bytes=8000)
-    assert (limits.batch_bytes, limits.transport_bytes, limits.input_bytes) == (5000, 2000, 1000)
+    for given in (8000, "8 kB"):
+        limits = SamplingLimits(memory_bytes=given)
+        assert (limits.batch_bytes, limits.transport_bytes, limits.input_bytes) == (5000, 2000, 1000)
     limits = SamplingLimits()
     assert (limits.batch_bytes, limits.transport_bytes, limits.input_bytes) == (None, None, None)

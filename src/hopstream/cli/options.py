@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 import typer
 
-from hopstream.engine.settings import MEMORY_HELP
+from hopstream.engine.settings import MEMORY_HELP, read_bytes
 from hopstream.errors import SettingsError
 
 Settings = TypeVar("Settings")
@@ -75,7 +75,8 @@ def with_settings(
             values = {name: arguments.pop(name) for name in names}
             values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
             try:
-                settings = record(**values)
+                sizes = {n: read_bytes(n, v) for n, v in values.items() if n.endswith("_bytes") and v is not None}
+                settings = record(**{**values, **sizes})
             except SettingsError as error:
                 raise SettingsError(_in_flags(str(error), names)) from error
             verb(**arguments, **{parameter: settings})
@@ -108,6 +109,8 @@ def _annotation(field: Field[Any], hint: Any, panel: str | None) -> Any:
         return Annotated[str, option(flag, help=text, metavar="|".join(get_args(hint)))]
     if hint is bool:
         return Annotated[bool, option(f"{flag}/--no-{flag[2:]}" if field.default else flag, help=text)]
+    if field.name.endswith("_bytes"):
+        return Annotated[str | None, option(flag, help=text, metavar="SIZE")]
     if get_origin(hint) is tuple:
         is_float = get_args(hint)[0] is float
         several = option(flag, help=f"{text}; may be given several times", metavar="NUMBER" if is_float else "NAME")

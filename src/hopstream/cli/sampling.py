@@ -221,7 +221,7 @@ def _check(store: LocalStore, source: SamplingSource, limits: SamplingLimits) ->
     if not source.is_on and (limits != SamplingLimits() or source != SamplingSource()):
         flags = ", ".join(flag_name(name) for name in _changed(source, limits))
         raise SettingsError(f"{flags}: for sampling, which is off; give --cluster, or --sample with all parts")
-    if 0 < limits.memory_bytes < MIN_MEMORY_BYTES:
+    if 0 < int(limits.memory_bytes) < MIN_MEMORY_BYTES:
         raise SettingsError(
             f"--memory-bytes is {limits.memory_bytes}; a server needs {MIN_MEMORY_BYTES} to answer at all; give that "
             "or more, or 0 for no bound"

@@ -7,6 +7,7 @@ is closed by the system and the child stops; so no child outlives the process th
 from __future__ import annotations
 
 import json as json_format
+import logging
 import signal
 import socket
 import subprocess
@@ -32,7 +33,7 @@ from hopstream.cli.options import JsonFlag, with_settings
 from hopstream.cli.progress import Clock, Facts, Output
 from hopstream.cli.sampling import left_text, limit_flags
 from hopstream.cli.serve import EXIT_SLACK_S, parts_text
-from hopstream.cli.server_flags import TOKEN_VARIABLE, LogSettings, WatchSettings
+from hopstream.cli.server_flags import TOKEN_VARIABLE, LogSettings, WatchSettings, logs_on_stderr
 from hopstream.cli.units import bytes_text, plural_text
 from hopstream.dataset.paths import CLUSTER, ROOTS
 from hopstream.dataset.spot_check import Verify
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from hopstream.store.cluster import Cluster
 
 
+LOG = logging.getLogger(__name__)
 MAX_ERROR_LINES = 20
 """Lines of a child's stderr that are kept to explain its end."""
 KILL_S = 10.0
@@ -321,7 +323,7 @@ def run(
         grace_s=settings.grace_s + EXIT_SLACK_S, on_error_line=_pass_on if logs.log_json else lambda line: None
     )
     # Signals are caught until the last child is gone, so that none of them can break off the stopping.
-    with watched(), stop_signals(children) as signals, doors, children:
+    with logs_on_stderr(logs), watched(), stop_signals(children) as signals, doors, children:
         own_flags = [[*doors.flags(number), *one] for number, one in enumerate(metrics_flags(watching, len(groups)))]
         fleet = _Fleet(opened, children, signals, flags, own_flags, doors)
         if fleet.start(groups, settings.start_timeout_s):
@@ -423,7 +425,7 @@ class _Fleet:
             self._servers.append(_Server(child, parts))
 
     def _wait_until_ready(self, ends: float, timeout_s: float) -> bool:
-        tells_at = ends if "--log-json" in self._flags else time.monotonic() + HINT_S  # stderr holds only records
+        tells_at = time.monotonic() + HINT_S
         while True:
             waiting = [server for server in self._servers if not server.location]
             if not waiting or self._signals.count:
@@ -435,9 +437,7 @@ class _Fleet:
                     "give more time with --start-timeout-s"
                 )
             if time.monotonic() > tells_at:
-                sys.stderr.write(
-                    "up: waiting; the first start on a machine compiles kernels, which takes some seconds\n"
-                )
+                LOG.warning("waiting; the first start on a machine compiles kernels, which takes some seconds")
                 tells_at = ends
             for child in self._children.wait(min(ends, tells_at) - time.monotonic()):
                 raise StoreUnavailable(f"{child.ending_text()}\n  it was not ready yet; all servers were stopped")
@@ -461,7 +461,7 @@ class _Fleet:
                 file.write(self.cluster())
                 facts: Facts = {"server": lost.location, "parts": lost.parts, "status": child.process.returncode}
                 output.stage("lost", lost.location, f"{child.name}; others serve its parts", facts)
-                sys.stderr.write(f"warning: {child.ending_text()}\n")
+                LOG.warning(child.ending_text())
 
     def cluster(self) -> Cluster:
         """What clients must know to find the servers."""
@@ -513,7 +513,7 @@ class _Fleet:
         facts: Facts = {"servers": len(stopped), **totals, "left": left}
         output.stage("stop", plural_text(len(stopped), "server"), text, facts, clock.cost())
         for one in left if names_left else ():
-            sys.stderr.write(f"WARNING: {one['server']}: {left_text(one)}\n")
+            LOG.warning("%s: %s", one["server"], left_text(one))
         unclean = [child for child in stopped if child.process.returncode not in ENDED_AS_ASKED]
         if unclean:
             raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))

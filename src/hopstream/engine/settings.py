@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypedDict, get_args
 
-from hopstream.checks import Settings, check_choice, check_int
+from hopstream.checks import Settings, check_choice, check_int, read_integer
 from hopstream.engine.machine import Machine, this_machine
 from hopstream.errors import NoRoomError, SettingsError
 
@@ -133,6 +133,15 @@ def memory_bytes(text: object, name: str = "memory") -> int:
         raise SettingsError(f"{name} is {text!r}; it must be a size such as 500MB or 4GiB")
     unit = (match[2] or "").replace("K", "k")
     return int(float(match[1]) * _UNITS[unit])
+
+
+def read_bytes(name: str, value: object) -> int:
+    """A number of bytes, or a size in units; see ``memory_bytes``.
+
+    Raises:
+        SettingsError: It is neither, or below 0.
+    """
+    return memory_bytes(value, name) if isinstance(value, str) else read_integer(name, value, 0, 1 << 62)
 
 
 def bytes_text(num_bytes: int) -> str:

@@ -16,9 +16,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -37,7 +37,9 @@ from hopstream.errors import (
 )
 from hopstream.graph.graph import SampledEdges, Subgraph
 from hopstream.load.ahead import SamplingAhead
+from hopstream.sample.hops import PlanRunner
 from hopstream.sample.plan import SeedNodes
+from hopstream.sample.ppr import PPRRunner
 from hopstream.sample.slots import SlotMap
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, Store
@@ -323,21 +325,8 @@ class SeedBatch:
     arrange: Callable[[Subgraph], Subgraph] | None = None
 
 
-class Runner(Protocol):
-    """Runs a sampling plan; ``sample.hops.PlanRunner`` is one."""
-
-    def run(self, seeds: SeedNodes) -> Subgraph:
-        """The subgraph of some seeds, valid until the next call."""
-        ...
-
-
-@runtime_checkable
-class GroupRunner(Runner, Protocol):
-    """A runner that samples several batches together."""
-
-    def run_group(self, group: Sequence[SeedNodes]) -> list[Subgraph]:
-        """The subgraphs of several batches, valid until the next call."""
-        ...
+Runner = PlanRunner | PPRRunner
+"""What samples the subgraphs of batches, one or several at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -349,14 +338,12 @@ class SampledBatch(BatchFrame):
         edge_ids: Edge type to int64[num_edges], ids; empty where nothing is fetched by them.
         directions: Edge type to the direction whose id space ``edge_ids`` belong to.
         seed_keys: As of ``SeedBatch``.
-        fetch: What is to be fetched, where the store was told of it; None elsewhere.
     """
 
     node_ids: Mapping[str, IntArray]
     edge_ids: Mapping[EdgeType, IntArray]
     directions: Mapping[EdgeType, Direction]
     seed_keys: IntArray | None = None
-    fetch: Fetch | None = None
 
 
 class SubgraphReader:
@@ -367,7 +354,7 @@ class SubgraphReader:
         self._store = store
         self._columns = columns
         self._wants_edge_keys = wants_edge_keys
-        self._buffers = buffers
+        self.buffers = buffers
         # With one part the format says that id equals key, which saves two round trips to look keys up.
         self._has_one_part = store.book.num_parts == 1
         self._known: dict[str, tuple[IntArray, IntArray]] = {}
@@ -430,20 +417,19 @@ class SubgraphReader:
             seed_keys=about.seed_keys,
         )
 
-    def announce(self, sampled: SampledBatch) -> SampledBatch:
+    def announce(self, sampled: SampledBatch) -> Fetch:
         """Tell the store which rows a batch will need; its ids must stay as they are."""
-        fetch = self._fetch(sampled)
+        fetch = self.fetch_of(sampled)
         fetch.announce(self._store)
-        return replace(sampled, fetch=fetch)
+        return fetch
 
-    def finish(self, sampled: SampledBatch) -> MiniBatch:
+    def finish(self, fetch: Fetch) -> MiniBatch:
         """The batch with its columns, in new arrays; all columns of all types in one call of the store.
 
         Raises:
             FormatError: Seeds were looked up and have other keys.
         """
-        fetch = self._fetch(sampled) if sampled.fetch is None else sampled.fetch
-        columns = fetch.run(self._store, self._buffers)
+        columns, sampled = fetch.run(self._store, self.buffers), fetch.sampled
         nodes = {t: columns[t] for t in self._columns.nodes}
         edges = {t: columns[t] for t in self._columns.edges}
         for node_type, of_type in nodes.items():
@@ -460,16 +446,17 @@ class SubgraphReader:
             edge_features=edges,
         )
 
-    def _fetch(self, sampled: SampledBatch) -> Fetch:
+    def fetch_of(self, sampled: SampledBatch) -> Fetch:
+        """What fetches the columns of a batch."""
         schema = self._store.schema
-        fetch = Fetch()
-        for node_type, names in self._columns.nodes.items():
-            wanted = names if self._has_one_part else (KEY, *names)
-            fetch.add(node_type, node_type, _features_of(schema.nodes[node_type], wanted), sampled.node_ids[node_type])
-        for edge_type in self._columns.edges:
-            entity, wanted = (edge_type, sampled.directions[edge_type]), self._edge_columns(edge_type)
-            fetch.add(edge_type, entity, _features_of(schema.edges[edge_type], wanted), sampled.edge_ids[edge_type])
-        return fetch
+        wanted: list[_Wanted] = []
+        for t, names in self._columns.nodes.items():
+            features = _features_of(schema.nodes[t], names if self._has_one_part else (KEY, *names))
+            wanted.append(_Wanted(t, t, features, sampled.node_ids[t]))
+        for e in self._columns.edges:
+            features = _features_of(schema.edges[e], self._edge_columns(e))
+            wanted.append(_Wanted(e, (e, sampled.directions[e]), features, sampled.edge_ids[e]))
+        return Fetch(sampled, wanted)
 
     def _edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
         names = self._columns.edges[edge_type]
@@ -480,13 +467,13 @@ class SubgraphReader:
         return NO_IDS if edges.edge_ids is None or not self._edge_columns(edge_type) else edges.edge_ids
 
     def _edge_index(self, edges: SampledEdges) -> IntArray:
-        edge_index = self._buffers.take((2, len(edges.src_slots)), np.int64)
+        edge_index = self.buffers.take((2, len(edges.src_slots)), np.int64)
         edge_index[0] = edges.src_slots
         edge_index[1] = edges.dst_slots
         return edge_index
 
     def _copy(self, values: IntArray) -> IntArray:
-        copied = self._buffers.take(values.shape, np.int64)
+        copied = self.buffers.take(values.shape, np.int64)
         copied[:] = values
         return copied
 
@@ -501,19 +488,13 @@ class _Wanted:
     ids: IntArray
 
 
+@dataclass(slots=True, eq=False)
 class Fetch:
     """What one batch fetches: one call of the store for all columns of all types."""
 
-    def __init__(self) -> None:
-        """Ask for nothing yet."""
-        self._wanted: list[_Wanted] = []
-        self._announced: list[Any] | None = None
-
-    def add(
-        self, of_type: str | EdgeType, entity: Entity, features: Mapping[str, FeatureSchema], ids: IntArray
-    ) -> None:
-        """Ask for columns of some nodes or edges of a type; int64[n] ids."""
-        self._wanted.append(_Wanted(of_type, entity, features, ids))
+    sampled: SampledBatch
+    wanted: list[_Wanted]
+    _announced: list[Any] | None = None
 
     def announce(self, store: Store) -> None:
         """Tell the store what will be asked for."""
@@ -524,7 +505,7 @@ class Fetch:
     def run(self, store: Store, buffers: Buffers) -> dict[str | EdgeType, dict[str, Column]]:
         """Make the call, if there is anything to ask: the columns of each type, in arrays of ``buffers``."""
         found: dict[str | EdgeType, dict[str, Column]] = {}
-        for wanted in self._wanted:
+        for wanted in self.wanted:
             columns: dict[str, Column] = {}
             found[wanted.of_type] = columns
             for name, feature in wanted.features.items():
@@ -550,105 +531,94 @@ class Fetch:
         return found
 
     def _asked(self) -> list[_Wanted]:
-        return [one for one in self._wanted if one.features and len(one.ids)]
+        return [one for one in self.wanted if one.features and len(one.ids)]
 
 
-class BatchFinisher:
-    """Fetches the columns of sampled batches and converts them. One thread uses one."""
+class BatchFinisher(ABC):
+    """Finishes batches that are sampled here or elsewhere, ahead of their turn or in it. One thread uses one."""
 
     def __init__(self, reader: SubgraphReader, convert: Convert) -> None:
         """Bring together what finishes a batch."""
         self._reader, self._convert = reader, convert
         self.stage = "idle"
         """What is being done, for messages about batches that take too long."""
-
-    def finish(self, sampled: SampledBatch) -> Any:
-        """Fetch the columns of a batch, and bring it into the form that the user wants.
-
-        Raises:
-            FormatError: Seeds were looked up and have other keys.
-        """
-        self.stage = "fetching features"
-        batch = self._read(sampled)
-        self.stage = "collating"
-        return self._convert(batch)
-
-    def _read(self, sampled: SampledBatch) -> MiniBatch:
-        return self._reader.finish(sampled)
-
-
-class SubgraphBatcher(BatchFinisher):
-    """Makes a batch of what it starts from: samples, fetches columns, converts. One thread uses one batcher."""
-
-    def __init__(self, runner: Runner, reader: SubgraphReader, convert: Convert) -> None:
-        """Bring together what makes a batch."""
-        super().__init__(reader, convert)
-        self._runner = runner
-
-    def batch(self, epoch: int, start: SeedBatch) -> Any:
-        """One batch, in the form that the user wants; see ``finish``."""
-        return self.finish(self.sample(epoch, start))
-
-    def sample(self, epoch: int, start: SeedBatch, is_kept: bool = False) -> SampledBatch:
-        """Sample one batch; see ``SubgraphReader.start``."""
-        self.stage = "sampling"
-        return self._reader.start(_arranged(self._runner.run(start.seeds), start), epoch, start, is_kept)
-
-
-class BatchMaker(SubgraphBatcher, ABC, Generic[Inputs]):
-    """Makes the batches of a loader by their numbers; a loader says what each starts from. One thread uses one."""
-
-    def __init__(self, runner: Runner, reader: SubgraphReader, inputs: Inputs, convert: Convert) -> None:
-        """Bring together what makes a batch."""
-        super().__init__(runner, reader, convert)
-        self._inputs = inputs
-        self._slot_map = SlotMap()
-        self.ahead: SamplingAhead[SampledBatch] | None = None
+        self.ahead: SamplingAhead[Fetch] | None = None
         """Shared by the makers of an iteration that samples ahead."""
 
     def make(self, epoch: int, step: int) -> Any:
         """Make one batch, and bring it into the form that the user wants; equal arguments give equal batches."""
-        if self.ahead is None:
-            return self.batch(epoch, self._start(epoch, step))
         self.stage = "sampling"
-        return self.finish(self.ahead.take(step, partial(self._sample_ahead, epoch)))
+        return self._finish(self._take(epoch, step))
+
+    def _take(self, epoch: int, step: int) -> Fetch | MiniBatch:
+        """One batch, whose columns may be left to fetch."""
+        if self.ahead is None:
+            return self._sample_now(epoch, step)
+        return self.ahead.take(step, partial(self._sample_ahead, epoch, step))
+
+    @abstractmethod
+    def _sample_now(self, epoch: int, step: int) -> Fetch | MiniBatch:
+        """Sample one batch in its turn."""
+
+    @abstractmethod
+    def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
+        """Sample some batches in the turn of one; each, or the error that it ended with. See ``SamplingAhead.take``."""
+
+    def _finish(self, taken: Fetch | MiniBatch) -> Any:
+        """Fetch the columns that a batch lacks, and bring it into the form that the user wants."""
+        self.stage = "fetching features"
+        batch = self._read(taken) if isinstance(taken, Fetch) else taken
+        self.stage = "collating"
+        return self._convert(batch)
+
+    def _read(self, fetch: Fetch) -> MiniBatch:
+        return self._reader.finish(fetch)
+
+
+class BatchMaker(BatchFinisher, Generic[Inputs]):
+    """Makes the batches of a loader by their numbers; a loader says what each starts from. One thread uses one."""
+
+    def __init__(self, runner: Runner, reader: SubgraphReader, inputs: Inputs, convert: Convert) -> None:
+        """Bring together what makes a batch."""
+        super().__init__(reader, convert)
+        self._runner, self._inputs = runner, inputs
+        self._slot_map = SlotMap()
+
+    def _sample_now(self, epoch: int, step: int) -> Fetch:
+        return self._reader.fetch_of(*self._sample(epoch, [self._start(epoch, step)], is_kept=False))
 
     def sampled(self, epoch: int, step: int) -> SampledBatch:
         """Sample one batch and do not fetch its columns; another process fetches them."""
-        return self.sample(epoch, self._start(epoch, step), is_kept=True)
+        return self._sample(epoch, [self._start(epoch, step)])[0]
 
-    def _sample_ahead(self, epoch: int, steps: range) -> list[SampledBatch | BaseException]:
-        """Sample some batches; each, or the error that it ended with."""
+    def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
         if len(steps) > 1:
             try:
                 self._reader.look_up([keys for step in steps if (keys := self._seed_keys(epoch, step))])
-                return self._sample_group(epoch, [self._start(epoch, step) for step in steps])
+                batches = self._sample(epoch, [self._start(epoch, step) for step in steps])
+                return [self._reader.announce(batch) for batch in batches]
             except ServerBusy:
                 LOG.debug("batches %s are sampled one by one: a server has no room for all", steps, exc_info=True)
             except (StoreTimeout, StoreUnavailable) as error:  # each would wait for the same server
                 return [error, *(type(error)(*error.args) for _ in steps[1:])]
             except Exception:
                 LOG.debug("batches %s are sampled one by one, to find which of them fails", steps, exc_info=True)
-        sampled: list[SampledBatch | BaseException] = []
-        for step in steps:
+        fetches: list[Fetch | BaseException] = []
+        for one in steps:
             try:
-                sampled.append(self._reader.announce(self.sampled(epoch, step)))
+                fetches.append(self._reader.announce(self.sampled(epoch, one)))
             except Exception as error:
-                sampled.append(error)
-        return sampled
+                fetches.append(error)
+        return fetches
 
-    def _sample_group(self, epoch: int, starts: Sequence[SeedBatch]) -> list[SampledBatch | BaseException]:
-        """Sample batches together, where the runner can do so; else one after the other."""
-        if not isinstance(self._runner, GroupRunner):
-            batches = [self.sample(epoch, start, is_kept=True) for start in starts]
-        else:
-            self.stage = "sampling"
-            subgraphs = self._runner.run_group([start.seeds for start in starts])
-            batches = [
-                self._reader.start(_arranged(subgraph, start), epoch, start, is_kept=True)
-                for subgraph, start in zip(subgraphs, starts, strict=True)
-            ]
-        return [self._reader.announce(batch) for batch in batches]
+    def _sample(self, epoch: int, starts: Sequence[SeedBatch], is_kept: bool = True) -> list[SampledBatch]:
+        """Sample some batches together; see ``SubgraphReader.start``."""
+        self.stage = "sampling"
+        subgraphs = self._runner.run_group([start.seeds for start in starts])
+        return [
+            self._reader.start(_arranged(subgraph, start), epoch, start, is_kept)
+            for subgraph, start in zip(subgraphs, starts, strict=True)
+        ]
 
     def _seed_keys(self, epoch: int, step: int) -> tuple[str, IntArray] | None:
         """The node type and the keys that a batch will look up, where they are known before it is sampled."""

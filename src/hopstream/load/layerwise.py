@@ -24,7 +24,7 @@ from hopstream.errors import SettingsError, StoreTimeout
 from hopstream.kernels.gather import gather_rows, word_dtype
 from hopstream.kernels.hashing import derive_seed
 from hopstream.kernels.memory import address_table
-from hopstream.load.batch import BatchMaker, ColumnChoice, MiniBatch, SampledBatch, SeedBatch, SubgraphReader
+from hopstream.load.batch import BatchMaker, ColumnChoice, Fetch, MiniBatch, SeedBatch, SubgraphReader
 from hopstream.load.embeddings import RECORD, EmbeddingFacts, Embeddings, LayerWriter, begin_embeddings
 from hopstream.load.epochs import Facts
 from hopstream.load.load_settings import GraphSource, LoadSettings
@@ -153,9 +153,9 @@ class LayerMaker(BatchMaker[Sequence[RowSpan]]):
             input_ids=np.arange(len(ids), dtype=np.int64),
         )  # fmt: skip
 
-    def _read(self, sampled: SampledBatch) -> MiniBatch:
+    def _read(self, fetch: Fetch) -> MiniBatch:
         """The batch with the features that the layer needs: the graph's, or the rows of the layer before."""
-        batch, node_ids = replace(super()._read(sampled), epoch=self._number), sampled.node_ids
+        batch, node_ids = replace(super()._read(fetch), epoch=self._number), fetch.sampled.node_ids
         if not self._number:
             return batch
         return replace(batch, node_features={t: {HIDDEN: of.at(node_ids[t])} for t, of in self._hidden.items()})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hopstream.checks import Settings, check_choice, check_seconds, read_flag, read_integer
 from hopstream.dataset.spot_check import Verify, read_verify
+from hopstream.engine.settings import read_bytes
 from hopstream.errors import SettingsError
 from hopstream.load.batch import BufferPool, EdgeFeatures, NodeFeatures
 
@@ -149,8 +150,8 @@ class LoadSettings(ConsumerSettings, OrderSettings):
         buffer_bytes: Memory of past batches that is kept for the next ones, or a pool that loaders share. Without
             effect where ``pin_memory`` is True: torch keeps page-locked memory itself.
         cache_bytes: Memory for rows of other servers that are kept for later batches, shared by the loaders of a
-            dataset in this process: the first of them says how much. 0 keeps none; None means an eighth of the memory
-            that is free. An option of the source where that is an open store.
+            dataset in this process: the first of them says how much, in bytes or as in ``"500MB"``. 0 keeps none; None
+            means an eighth of the memory that is free. An option of the source where that is an open store.
         look_ahead: Batches that are sampled before they are fetched where servers are asked, so that the rows which are
             needed soonest stay (without a cache of rows, 4 at most); 0 to 48. Each takes the memory of a batch without
             its features.
@@ -167,7 +168,7 @@ class LoadSettings(ConsumerSettings, OrderSettings):
     edge_features: EdgeFeatures = None
     edge_keys: bool | None = None
     buffer_bytes: int | BufferPool = DEFAULT_BUFFER_BYTES
-    cache_bytes: int | None = None
+    cache_bytes: int | str | None = None
     look_ahead: int = 16
     verify: Verify = "none"
     store_settings: StoreSettings | None = None
@@ -180,7 +181,7 @@ class LoadSettings(ConsumerSettings, OrderSettings):
         if not isinstance(self.buffer_bytes, BufferPool):
             self._read_integer("buffer_bytes", 0)
         if self.cache_bytes is not None:
-            self._read_integer("cache_bytes", 0)
+            self._keep("cache_bytes", read_bytes("cache_bytes", self.cache_bytes))
         self._read_integer("look_ahead", 0, MAX_LOOK_AHEAD)
         self._keep("verify", read_verify(self.verify))
         if self.store_settings is not None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from hopstream.load.ahead import SamplingAhead
-from hopstream.load.batch import BatchFinisher, Buffers, Convert, MiniBatch, SampledBatch, SubgraphReader
+from hopstream.load.batch import BatchFinisher, Buffers, Convert, Fetch, MiniBatch, SampledBatch, SubgraphReader
 from hopstream.store.contract import Store
 
 T = TypeVar("T")
@@ -112,34 +111,26 @@ class BatchService(ABC):
 class SessionMaker(BatchFinisher):
     """Hands out batches that a session gets, and fetches the columns of those that lack them. One thread uses one."""
 
-    def __init__(self, session: BatchSession, reader: SubgraphReader, buffers: Buffers, convert: Convert) -> None:
+    def __init__(self, session: BatchSession, reader: SubgraphReader, convert: Convert) -> None:
         """Get batches from ``session``, and bring them into the form that the user wants."""
         super().__init__(reader, convert)
-        self._session, self._buffers = session, buffers
-        self.ahead: SamplingAhead[SampledBatch] | None = None
-        """Shared by the makers of an iteration that gets batches ahead of their columns."""
+        self._session = session
 
     def make(self, epoch: int, step: int) -> Any:
         """Get one batch; equal arguments give equal batches."""
         self.stage = "waiting for a server"
-        if self.ahead is not None:
-            batch: MiniBatch | SampledBatch = self.ahead.take(step, partial(self._get, epoch, step))
-        else:
-            batch = self._session.batch(epoch, step, self._buffers)
-        if isinstance(batch, SampledBatch):
-            return self._session.repeat(epoch, step, partial(self.finish, batch))
-        self.stage = "collating"
-        return self._convert(batch)
+        return self._session.repeat(epoch, step, partial(self._finish, self._take(epoch, step)))
 
-    def _get(self, epoch: int, own_step: int, steps: range) -> list[SampledBatch | BaseException]:
-        """Get a batch without its columns, or the error that it ended with; others than the own one if they are ready.
+    def _sample_now(self, epoch: int, step: int) -> Fetch | MiniBatch:
+        batch = self._session.batch(epoch, step, self._reader.buffers)
+        return batch if isinstance(batch, MiniBatch) else self._reader.fetch_of(batch)
 
-        So no batch keeps those before it waiting.
-        """
-        (step,) = steps
-        get = self._session.batch if step == own_step else self._session.ready_batch
+    def _sample_ahead(self, epoch: int, step: int, steps: range) -> list[Fetch | BaseException]:
+        """Another batch than the one in turn is not waited for: so no batch keeps those before it waiting."""
+        (one,) = steps
+        get = self._session.batch if one == step else self._session.ready_batch
         try:
-            batch = get(epoch, step, self._buffers)
+            batch = get(epoch, one, self._reader.buffers)
             return [] if batch is None else [self._reader.announce(cast(SampledBatch, batch))]
         except Exception as error:
             return [error]
@@ -148,9 +139,9 @@ class SessionMaker(BatchFinisher):
 class LoneMaker(SessionMaker):
     """Hands out any batch of any epoch, from a session that is closed with it."""
 
-    def __init__(self, session: BatchSession, reader: SubgraphReader, buffers: Buffers, convert: Convert) -> None:
+    def __init__(self, session: BatchSession, reader: SubgraphReader, convert: Convert) -> None:
         """Get batches from ``session``, which nobody else uses."""
-        super().__init__(session, reader, buffers, convert)
+        super().__init__(session, reader, convert)
         self._epoch = -1
         self._closer = weakref.finalize(self, session.close)
 

@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, ClassVar, cast, get_args
+from typing import ClassVar, cast, get_args
 
 from hopstream.checks import check_choice
 from hopstream.errors import MissingDependencyError, SettingsError
 from hopstream.load.ahead import GROUP, SamplingAhead
 from hopstream.load.batch import (
+    BatchFinisher,
     BatchMaker,
     BufferPool,
     Buffers,
     ColumnChoice,
     Convert,
+    Fetch,
     Inputs,
-    Runner,
-    SampledBatch,
     SubgraphReader,
     as_it_is,
     choose_columns,
@@ -94,14 +94,12 @@ class LoaderSetup:
     def maker(self, kind: type[BatchMaker[Inputs]], plan: SamplePlan | PPRPlan, inputs: Inputs) -> BatchMaker[Inputs]:
         """What makes batches of a plan; one thread uses one."""
         if isinstance(plan, PPRPlan):
-            runner: Runner = PPRRunner(self.store, plan, self.wants_edge_ids)
-        else:
-            runner = PlanRunner(self.store, plan)
-        return kind(runner, self.reader(), inputs, self.convert)
+            return kind(PPRRunner(self.store, plan, self.wants_edge_ids), self.reader(), inputs, self.convert)
+        return kind(PlanRunner(self.store, plan), self.reader(), inputs, self.convert)
 
     def session_maker(self, kind: type[SessionMaker], session: BatchSession) -> SessionMaker:
         """What hands out the batches of a session; one thread uses one."""
-        return kind(session, self.reader(session.store), self.buffers, self.convert)
+        return kind(session, self.reader(session.store), self.convert)
 
     def facts(self) -> Facts:
         """What of the common settings decides over the batches: all of the order's but the rank."""
@@ -119,7 +117,7 @@ class SubgraphLoader(EpochLoader):
     """What the loader may attach to a PyG batch: features of these names are refused."""
     _setup: LoaderSetup
     _recipe: Recipe
-    _ahead: SamplingAhead[SampledBatch] | None = None
+    _ahead: SamplingAhead[Fetch] | None = None
     _closer: Callable[[], object] = staticmethod(lambda: None)
 
     def _open(self, source: Source | BatchService, direction: Direction, settings: LoadSettings) -> LoaderSetup:
@@ -163,7 +161,7 @@ class SubgraphLoader(EpochLoader):
                 group=GROUP if session is None else 1,
             )
             for maker in self._makers:
-                cast(BatchMaker[Any] | SessionMaker, maker).ahead = self._ahead
+                cast(BatchFinisher, maker).ahead = self._ahead
 
     def _end_call(self) -> Callable[[], None]:
         ends = [one.end for one in (self._setup.session, self._ahead) if one is not None]

@@ -10,7 +10,7 @@ batch, and all lists that a round needs are asked for in one round trip.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -291,6 +291,10 @@ class PPRRunner:
         )  # fmt: skip
         slots, attributes, counts = self._select(num_distinct)
         return self._assemble(slots, attributes, counts, seed_slots)
+
+    def run_group(self, group: Iterable[SeedNodes]) -> Iterator[PPRNeighborhoods]:
+        """The neighbourhoods of several batches, one after the other; see ``run``."""
+        return map(self.run, group)
 
     def _wanted(self) -> tuple[IntArray, IntArray]:
         """Slots and columns of the lists that this round needs and the batch does not have."""

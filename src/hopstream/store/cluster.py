@@ -238,11 +238,10 @@ class _Opening:
         for path, parts in self._parts_of_path.items():
             self._stores.insert(0, LocalStore(open_dataset(path).check(self._settings.verify, parts), sorted(parts)))
         self._check_datasets()
-        self._add_dead()
-        if len(self._stores) == 1 and isinstance(self._stores[0], LocalStore):
-            only = self._stores[0]
-            if len(only.parts) == only.book.num_parts:
+        match self._stores:
+            case [LocalStore() as only] if len(only.parts) == only.book.num_parts:
                 return only
+        self._add_dead()
         self._check_parts()
         return RoutedStore(self._stores, self._settings, explain)
 
@@ -322,18 +321,14 @@ class _Opening:
         """Keep a server that cannot be reached as a replica where others serve all of its parts; else give up."""
         held = {part for store in self._stores for part in store.parts}
         num_parts = self._stores[0].book.num_parts if self._stores else None
+        max_ids = min((s.facts.max_ids for s in self._stores if isinstance(s, RemoteStore)), default=1 << 20)
         for entry, error in self._dead:
             is_needed = not held.issuperset(entry.parts) if entry.parts else num_parts is None or len(held) < num_parts
             if is_needed:
                 raise error
             LOG.warning("%s; other servers hold its parts, so the store is opened without it for now", error)
-            if entry.parts:
-                self._stores.append(self._replica(entry))
-
-    def _replica(self, entry: ServerEntry) -> RemoteStore:
-        max_ids = min((s.facts.max_ids for s in self._stores if isinstance(s, RemoteStore)), default=1 << 20)
-        facts = StoreFacts.of(self._stores[0], max_ids=max_ids, parts=tuple(sorted(entry.parts)))
-        return RemoteStore(entry.location, self._settings, facts=facts)
+            facts = StoreFacts.of(self._stores[0], max_ids=max_ids, parts=tuple(sorted(entry.parts)))
+            self._stores.append(RemoteStore(entry.location, self._settings, facts=facts))
 
 
 def _entry_from_json(value: dict[str, Any], folder: Path) -> ServerEntry:

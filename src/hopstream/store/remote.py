@@ -82,7 +82,8 @@ class RemoteStore(Store):
         Args:
             location: ``tcp://host:port`` or ``tls://host:port``.
             settings: Deadline and security.
-            facts: What the server serves, where that is known already; then it is not asked.
+            facts: What the server serves, where that is known already; then it is not asked. They have no parts where
+                these are yet to be asked for.
 
         Raises:
             StoreTimeout: The server gave no answer in time.
@@ -95,16 +96,23 @@ class RemoteStore(Store):
         self._connection = Connection(Location.parse(location), settings.security)
         self._is_patient, self._is_checked = True, False
         try:
-            describe = Frame({"op": "describe"})
-            self.facts = facts or StoreFacts.from_frame(
-                self._connection.ask(describe, settings.timeout_s, "describe()")
-            )
+            self.ask_facts(settings.timeout_s, facts)
         except BaseException:
             self.close()
             raise
         self.take_facts(self.facts)
+
+    def ask_facts(self, timeout_s: float, facts: StoreFacts | None = None) -> None:
+        """Ask the server which parts it serves, and how many ids it takes; a server of another dataset answers, too.
+
+        Raises:
+            StoreTimeout: The server gave no answer in time.
+            StoreUnavailable: The server cannot be reached.
+        """
+        location, describe = self._connection.location, Frame({"op": "describe"})
+        self.facts = facts or StoreFacts.from_frame(self._connection.ask(describe, timeout_s, "describe()"))
         self.parts = self.facts.parts
-        self._connection.name = f"{parts_label(self.parts)} at {self._connection.location}"
+        self._connection.name = f"{parts_label(self.parts)} at {location}" if self.parts else str(location)
 
     @property
     def location(self) -> str:

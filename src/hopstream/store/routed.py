@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -88,7 +89,8 @@ class RoutedStore(Store):
         """Take over stores of one dataset; closing this store closes them.
 
         Args:
-            stores: Stores that together hold every part. Those that are here are asked before those that are not.
+            stores: Stores that together hold every part. Those that are here are asked before those that are not; those
+                without parts are asked last, and first for their parts.
             settings: Deadline, and which replica to ask first.
             explain: Says why no store answers for some parts, where more is known of it than what the stores say.
 
@@ -110,12 +112,13 @@ class RoutedStore(Store):
         self._traffic = Traffic()
         here = [part for store in self._stores if not isinstance(store, RemoteStore) for part in store.parts]
         self.asks_servers = len(here) < len(self.parts)
-        self.cache = open_row_cache(self.dataset_id, settings.cache_bytes) if self.asks_servers else None
+        cache_bytes = cast("int | None", settings.cache_bytes)
+        self.cache = open_row_cache(self.dataset_id, cache_bytes) if self.asks_servers else None
         self.keeps_rows = self.cache is not None
         if self.cache is not None:
             self._release = weakref.finalize(self, close_row_cache, self.dataset_id)
         self._planner = FetchPlanner(self, self._halo, self.cache, here)
-        missing = [part for part in self.parts if not self._replicas[part]]
+        missing = sorted(set(self.parts).difference(*(store.parts for store in self._stores)))
         if missing:
             raise StoreUnavailable(f"no store holds {parts_label(missing)}; start a server for it")
 
@@ -324,9 +327,13 @@ class _Asking(Generic[T]):
     def _ask(self, parts: Sequence[int]) -> None:
         """Ask the next replica of each part; what this thread is to do itself comes last, so it is done first."""
         groups: dict[int, list[int]] = {}
-        for part in parts:
-            groups.setdefault(self._untried[part].pop(0), []).append(part)
         here: list[tuple[int, list[int], Callable[[], None]]] = []
+        for part in parts:
+            index = self._untried[part].pop(0)
+            if part in self._stores[index].parts:
+                groups.setdefault(index, []).append(part)
+            else:
+                self._under_way.append((index, [part], partial(self._ask_unknown, index, part)))
         for index, group in groups.items():
             store = self._stores[index]
             if isinstance(store, RemoteStore):
@@ -336,6 +343,15 @@ class _Asking(Generic[T]):
             else:
                 here.append((index, group, self._stitch.start(store, group)))
         self._under_way += here
+
+    def _ask_unknown(self, index: int, part: int) -> None:
+        """Ask a server for a part, after it has said that it serves it."""
+        server = cast(RemoteStore, self._stores[index])
+        server.ask_facts(self._share_s([part]))
+        if part not in server.parts:
+            raise StoreUnavailable(f"{server.label} does not serve {parts_label([part])}")
+        self._untried[part].insert(0, index)
+        self._ask([part])
 
     def _share_s(self, parts: Sequence[int]) -> float:
         """How long an attempt may take: its share of the time that is left, the replicas yet untried having theirs."""
@@ -406,9 +422,10 @@ def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
 
 
 def _replicas(stores: Sequence[Store], part: int, first_replica: int) -> list[int]:
-    """Which stores hold a part, in the order in which to ask them: those here, then the others turned by some."""
+    """Which stores to ask for a part, in order: those here, the others turned by some, those of unknown parts."""
     holding = [index for index, store in enumerate(stores) if part in store.parts]
     here = [index for index in holding if not isinstance(stores[index], RemoteStore)]
     there = holding[len(here) :]
     turn = first_replica % len(there) if there else 0
-    return [*here, *there[turn:], *there[:turn]]
+    unknown = [index for index, store in enumerate(stores) if not store.parts]
+    return [*here, *there[turn:], *there[:turn], *unknown]

@@ -7,6 +7,7 @@ from typing import get_args
 
 from hopstream.checks import Settings, check_choice, check_int, check_seconds
 from hopstream.dataset.spot_check import Verify
+from hopstream.engine.settings import read_bytes
 from hopstream.errors import SettingsError
 from hopstream.transport.limits import TransportLimits
 from hopstream.transport.security import ClientSecurity
@@ -34,7 +35,7 @@ class StoreSettings(Settings):
         default="none",
         metadata={"help": "how much of the files is checked that are mapped on this machine: none, sample or full"},
     )
-    cache_bytes: int | None = field(
+    cache_bytes: int | str | None = field(
         default=None,
         metadata={
             "help": "memory for rows of other servers that are kept for later batches, shared by all stores of a "
@@ -50,7 +51,7 @@ class StoreSettings(Settings):
         check_seconds("timeout_s", self.timeout_s)
         check_int("first_replica", self.first_replica, 0, 1 << 31)
         if self.cache_bytes is not None:
-            check_int("cache_bytes", self.cache_bytes, 0, 1 << 62)
+            self._keep("cache_bytes", read_bytes("cache_bytes", self.cache_bytes))
         check_choice("verify", self.verify, get_args(Verify))
 
 

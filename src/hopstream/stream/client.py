@@ -35,7 +35,6 @@ from hopstream.errors import (
 from hopstream.load.batch import Buffers, MiniBatch, SampledBatch
 from hopstream.load.service import BatchService, BatchSession, Recipe
 from hopstream.store.cluster import Cluster, open_cluster, parse_locations, read_cluster
-from hopstream.store.routed import RoutedStore
 from hopstream.store.settings import StoreSettings, check_store_settings
 from hopstream.store.sources import check_source
 from hopstream.stream.messages import INPUT_OPTIONS, decode_batch, encode_options, recipe_digest
@@ -199,11 +198,6 @@ class RemoteSession(BatchSession):
         self._cluster, self._settings, self._rank = cluster, settings, rank
         self._timeout_s = timeout_s
         self.store = open_cluster(cluster, settings)
-        if isinstance(self.store, RoutedStore):
-            peers = self.store.peer_failures()
-            if any(not entry.parts and entry.location not in peers for entry in cluster.servers):
-                # A server of unknown parts is gone. Others will find it when it is back; this store will not.
-                self.store.keeps_rows = False
         self._servers = [
             _Server(number, Connection(Location.parse(entry.location), settings.security))
             for number, entry in enumerate(cluster.servers)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hopstream.checks import Settings, check_seconds, read_integer
 from hopstream.engine.machine import num_processors
+from hopstream.engine.settings import read_bytes
 
 MIN_MEMORY_BYTES = 32 << 20
 """Least bound of a server's memory: a quarter of it, for requests and answers, has room for a few of them."""
@@ -32,7 +33,7 @@ class SamplingLimits(Settings):
     buffer_bytes: int = field(
         default=2 << 30, metadata={"help": "bytes of waiting batches over all channels above which none is made ahead"}
     )
-    memory_bytes: int = field(
+    memory_bytes: int | str = field(
         default=0,
         metadata={"help": "bytes that requests, answers and batches may take together, beside what the server has at "
                           "the start; what finds no room waits or is asked again later; 0 means no bound"},
@@ -51,7 +52,7 @@ class SamplingLimits(Settings):
         read_integer("max_channels", self.max_channels, 1, 1 << 16)
         read_integer("credit", self.credit, 1, 1 << 16)
         read_integer("buffer_bytes", self.buffer_bytes, 0, 1 << 62)
-        read_integer("memory_bytes", self.memory_bytes, 0, 1 << 62)
+        self._keep("memory_bytes", read_bytes("memory_bytes", self.memory_bytes))
         read_integer("max_request_bytes", self.max_request_bytes, 1, 1 << 62)
         check_seconds("lease_s", self.lease_s)
         check_seconds("slow_s", self.slow_s)
@@ -59,17 +60,17 @@ class SamplingLimits(Settings):
     @property
     def batch_bytes(self) -> int | None:
         """Bytes that batches may take, waiting, being made and being sent; None for no bound."""
-        return self.memory_bytes * 5 // 8 or None
+        return int(self.memory_bytes) * 5 // 8 or None
 
     @property
     def transport_bytes(self) -> int | None:
         """Bytes that requests and other answers may take; None for no bound."""
-        return self.memory_bytes // 4 or None
+        return int(self.memory_bytes) // 4 or None
 
     @property
     def input_bytes(self) -> int | None:
         """Bytes that the inputs of channels may take; None for no bound."""
-        return self.memory_bytes // 8 or None
+        return int(self.memory_bytes) // 8 or None
 
     @property
     def num_threads(self) -> int:

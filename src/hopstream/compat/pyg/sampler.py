@@ -27,7 +27,7 @@ from torch_geometric.sampler import NumNeighbors as PygNumNeighbors
 from hopstream.checks import read_integer
 from hopstream.compat.pyg.stores import SourceLike, process_store
 from hopstream.errors import SettingsError
-from hopstream.load.batch import MiniBatch, SeedBatch, SubgraphBatcher, SubgraphReader
+from hopstream.load.batch import BatchMaker, MiniBatch, SeedBatch, SubgraphReader
 from hopstream.load.link_inputs import read_link_inputs, read_seed_times
 from hopstream.load.links import ExcludeLinks, LinkMaker, LinkTask, check_link_times, check_num_trees, read_excluded
 from hopstream.load.load_settings import MAX_RNG_SEED, LoadSettings, OrderSettings
@@ -396,8 +396,8 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             ),
             seed_type=next(iter(nodes)), input_ids=np.arange(num_seeds),
         )  # fmt: skip
-        batcher = SubgraphBatcher(self._runner(desk, tuple(nodes)), desk.reader, desk.setup.convert)
-        output = sampler_output(batcher.batch(draws.epoch, start), store.schema.is_homogeneous)
+        maker = _OneMaker(self._runner(desk, tuple(nodes)), desk.reader, start, desk.setup.convert)
+        output = sampler_output(maker.make(draws.epoch, 0), store.schema.is_homogeneous)
         output.metadata = (input_id, None if times is None else dict(times))
         return output
 
@@ -441,6 +441,13 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             plan = desk.sampling.plan(self._num_neighbors, seed_types, desk.setup.wants_edge_ids)
             runner = desk.runners[seed_types] = PlanRunner(desk.setup.store, plan)
         return runner
+
+
+class _OneMaker(BatchMaker[SeedBatch]):
+    """Makes the batch of one start."""
+
+    def _start(self, epoch: int, step: int) -> SeedBatch:
+        return self._inputs
 
 
 def _one_batch(num_seeds: int, draws: BatchDraws) -> OneBatch:
