@@ -70,8 +70,8 @@ imports: $(READY) ## Check that rooms import downwards only, and that no modules
 scale: $(READY) ## Write parts of half a billion edges, measure memory of whole verbs; a quarter of an hour, 60 GB of disk
 	@$(BIN)/python -m pytest -q -m scale
 
-bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER=graphbolt=PYTHON adds GraphBolt
-	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(if $(PEER),--peer $(PEER))
+bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER="graphbolt=PYTHON graphlearn=PYTHON" adds peers
+	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(PEER:%=--peer %)
 
 bench-network: $(READY) ## Measure two trainers on two hosts, made of network namespaces, with limited rates and a delay
 	@$(BIN)/python -m benchmarks.network --scale $(SCALE) --threads 2

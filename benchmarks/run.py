@@ -31,7 +31,7 @@ from benchmarks.table import write_tables
 
 RESULTS = ROOT / "benchmarks" / "results"
 PREPARE = "prepare"
-PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py"}
+PEERS = {"graphbolt": "benchmarks/peers/graphbolt.py", "graphlearn": "benchmarks/peers/graphlearn.py"}
 LOADING_CORES = {
     "loader": 1, "loader-2-threads": 2, "two_trainers": 2, "two_trainers-cached": 2, "two_trainers-sampled": 2,
 }  # fmt: skip

@@ -75,6 +75,11 @@ ROWS: tuple[tuple[str, str, Callable[[Figures], str]], ...] = (
         lambda f: f"{f['ms_per_batch']:.1f} ms per batch, {f['share_of_called']:.0%} of the speed of plain calls",
     ),
     ("peer-graphbolt", "GraphBolt: sample and relabel, 1 thread", lambda f: _graphbolt(f)),
+    (
+        "peer-graphlearn",
+        "graphlearn-torch: two trainers, each with half the graph",
+        lambda f: f"{f['ms_per_batch']:.1f} ms per batch of the machine, {f['rows_per_batch'] / 1e3:.1f} k rows",
+    ),
 )
 
 WAYS: tuple[tuple[str, str, str, str], ...] = (

@@ -85,7 +85,7 @@ def test_repeat_warms_up_and_counts():
 
 @pytest.mark.parametrize("peer", ["graphbolt=/nowhere/python", "other=/bin/sh", "graphbolt"])
 def test_an_unknown_peer_is_refused(options: Options, peer: str):
-    with pytest.raises(SystemExit, match="give NAME=PYTHON, NAME out of graphbolt"):
+    with pytest.raises(SystemExit, match="give NAME=PYTHON, NAME out of graphbolt, graphlearn"):
         run.plan_cases(options, [peer])
 
 
