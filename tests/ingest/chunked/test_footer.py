@@ -47,7 +47,7 @@ COLUMNS = {
     "deep": pa.array([[[1, 2], [3, 4]]] * 9, pa.list_(pa.list_(pa.int64(), 2))),
     "strings": pa.array(["", "a", "ünd"] * 3),
 }
-"""Without float16: Arrow 25 ends the process on 3 damaged bytes of such a column's footer ("Unexpected end of stream")."""
+"""Without float16: Arrow 25 ends the process on 3 damaged bytes of such a footer ("Unexpected end of stream")."""
 
 
 @pytest.mark.parametrize("options", [{}, {"write_statistics": False}], ids=str)
