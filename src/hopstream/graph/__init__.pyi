@@ -1,6 +1,8 @@
 from hopstream.arrays import RaggedArray as RaggedArray
+from hopstream.graph.graph import ColumnSums as ColumnSums
 from hopstream.graph.graph import EdgeTable as EdgeTable
 from hopstream.graph.graph import Graph as Graph
+from hopstream.graph.graph import GraphChecksums as GraphChecksums
 from hopstream.graph.graph import NodeTable as NodeTable
 from hopstream.graph.splits import SplitSettings as SplitSettings
 from hopstream.graph.splits import hold_out_links as hold_out_links
@@ -20,6 +22,6 @@ from hopstream.load.files import graph_from_ogb_folder as graph_from_ogb_folder
 from hopstream.load.files import read_graph as read_graph
 from hopstream.load.files import read_ogb_links as read_ogb_links
 from hopstream.schema import EDGE as EDGE
-from hopstream.schema import NODE as NODE
 from hopstream.schema import FeatureSchema as FeatureSchema
 from hopstream.schema import GraphSchema as GraphSchema
+from hopstream.schema import NODE as NODE

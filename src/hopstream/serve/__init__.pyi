@@ -1,5 +1,6 @@
 from hopstream.store import open_store as open_store
 from hopstream.store.cluster import Cluster as Cluster
+from hopstream.store.cluster import ServerEntry as ServerEntry
 from hopstream.store.cluster import open_cluster as open_cluster
 from hopstream.store.cluster import parse_locations as parse_locations
 from hopstream.store.cluster import read_cluster as read_cluster
