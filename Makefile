@@ -16,7 +16,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Tests start some thousand processes: where bytecode may not be written, each would compile every module anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-slow test-bounds soak scale test-all lint format types imports bench bench-network bench-check clean
+.PHONY: help setup demo test test-slow test-bounds soak scale test-all lint format types imports docs bench bench-network bench-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 		|| { echo "error: $(PYTHON) is older than Python 3.11; run make PYTHON=/path/to/python3.11"; exit 2; }
 	@echo "setup   $(VENV)   (a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[pyg,ray,beam,dev]' -c constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[pyg,ray,beam,docs,dev]' -c constraints.txt
 	@touch $(READY)
 
 setup: $(READY) ## Make the environment; every other target does so by itself
@@ -69,6 +69,9 @@ imports: $(READY) ## Check that rooms import downwards only, and that no modules
 
 scale: $(READY) ## Write parts of half a billion edges, measure memory of whole verbs; a quarter of an hour, 60 GB of disk
 	@$(BIN)/python -m pytest -q -m scale
+
+docs: $(READY) ## Build the site into docs/_build/html, offline; a warning is an error
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 bench: $(READY) ## Measure; SCALE=16 takes a minute, the default 21 a few; PEER="graphbolt=PYTHON graphlearn=PYTHON" adds peers
 	@$(BIN)/python -m benchmarks.run --scale $(SCALE) $(PEER:%=--peer %)

@@ -168,7 +168,7 @@ def run(folder: Path, num_nodes: int, num_batches: int) -> list[Figures]:
     with served(folder) as location:
         for name, options in plans(num_nodes * NUM_FEATURES * 4):
             start = time.perf_counter()
-            report = hopstream.add_halo(folder, fanouts=FANOUTS, batch_size=BATCH_SIZE, **options)
+            report = hopstream.dataset.add_halo(folder, fanouts=FANOUTS, batch_size=BATCH_SIZE, **options)
             seconds = time.perf_counter() - start
             expected = report.savings[0].row_share if report.savings else 0.0
             found.append(measure(name, folder, location, num_batches, expected))

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
 import hopstream
-from hopstream.graph.graph import EdgeTable, Graph
+from hopstream.graph import EdgeTable, Graph
 
 RATES, RATED_BY = ("trader", "rates", "trader"), ("trader", "rev_rates", "trader")
 NUM_NEIGHBORS = {RATES: [30, 3], RATED_BY: [30, 0]}

@@ -36,7 +36,7 @@ from hopstream.compat.gigl.distributed.graph_store import (
     shutdown_compute_process,
 )
 from hopstream.compat.gigl.distributed.utils import get_free_ports
-from hopstream.graph.graph import Graph
+from hopstream.graph import Graph
 
 NUM_STORAGE, NUM_RANKS = 2, 2
 LIMIT_S, STOP_S = 600.0, 10.0

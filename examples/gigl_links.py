@@ -36,7 +36,7 @@ from hopstream.compat.gigl.distributed.graph_store import GraphStoreInfo
 from hopstream.compat.gigl.src.common.types.graph_data import EdgeType
 from hopstream.compat.gigl.types.graph import message_passing_to_positive_label
 from hopstream.compat.gigl.utils.iterator import InfiniteIterator
-from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.graph import EdgeTable, Graph, NodeTable
 
 LABELS = message_passing_to_positive_label(EdgeType(*RATES))
 NUM_NEIGHBORS = {RATED_BY: [20, 5], RATES: [5, 0]}

@@ -36,9 +36,8 @@ from torch_geometric.data import HeteroData
 from torch_geometric.data.storage import EdgeStorage
 
 import hopstream
-from hopstream.arrays import RaggedArray
-from hopstream.graph.graph import Graph, NodeTable
-from hopstream.load.link_inputs import LinksLike
+from hopstream.graph import Graph, NodeTable, RaggedArray
+from hopstream.load import LinksLike
 
 RATES, RATED_BY = ("user", "rates", "movie"), ("movie", "rev_rates", "user")
 BATCH_SIZE = 512

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import SAGEConv
 
 import hopstream
-from hopstream.store import Store
+from hopstream.serve import Store
 
 Source = str | os.PathLike[str] | Store | hopstream.RemoteGraph
 """A folder of parts, a ``cluster.json``, a list of servers, an open store, or servers that sample."""

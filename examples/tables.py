@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import hopstream
-from hopstream.graph.graph import Graph
+from hopstream.graph import Graph
 
 
 def read_tables(folder: Path, names: tuple[str, ...], describe: Callable[[Mapping[str, str]], dict[str, Any]]) -> Graph:

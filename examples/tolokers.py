@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 import hopstream
-from hopstream.graph.graph import Graph
-from hopstream.schema import EDGE
+from hopstream.graph import EDGE, Graph
 
 FANOUT = [10, 5]
 

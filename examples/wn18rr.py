@@ -39,7 +39,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import MessagePassing
 
 import hopstream
-from hopstream.graph.graph import Graph
+from hopstream.graph import Graph
 
 RELATES, REVERSE = ("meaning", "relates", "meaning"), ("meaning", "rev_relates", "meaning")
 """The training triples, and their reverses, known by the name: messages follow these."""

@@ -39,13 +39,13 @@ def test_the_closest_name_is_meant_if_it_is_close(name, known, wanted):
         (partial(hopstream.LinkNeighborLoader, "x", [1]), "edge_labels", "edge_label"),
         (partial(hopstream.ABLPLoader, "x", [1], "a", supervision=[]), "batchsize", "batch_size"),
         (partial(hopstream.PPRLoader, "x"), "prefetsh", "prefetch"),
-        (partial(hopstream.RandomNodeLoader, "x", [1], num_batches=1), "times_s", "timeout_s"),
+        (partial(hopstream.load.RandomNodeLoader, "x", [1], num_batches=1), "times_s", "timeout_s"),
         (partial(hopstream.ExampleLoader, "x"), "windows", "window"),
         (partial(hopstream.infer_layerwise, "x", print, "y", num_layers=1), "row_per_chunk", "rows_per_chunk"),
         (hopstream.StoreSettings, "timeouts_s", "timeout_s"),
-        (hopstream.PPRSettings, "max_ppr_node", "max_ppr_nodes"),
+        (hopstream.load.PPRSettings, "max_ppr_node", "max_ppr_nodes"),
         (hopstream.NegativeSampling, "stric", "strict"),
-        (partial(hopstream.dispatch, "x", "y", "z"), "memry", "memory"),
+        (partial(hopstream.dataset.dispatch, "x", "y", "z"), "memry", "memory"),
     ],
 )  # fmt: skip
 def test_an_unknown_option_of_a_loader_or_of_settings_names_the_closest_one(make, name, meant):

@@ -129,7 +129,7 @@ def test_functions_refuse_uris(number: int):
         is_needed = other.default is inspect.Parameter.empty and other.kind != other.VAR_KEYWORD
         if other.name not in arguments and (is_needed or other.name == "length"):
             arguments[other.name] = OTHERS.get(other.name, f"not-there/{other.name}")
-    if name == "hopstream.walk_batches":
+    if name == "hopstream.sample.walk_batches":
         arguments["length"] = 2
     with pytest.raises(SettingsError, match=REFUSED):
         _ = [*result] if inspect.isgenerator(result := function(**arguments)) else result

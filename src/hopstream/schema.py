@@ -175,7 +175,7 @@ class GraphSchema:
 
     @property
     def message_types(self) -> tuple[EdgeType, ...]:
-        """The edge types that are followed where none are named: all that hold no links to predict."""
+        """Edge types that are followed by default, which are all that hold no links to predict."""
         return tuple(edge_type for edge_type in self.edges if edge_type not in self.label_types)
 
     def holders_of(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:

@@ -38,11 +38,11 @@ def mag(tmp_path: Path) -> Path:
 
 
 def dispatch(mag: Path, out: str) -> None:
-    hopstream.dispatch(mag / "chunked", mag / "2parts", mag / out, num_workers=0, overwrite=True)
+    hopstream.dataset.dispatch(mag / "chunked", mag / "2parts", mag / out, num_workers=0, overwrite=True)
 
 
 def reshard(mag: Path, out: str) -> None:
-    hopstream.reshard(mag / "set", mag / out, partitions_dir=mag / "2parts", num_workers=0, overwrite=True)
+    hopstream.dataset.reshard(mag / "set", mag / out, partitions_dir=mag / "2parts", num_workers=0, overwrite=True)
 
 
 def prepare(mag: Path, out: str) -> None:

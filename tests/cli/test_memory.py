@@ -106,15 +106,15 @@ class PlannedError(Exception):
 
 
 PLANNERS: dict[str, Callable[[Path, Path, Callable[..., None]], Any]] = {
-    "chunk": lambda world, out, tell: hopstream.chunk_tables(world / "tables", out, on_estimate=tell),
-    "dispatch": lambda world, out, tell: hopstream.dispatch(
-        world / "chunks", world / "owners", out, halo=hopstream.HaloSettings(), on_estimate=tell
+    "chunk": lambda world, out, tell: hopstream.dataset.chunk_tables(world / "tables", out, on_estimate=tell),
+    "dispatch": lambda world, out, tell: hopstream.dataset.dispatch(
+        world / "chunks", world / "owners", out, halo=hopstream.dataset.HaloSettings(), on_estimate=tell
     ),
     "prepare": lambda world, out, tell: hopstream.prepare(world / "chunks", out, num_parts=2, on_news=tell),
     "prepare tables": lambda world, out, tell: hopstream.prepare(world / "tables", out, num_parts=2, on_news=tell),
-    "reshard": lambda world, out, tell: hopstream.reshard(world / "parts", out, num_parts=3, on_estimate=tell),
-    "compact": lambda world, out, tell: hopstream.compact(world / "grown", on_estimate=tell),
-    "halo": lambda world, out, tell: hopstream.add_halo(world / "parts", on_estimate=tell),
+    "reshard": lambda world, out, tell: hopstream.dataset.reshard(world / "parts", out, num_parts=3, on_estimate=tell),
+    "compact": lambda world, out, tell: hopstream.dataset.compact(world / "grown", on_estimate=tell),
+    "halo": lambda world, out, tell: hopstream.dataset.add_halo(world / "parts", on_estimate=tell),
 }
 
 
@@ -127,8 +127,8 @@ CHOOSERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
         "export.run",
         lambda world, out: hopstream.export_subgraphs(world / "parts", world / "spec.pbtxt", out / "samples"),
     ),
-    "place": ("transfer.delivery", lambda world, out: hopstream.place(world / "parts", [out / "a", out / "b"])),
-    "pull": ("transfer.delivery", lambda world, out: hopstream.pull(world / "parts", out / "c", parts=[0])),
+    "place": ("transfer.delivery", lambda world, out: hopstream.dataset.place(world / "parts", [out / "a", out / "b"])),
+    "pull": ("transfer.delivery", lambda world, out: hopstream.dataset.pull(world / "parts", out / "c", parts=[0])),
 }  # fmt: skip
 """Of verbs that tell no plan, the module that chooses memory and workers."""
 ONE_PROCESS = ("halo", "assign", "verify")

@@ -31,7 +31,7 @@ NUM_LARGE = 3 * MAX_BLOCKS * BLOCK_BYTES
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("origin") / "d"
-    hopstream.write_parts(full_graph(3), root, direction="both", halo=hopstream.HaloSettings(hops=1), **OPTIONS)
+    hopstream.write_parts(full_graph(3), root, direction="both", halo=hopstream.dataset.HaloSettings(hops=1), **OPTIONS)
     return root
 
 
@@ -172,16 +172,18 @@ def test_every_writer_gives_checksums_of_blocks(tmp_path, monkeypatch):
     graph = replace(full_graph(3), edge_splits={})
     assign_folder(graph, tmp_path / "owners", num_parts=3, method="random", rng_seed=2)
     write_chunked(graph, tmp_path / "chunks", num_chunks=3)
-    halo, by_file = hopstream.HaloSettings(hops=1), {**OPTIONS, "method": "file"}
+    halo, by_file = hopstream.dataset.HaloSettings(hops=1), {**OPTIONS, "method": "file"}
     sent = {name: OPTIONS[name] for name in ("time_attr", "weight_attr", "neighbor_keys")}
     hopstream.write_parts(graph, tmp_path / "whole", halo=halo, owners=tmp_path / "owners", **by_file)
-    hopstream.dispatch(tmp_path / "chunks", tmp_path / "owners", tmp_path / "sent", halo=halo, num_workers=0, **sent)
+    hopstream.dataset.dispatch(
+        tmp_path / "chunks", tmp_path / "owners", tmp_path / "sent", halo=halo, num_workers=0, **sent
+    )
     write_appended(tmp_path / "appended", num_appends=2)
     shutil.copytree(tmp_path / "appended", tmp_path / "compacted")
-    hopstream.compact(tmp_path / "compacted", num_workers=0)
-    hopstream.reshard(tmp_path / "whole", tmp_path / "resharded", num_parts=2, num_workers=0)
-    hopstream.place(tmp_path / "whole", [tmp_path / "root"], num_workers=0)
-    hopstream.pull(tmp_path / "root", tmp_path / "pulled", num_workers=0)
+    hopstream.dataset.compact(tmp_path / "compacted", num_workers=0)
+    hopstream.dataset.reshard(tmp_path / "whole", tmp_path / "resharded", num_parts=2, num_workers=0)
+    hopstream.dataset.place(tmp_path / "whole", [tmp_path / "root"], num_workers=0)
+    hopstream.dataset.pull(tmp_path / "root", tmp_path / "pulled", num_workers=0)
     for name in ("whole", "sent", "appended", "compacted", "resharded", "root", "pulled"):
         records = read_manifest(tmp_path / name).all_files
         assert max(len(record.blocks) for record in records.values()) > 8 * 5

@@ -141,7 +141,7 @@ def test_a_split_that_is_not_whole_says_what_is_there(tmp_path, rng):
     with pytest.raises(FormatError, match=r"time has train.csv.gz, and not valid.csv.gz, test.csv.gz; .*split="):
         read_ogb_folder(root)
     with pytest.raises(FormatError, match=r"has train.csv.gz, and not train.pt, valid.pt, test.pt; .*read_graph"):
-        hopstream.read_ogb_links(root)
+        hopstream.graph.read_ogb_links(root)
     layouts.split_keys(root / "split/random", 4)
     assert hopstream.read_graph(root, split="random").splits[NODE]["train"].tolist() == [0, 2]
     layouts.typed(tmp_path / "typed", rng)
@@ -161,7 +161,7 @@ def test_mag240m_is_mapped_and_chunked(tmp_path, rng):
     with pytest.raises(SettingsError, match=r"meta.pt is not there; give num_nodes"):
         read_ogb_folder(tmp_path / "mag")
     (tmp_path / "mag/meta.pt").write_bytes(b"")
-    with pytest.raises(MissingDependencyError, match=r"use hopstream.graph_from_ogb_folder"):
+    with pytest.raises(MissingDependencyError, match=r"use hopstream.graph.graph_from_ogb_folder"):
         read_ogb_folder(tmp_path / "mag")
 
 

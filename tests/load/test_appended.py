@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hopstream.cli.census import degrees_of_dataset
-from hopstream.dataset.key_book import load_partition_book
+from hopstream.dataset.key_book import read_key_book
 from hopstream.dataset.layout import open_dataset
-from hopstream.load.partitions import load_partition, load_partition_feats
+from hopstream.load.partitions import read_part, read_part_features
 from hopstream.store.contract import KEY, FetchRequest
 from hopstream.store.local import LocalStore
 from tests.preparation.append.graphs import grown_graph, written
@@ -23,8 +23,8 @@ def root(tmp_path_factory):
 
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_parts_have_every_edge_once(root, direction):
-    graph, metadata = grown_graph().graph, load_partition_book(root).metadata()
-    parts = [load_partition(root, part, direction=direction) for part in range(4)]
+    graph, metadata = grown_graph().graph, read_key_book(root).metadata()
+    parts = [read_part(root, part, direction=direction) for part in range(4)]
     with LocalStore(open_dataset(root)) as store:
         for edge_type, table in graph.edges.items():
             edges = [part.edges[edge_type] for part in parts]
@@ -38,7 +38,7 @@ def test_parts_have_every_edge_once(root, direction):
             counts = [of_part["num_edges"][direction]["__".join(edge_type)] for of_part in metadata]
             assert counts == [len(of_part.keys) for of_part in edges]
             for number, of_part in enumerate(edges):
-                columns = load_partition_feats(root, number, direction=direction).edges[edge_type]
+                columns = read_part_features(root, number, direction=direction).edges[edge_type]
                 for name, column in table.features.items():
                     assert np.array_equal(columns[name], column[of_part.keys])
 

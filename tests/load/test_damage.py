@@ -113,7 +113,7 @@ def test_an_overlay_that_names_other_rows(root):
 
 
 def test_a_halo_whose_ids_are_damaged(root):
-    hopstream.add_halo(root, hops=1)
+    hopstream.dataset.add_halo(root, hops=1)
     (path,) = root.glob("part-00000/halo/*/node/paper/id.npy")
     with LocalStore(open_dataset(root), [0]) as store:
         assert store.open_halos()

@@ -165,13 +165,13 @@ def test_links_to_predict(tmp_path, rng, as_stored):
     for name, columns in links.items():
         stored = {key: as_stored(array) for key, array in columns.items()} | {"head_type": ["a", "b"]}
         torch.save(stored, tmp_path / f"split/time/{name}.pt")
-    found = hopstream.read_ogb_links(tmp_path)
+    found = hopstream.graph.read_ogb_links(tmp_path)
     assert list(found) == ["train", "val", "test"] and found["val"].pop("head_type") == ["a", "b"]
     assert all(np.array_equal(found["val"][key], array) for key, array in links["valid"].items())
     graph = hopstream.read_graph(tmp_path)
     assert graph.edges[EDGE].num_edges == 14 and not graph.splits.get(NODE)
     with pytest.raises(SettingsError, match="has no folder split/"):
-        hopstream.read_ogb_links(tmp_path / "raw")
+        hopstream.graph.read_ogb_links(tmp_path / "raw")
 
 
 def test_a_flipped_byte_is_never_an_error_of_others(tmp_path, rng):

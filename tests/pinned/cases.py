@@ -87,7 +87,7 @@ def _anchors(mode: str, source: Source) -> SubgraphLoader:
 
 def _random_nodes(mode: str, source: Source) -> SubgraphLoader:
     options = {"rng_seed": 3, "num_threads": 0, "batch_size": 22, **test_ablp.RANDOM_MODES[mode]}
-    return hopstream.RandomNodeLoader(source, [3, 2], "item", **options)
+    return hopstream.load.RandomNodeLoader(source, [3, 2], "item", **options)
 
 
 def _ppr(name: str, mode: str, source: Source) -> SubgraphLoader:
@@ -165,7 +165,7 @@ def exported_files(folder: Path, out: Path) -> dict[str, Any]:
             world / "parts", world / "spec.pbtxt", out / form / f"train.{form}@2", seeds=np.array(some_seeds(40)),
             file_format=form, rng_seed=4, num_workers=1,
         )  # fmt: skip
-    hopstream.write_unigraph(folder / "links-ratings", out / "unigraph")
+    hopstream.export.write_unigraph(folder / "links-ratings", out / "unigraph")
     return {str(path.relative_to(out)): _contents(path) for path in out.rglob("*") if path.is_file()}
 
 

@@ -40,7 +40,7 @@ def write_datasets(folder: Path) -> None:
         write(f"walks-{name}", graph, direction="both", weight_attr="weight")
     typed = test_node_modes.GRAPHS["typed"]
     write("halo", typed, **TIMED, weight_attr="stars")
-    hopstream.add_halo(folder / "halo", hops=1, features="all")
+    hopstream.dataset.add_halo(folder / "halo", hops=1, features="all")
     grown = grow(typed, np.random.default_rng(5))
     grown.write(folder / "grown", 2, 2, **TIMED, weight_attr="stars")
     (folder / "export").mkdir()

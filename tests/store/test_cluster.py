@@ -359,7 +359,7 @@ def test_a_remote_graph_is_no_store() -> None:
         return hopstream.random_walks(source, [0], length=2)
 
     def share(source: Any) -> object:
-        return hopstream.rank_nodes(source, rank=0, world_size=1)
+        return hopstream.load.rank_nodes(source, rank=0, world_size=1)
 
     for ask in (open_store, walk, share):
         with pytest.raises(

@@ -45,7 +45,7 @@ def served(tmp_path_factory):
 def opened(served, here=(0,), **halo) -> Iterator[RoutedStore]:
     """Some parts here, with a halo, and the others asked of their servers."""
     root, servers = served
-    hopstream.add_halo(root, **{"hops": 0, **halo})
+    hopstream.dataset.add_halo(root, **{"hops": 0, **halo})
     settings = StoreSettings(prefer_local=False, cache_bytes=0)
     others = [RemoteStore(server.location, settings) for part, server in enumerate(servers) if part not in here]
     with RoutedStore([LocalStore(open_dataset(root), here), *others], settings) as store:
@@ -106,7 +106,7 @@ def test_the_expected_share_is_near_what_is_saved(served):
     """Over many epochs of the training nodes that a part owns, which the model starts from."""
     root, _ = served
     halo = {"hops": 0, "budget": 4000, "fanouts": [4, 3], "batch_size": 16}
-    expected = hopstream.add_halo(root, **halo).savings[0].row_share
+    expected = hopstream.dataset.add_halo(root, **halo).savings[0].row_share
     with opened(served, **halo) as store:
         first, stop = store.book.node_offsets[NODE][:2]
         train = store.split(NODE, "train")
@@ -196,7 +196,7 @@ def test_many_threads(served):
 
 def test_a_halo_that_is_damaged_is_told_of_when_the_store_is_opened(served):
     root, servers = served
-    hopstream.add_halo(root, hops=1)
+    hopstream.dataset.add_halo(root, hops=1)
     (root / "part-00000" / "halo" / f"{open_dataset(root).manifest.halo.generation:05d}/node/node/id.npy").unlink()
     settings = StoreSettings(prefer_local=False)
     others = [RemoteStore(server.location, settings) for server in servers[1:]]

@@ -25,7 +25,7 @@ def test_servers_that_sample(tmp_path: Path):
     options = {"seeds": ("paper", "train"), "batch_size": 13, "collate": "numpy", "num_threads": 1}
     with NeighborLoader(folders[1], [3, 2], **options) as loader:
         wanted = [flat(batch) for batch in loader]
-    hopstream.add_halo(dataset, hops=1, features="all")
+    hopstream.dataset.add_halo(dataset, hops=1, features="all")
     services: list[SamplingService] = []
     servers: list[StoreServer] = []
 

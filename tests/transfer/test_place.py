@@ -42,7 +42,7 @@ def check_roots(written: dict[str, bytes], *roots: tuple[Path, tuple[int, ...]])
 
 def test_parts_go_to_roots_in_turn(mag: Path, written, tmp_path: Path):
     told: list[tuple[str, int, int]] = []
-    found = hopstream.place(
+    found = hopstream.dataset.place(
         mag, [tmp_path / "a", f"file://{tmp_path}/b"], num_workers=0, progress=lambda *args: told.append(args)
     )
     check_roots(written, (tmp_path / "a", (0, 2)), (tmp_path / "b", (1, 3)))
@@ -405,10 +405,10 @@ def test_halos_come_along_and_old_ones_go(mag: Path, tmp_path: Path):
     roots = [tmp_path / "a", tmp_path / "b"]
     place(mag, roots, num_workers=0)
     for hops in (1, 2):
-        hopstream.add_halo(mag, hops=hops)
+        hopstream.dataset.add_halo(mag, hops=hops)
         place(mag, roots, num_workers=0)
         check_roots(without_beside(tree_of(mag)), (roots[0], (0, 2)), (roots[1], (1, 3)))
-    hopstream.pull(str(roots[0]), tmp_path / "c", num_workers=0)
+    hopstream.dataset.pull(str(roots[0]), tmp_path / "c", num_workers=0)
     check_roots(without_beside(tree_of(mag)), (tmp_path / "c", (0, 2)))
 
 
@@ -419,17 +419,17 @@ def test_nobody_else_changes_what_is_placed_or_pulled(mag: Path, tmp_path: Path)
             place(mag, [tmp_path / "a", tmp_path / "b"], num_workers=0)
     for folder in (tmp_path / "a", tmp_path / "b"):
         with locked(folder), pytest.raises(StateError, match="by another process"):
-            hopstream.pull(tmp_path / "a", tmp_path / "b", num_workers=0)
+            hopstream.dataset.pull(tmp_path / "a", tmp_path / "b", num_workers=0)
     with locked(tmp_path / "a", is_reader=True):
-        hopstream.pull(tmp_path / "a", tmp_path / "c", num_workers=0)
+        hopstream.dataset.pull(tmp_path / "a", tmp_path / "c", num_workers=0)
 
 
 def test_a_halo_of_other_rows_under_the_same_names_is_copied(mag: Path, tmp_path: Path):
     """A halo that is written after another was removed has the first one's names, and here its sizes."""
     copies = []
     for fanouts in ((1,), (40, 40)):
-        hopstream.add_halo(mag, hops=0, features="none")
-        hopstream.add_halo(mag, hops=0, features="paper:feat", budget="400", fanouts=fanouts, batch_size=1)
+        hopstream.dataset.add_halo(mag, hops=0, features="none")
+        hopstream.dataset.add_halo(mag, hops=0, features="paper:feat", budget="400", fanouts=fanouts, batch_size=1)
         place(mag, [tmp_path / "a"], num_workers=0)
         assert without_beside(tree_of(tmp_path / "a")) == without_beside(tree_of(mag))
         open_dataset(tmp_path / "a").verify()
@@ -438,10 +438,10 @@ def test_a_halo_of_other_rows_under_the_same_names_is_copied(mag: Path, tmp_path
 
 
 def test_parts_that_are_there_get_the_halo_of_those_that_come(mag: Path, tmp_path: Path):
-    hopstream.add_halo(mag, hops=1)
-    hopstream.pull(mag, tmp_path / "a", parts=[0], num_workers=0)
-    hopstream.add_halo(mag, hops=2)
-    hopstream.pull(mag, tmp_path / "a", parts=[2], num_workers=0)
+    hopstream.dataset.add_halo(mag, hops=1)
+    hopstream.dataset.pull(mag, tmp_path / "a", parts=[0], num_workers=0)
+    hopstream.dataset.add_halo(mag, hops=2)
+    hopstream.dataset.pull(mag, tmp_path / "a", parts=[2], num_workers=0)
     check_roots_without_beside(mag, tmp_path / "a", (0, 2))
     with LocalStore(open_dataset(tmp_path / "a"), [0, 2]) as store:
         assert len(store.open_halos()) == 2
@@ -452,7 +452,10 @@ def test_a_root_in_another_dataset_is_refused(mag: Path, tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "other")
     before = tree_of(tmp_path / "other")
     for inner in ("other/x", "other/part-00000/x", "link/x/y"):
-        for work in (lambda out: place(mag, [out], num_workers=0), lambda out: hopstream.pull(mag, out, num_workers=0)):
+        for work in (
+            lambda out: place(mag, [out], num_workers=0),
+            lambda out: hopstream.dataset.pull(mag, out, num_workers=0),
+        ):
             with pytest.raises(
                 SettingsError, match=rf"lies in the dataset {tmp_path}/other; give a folder outside of it"
             ):
@@ -512,23 +515,23 @@ def test_what_is_moved_is_on_the_disk_before_it_is_removed(mag: Path, tmp_path: 
 def test_roots_with_a_new_halo_are_pulled_beside_older_parts(mag: Path, tmp_path: Path):
     """What the root that is pulled from does not have, the other one has."""
     roots, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "c"
-    hopstream.add_halo(mag, hops=1)
+    hopstream.dataset.add_halo(mag, hops=1)
     place(mag, roots, num_workers=0)
     for root in roots:
-        hopstream.pull(root, out, num_workers=0)
+        hopstream.dataset.pull(root, out, num_workers=0)
     for hops in (2, 0, 1):
-        hopstream.add_halo(mag, **({"hops": hops} if hops else {"hops": 0, "features": "none"}))
+        hopstream.dataset.add_halo(mag, **({"hops": hops} if hops else {"hops": 0, "features": "none"}))
         place(mag, roots, num_workers=0)
         for root in roots:
-            hopstream.pull(root, out, num_workers=0)
+            hopstream.dataset.pull(root, out, num_workers=0)
             check_roots_without_beside(mag, out, (0, 1, 2, 3))
     assert hopstream.verify_dataset(out).is_ok
 
 
 def test_a_new_halo_of_parts_that_are_in_two_roots_is_moved_to_both(mag: Path, written, tmp_path: Path):
     roots = [tmp_path / "a", tmp_path / "b"]
-    hopstream.pull(mag, roots[0], num_workers=0)
-    hopstream.add_halo(mag, hops=1)
+    hopstream.dataset.pull(mag, roots[0], num_workers=0)
+    hopstream.dataset.add_halo(mag, hops=1)
     before = tree_of(mag)
     place(mag, roots, move=True, num_workers=0)
     assert without_beside(tree_of(roots[0])) == before
@@ -538,19 +541,19 @@ def test_a_new_halo_of_parts_that_are_in_two_roots_is_moved_to_both(mag: Path, w
 
 def test_a_halo_that_no_root_has_is_refused_before_anything_is_written(mag: Path, tmp_path: Path):
     roots, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "c"
-    hopstream.add_halo(mag, hops=1)
+    hopstream.dataset.add_halo(mag, hops=1)
     place(mag, roots, num_workers=0)
-    hopstream.pull(roots[0], out, num_workers=0)
-    hopstream.add_halo(mag, hops=2)
+    hopstream.dataset.pull(roots[0], out, num_workers=0)
+    hopstream.dataset.add_halo(mag, hops=2)
     place(mag, {str(tmp_path / "far"): [0, 2], str(roots[1]): [1, 3]}, num_workers=0)
     shutil.rmtree(tmp_path / "far")  # no machine sees it
     before = tree_of(out)
     message = rf"c has part-00000 with another halo than {tmp_path}/b is to bring, and no root .* pull all parts into a"
     with pytest.raises(FormatError, match=message):
-        hopstream.pull(roots[1], out, num_workers=0)
+        hopstream.dataset.pull(roots[1], out, num_workers=0)
     assert tree_of(out) == before
     place(mag, roots, num_workers=0)
-    hopstream.pull(roots[1], out, num_workers=0)
+    hopstream.dataset.pull(roots[1], out, num_workers=0)
     check_roots_without_beside(mag, out, (0, 1, 2, 3))
 
 

@@ -21,7 +21,7 @@ def test_parts_are_pulled_one_after_the_other(mag: Path, written, tmp_path: Path
         place(mag, [uri], num_workers=0)
         told: list[tuple[str, int, int]] = []
         out = tmp_path / "new" / "mag"
-        manifest = hopstream.pull(uri, out, parts=[2], num_workers=0, progress=lambda *args: told.append(args))
+        manifest = hopstream.dataset.pull(uri, out, parts=[2], num_workers=0, progress=lambda *args: told.append(args))
         assert without_beside(tree_of(out)) == files_of(written, (2,))
         assert told[-1][0] == "pull"
         assert manifest.book.num_parts == 4

@@ -144,7 +144,7 @@ class KeyBook:
         return found
 
 
-def load_partition_book(root: str | Path) -> KeyBook:
+def read_key_book(root: str | Path) -> KeyBook:
     """The book of a dataset: which part owns a key, which id has it, and back.
 
     Raises:

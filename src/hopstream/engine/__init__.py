@@ -7,11 +7,23 @@ from typing import get_args
 
 from hopstream.checks import check_choice
 from hopstream.engine.contract import Engine, OnDone
+from hopstream.engine.job import Job
 from hopstream.engine.settings import EngineName, EngineSettings, Progress
 from hopstream.engine.tasks import Task, kind_of, task
 from hopstream.errors import SettingsError
 
-__all__ = ["Engine", "EngineName", "EngineSettings", "OnDone", "Progress", "Task", "kind_of", "open_engine", "task"]
+__all__ = [
+    "Engine",
+    "EngineName",
+    "EngineSettings",
+    "Job",
+    "OnDone",
+    "Progress",
+    "Task",
+    "kind_of",
+    "open_engine",
+    "task",
+]
 
 
 def open_engine(

@@ -120,8 +120,8 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
     with open_text(path) as file:
         if file.read(len(MATRIX_MARKET)) == MATRIX_MARKET:
             raise FormatError(
-                f"{path} is a Matrix Market file, whose numbers begin with 1; give hopstream.graph_from_scipy what "
-                "scipy.io.mmread reads of it"
+                f"{path} is a Matrix Market file, whose numbers begin with 1; give hopstream.graph.graph_from_scipy "
+                "what scipy.io.mmread reads of it"
             )
         file.seek(0)
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -139,7 +139,8 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
     if re.search(r"[\s,;|]\{.*\}\s*$", first if not is_header else ""):
         raise SchemaError(
             f"{path} has a dict behind its edges, as networkx.write_edgelist writes them; read it with "
-            "networkx.read_edgelist and hopstream.graph_from_networkx, or write it with data=False or data=['weight']"
+            "networkx.read_edgelist and hopstream.graph.graph_from_networkx, or write it with data=False or "
+            "data=['weight']"
         )
     return EdgeListText(path=path, delimiter=chosen, header=tuple(cells[0]) if is_header else None)
 

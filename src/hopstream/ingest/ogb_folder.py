@@ -213,7 +213,7 @@ def read_ogb_folder(
     """Read what OGB keeps in a folder: the graph that ``graph_from_ogb`` makes of the arrays that ``ogb`` gives.
 
     Features, labels (``y``; MAG240M's are ``label``) and splits of nodes are read; links to predict are not, as they
-    are no edges of the graph: see ``hopstream.read_ogb_links``.
+    are no edges of the graph: see ``hopstream.graph.read_ogb_links``.
 
     Args:
         folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
@@ -451,7 +451,7 @@ def _split_tables(folder: Path) -> dict[str, Array]:
 
 def _read_pt(path: Path, read_torch: ReadTorch | None) -> dict[str, Any]:
     if read_torch is None:
-        raise MissingDependencyError(f"{path} is read with torch; use hopstream.graph_from_ogb_folder")
+        raise MissingDependencyError(f"{path} is read with torch; use hopstream.graph.graph_from_ogb_folder")
     value = read_torch(path)
     if not isinstance(value, dict):
         raise FormatError(f"{path} holds {type(value).__name__}; wanted a dict")

@@ -163,7 +163,7 @@ def as_array(value: object, where: str) -> Array:
     if hasattr(value, "__array__"):
         return np.asarray(value)
     if hasattr(value, "tocoo"):
-        raise SchemaError(f"{where} is a sparse matrix; hopstream.graph_from_scipy makes a graph of such")
+        raise SchemaError(f"{where} is a sparse matrix; hopstream.graph.graph_from_scipy makes a graph of such")
     raise SchemaError(
         f"{where} is {type(value).__name__}; give an array, a tensor, a RaggedArray, or a list of strings or arrays"
     )

@@ -180,7 +180,7 @@ class PartFeatures:
     edges: Mapping[EdgeType, Mapping[str, Column]]
 
 
-def load_partition(root: str | Path, part: int, *, direction: Direction | None = None) -> Partition:
+def read_part(root: str | Path, part: int, *, direction: Direction | None = None) -> Partition:
     """Open one part of a dataset to look at it; the folders of other parts need not be there.
 
     Args:
@@ -213,10 +213,10 @@ def load_partition(root: str | Path, part: int, *, direction: Direction | None =
     )
 
 
-def load_partition_feats(
+def read_part_features(
     root: str | Path, part: int, *, load_nodes: bool = True, load_edges: bool = True, direction: Direction | None = None
 ) -> PartFeatures:
-    """The features of one part, as memory maps; arguments and errors as of ``load_partition``.
+    """The features of one part, as memory maps; arguments and errors as of ``read_part``.
 
     Args:
         root: The dataset.

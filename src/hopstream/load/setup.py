@@ -114,7 +114,7 @@ class SubgraphLoader(EpochLoader):
     """
 
     attached_names: ClassVar[frozenset[str]] = ATTACHED_ATTRIBUTES
-    """What the loader may attach to a PyG batch: features of these names are refused."""
+    """Names that the loader attaches to a PyG batch; features of these names are refused."""
     _setup: LoaderSetup
     _recipe: Recipe
     _ahead: SamplingAhead[Fetch] | None = None

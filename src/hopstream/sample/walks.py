@@ -383,7 +383,7 @@ def random_walks(arguments: WalkArguments) -> IntArray:
     """Walk at random from some nodes.
 
     Returns:
-        int64[num_starts * num_walks, length + 1]: keys, the start first; rows ``i * num_walks`` and on are the walks of
+        Keys, int64[num_starts * num_walks, length + 1], the start first; rows ``i * num_walks`` and on are the walks of
         start ``i``. Column ``j`` holds nodes of the type that step ``j - 1`` leads to. After a node from which no edge
         leads on, a row holds -1.
 

@@ -126,7 +126,7 @@ class StoreServer(OfOneProcess):
 
     @property
     def is_serving(self) -> bool:
-        """Whether new requests are taken: from the start until the server is closed."""
+        """Whether the server accepts requests, which it does from its start until it is closed."""
         return not self._is_closing
 
     @property

@@ -226,15 +226,15 @@ def test_ids_that_outgrow_their_dtype_are_refused(tmp_path, monkeypatch):
 def test_a_halo_goes_and_none_comes_before_compacting(tmp_path):
     root = tmp_path / "d"
     hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
-    hopstream.add_halo(root, hops=1)
+    hopstream.dataset.add_halo(root, hops=1)
     assert list(root.glob("part-*/halo"))
     assert append(root, **MOVIE).halo is None and read_manifest(root).halo is None
     assert not list(root.glob("part-*/halo")) and verify_dataset(root).is_ok
     with pytest.raises(SettingsError, match="compact the dataset first"):
-        hopstream.add_halo(root, hops=1)
-    assert hopstream.add_halo(root, hops=0, features="none").manifest.halo is None
-    hopstream.compact(root)
-    assert hopstream.add_halo(root, hops=1).manifest.halo is not None and verify_dataset(root).is_ok
+        hopstream.dataset.add_halo(root, hops=1)
+    assert hopstream.dataset.add_halo(root, hops=0, features="none").manifest.halo is None
+    hopstream.dataset.compact(root)
+    assert hopstream.dataset.add_halo(root, hops=1).manifest.halo is not None and verify_dataset(root).is_ok
 
 
 def test_two_at_once_are_refused(tmp_path):

@@ -27,7 +27,7 @@ CACHED = "part-00001/halo/00001/cached/user"
 def origin(tmp_path_factory):
     root = tmp_path_factory.mktemp("origin") / "d"
     hopstream.write_parts(full_graph(5), root, **OPTIONS)
-    hopstream.add_halo(root, hops=1, features="all")
+    hopstream.dataset.add_halo(root, hops=1, features="all")
     return root
 
 
@@ -204,7 +204,7 @@ def lose_half(mark):
 def test_a_writer_that_loses_neighbors_is_found(root, monkeypatch):
     """In the writer and wherever else its code is called."""
     monkeypatch.setattr(Parts, "mark", lose_half(Parts.mark))
-    hopstream.add_halo(root, hops=1, features="all")
+    hopstream.dataset.add_halo(root, hops=1, features="all")
     report = hopstream.verify_dataset(root)
     assert report.kinds == ("halo",)
     assert {"lacks nodes within 1 hops"} == {finding.what for finding in report.findings}
@@ -221,7 +221,7 @@ def test_a_writer_that_loses_a_last_node_is_found(root, monkeypatch):
 
     for module in (reach, run):
         monkeypatch.setattr(module, "nodes_within", without_last)
-    hopstream.add_halo(root, hops=2)
+    hopstream.dataset.add_halo(root, hops=2)
     findings = hopstream.verify_dataset(root).findings
     assert [(f.where, f.what, f.count) for f in findings] == [
         (f"part-0000{part}/halo/00002/node/user/id.npy", "lacks nodes within 2 hops", 1) for part in range(3)
@@ -263,12 +263,12 @@ def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch):
     root = tmp_path / "d"
     hopstream.write_parts(full_graph(5), root, direction="both", **OPTIONS)
     options = {"features": "user:x,movie:*", "budget": 300, "fanouts": [2, 1], "batch_size": 3}
-    hopstream.add_halo(root, hops=0, **options)
+    hopstream.dataset.add_halo(root, hops=0, **options)
     assert hopstream.verify_dataset(root).is_ok
     for number, (choose, told) in enumerate(SELECTIONS.items(), 2):
         for module in (reach, run):
             monkeypatch.setattr(module, "hottest", choose)
-        hopstream.add_halo(root, hops=0, **options)
+        hopstream.dataset.add_halo(root, hops=0, **options)
         report = hopstream.verify_dataset(root)
         assert report.kinds == ("halo",), choose
         assert any(told in finding.what for finding in report.findings), choose
@@ -278,12 +278,12 @@ def test_a_selection_that_is_not_the_likeliest_is_found(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("budget", [0, 90, 1 << 40])
 def test_true_selections_have_no_findings(root, budget):
-    hopstream.add_halo(root, hops=1, budget=budget, fanouts=[3, 2], batch_size=4)
+    hopstream.dataset.add_halo(root, hops=1, budget=budget, fanouts=[3, 2], batch_size=4)
     assert hopstream.verify_dataset(root).is_ok
 
 
 def test_a_model_that_nobody_can_choose_by_is_found(root):
-    hopstream.add_halo(root, hops=0, budget=600)
+    hopstream.dataset.add_halo(root, hops=0, budget=600)
     forge(root, {}, fanouts=())
     findings = hopstream.verify_dataset(root).findings
     assert {"fanouts is" in finding.what for finding in findings} == {True}

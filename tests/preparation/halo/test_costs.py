@@ -33,13 +33,13 @@ CHOICES = [
 def test_no_more_is_written_than_was_said(tmp_path, options):
     hopstream.write_parts(full_graph(3), tmp_path / "d", direction="both", **OPTIONS)
     told = []
-    halo = hopstream.add_halo(tmp_path / "d", on_estimate=told.append, **options).manifest.halo
+    halo = hopstream.dataset.add_halo(tmp_path / "d", on_estimate=told.append, **options).manifest.halo
     (said,) = told
     assert sum(halo.bytes) <= said.copied_bytes < 40 * sum(halo.bytes) + 100_000
     cached = sum(record.num_bytes for name, record in halo.files.items() if "/cached/" in name)
     assert (said.budget_bytes > 0) == ("budget" in options)
     assert "budget" not in options or cached <= said.budget_bytes + 136 * len(halo.files)
-    hopstream.add_halo(tmp_path / "d", hops=0, on_estimate=told.append)
+    hopstream.dataset.add_halo(tmp_path / "d", hops=0, on_estimate=told.append)
     assert len(told) == 1
 
 
@@ -51,7 +51,7 @@ def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
     np.save(tmp_path / "o" / "node.npy", np.arange(256) % 3)
     told = []
     job = {"num_workers": 0, "on_estimate": lambda said, plan: told.append(said), "overwrite": True}
-    manifest = hopstream.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "d", halo=halo, **job)
+    manifest = hopstream.dataset.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "d", halo=halo, **job)
     assert 0 < sum(manifest.halo.bytes) <= told[0].halo.copied_bytes
     on_disk = sum(path.stat().st_size for path in (tmp_path / "d").rglob("*.npy"))
     heads = 136 * sum(1 for _ in (tmp_path / "d").rglob("*.npy"))
@@ -63,10 +63,10 @@ def test_dispatch_counts_halos(tmp_path, monkeypatch, options):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed - 1))
     if "budget" in options:
         with pytest.raises(SettingsError, match="of disk while it is written"):
-            hopstream.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "e", halo=halo, **job)
+            hopstream.dataset.dispatch(tmp_path / "c", tmp_path / "o", tmp_path / "e", halo=halo, **job)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(told[0].halo.budget_bytes - 1))
         with pytest.raises(OSError, match=r"budget is 20kB for each of 3 parts.*give a smaller budget"):
-            hopstream.add_halo(tmp_path / "d", **options)
+            hopstream.dataset.add_halo(tmp_path / "d", **options)
 
 
 def test_sets_of_nodes_are_counted():
@@ -99,7 +99,7 @@ def test_dispatch_stops_before_halos_that_memory_does_not_hold(tmp_path, monkeyp
     (tmp_path / "o").mkdir()
     np.save(tmp_path / "o" / "node.npy", np.arange(256) % 3)
     with pytest.raises(SettingsError, match=r"memory is 4GiB.*halos of 256 nodes need at least 34\.6 GB"):
-        hopstream.dispatch(
+        hopstream.dataset.dispatch(
             tmp_path / "c", tmp_path / "o", tmp_path / "d", halo=HaloSettings(), num_workers=0, memory="4GiB"
         )
     assert not (tmp_path / "d").exists()

@@ -108,7 +108,7 @@ def halo_budget(dataset):
 
 @pytest.mark.parametrize("hops", [1, 3])
 def test_copies_are_true_and_complete(root, hops):
-    report = hopstream.add_halo(root, hops=hops, features="all")
+    report = hopstream.dataset.add_halo(root, hops=hops, features="all")
     dataset = hopstream.open_dataset(root, verify=True)
     check_truth(dataset, hops)
     assert dataset.manifest.halo.halo_id == report.manifest.halo.halo_id
@@ -132,16 +132,16 @@ def test_any_graph(tmp_path_factory, graph, hops, num_parts):
 
 def test_the_content_is_the_same_with_and_without(root):
     before, tree = hopstream.open_dataset(root).manifest, tree_of(root)
-    with_halo = hopstream.add_halo(root, hops=2, features="user:x,movie:*").manifest
+    with_halo = hopstream.dataset.add_halo(root, hops=2, features="user:x,movie:*").manifest
     assert (with_halo.dataset_id, with_halo.graph_id) == (before.dataset_id, before.graph_id)
     assert set(with_halo.halo.features) == {"user", "movie"} and with_halo.halo.features["user"] == ("x",)
     assert {name: data for name, data in tree_of(root).items() if "/halo/" not in name} | {
         "manifest.json": tree["manifest.json"]
     } == tree
-    again = hopstream.add_halo(root, hops=1).manifest
+    again = hopstream.dataset.add_halo(root, hops=1).manifest
     assert (again.halo.generation, again.halo.features) == (2, {})
     assert {p.name for p in root.glob("part-*/halo/*")} == {"00002"}
-    assert hopstream.add_halo(root, hops=0).manifest.halo is None
+    assert hopstream.dataset.add_halo(root, hops=0).manifest.halo is None
     assert tree_of(root) == tree
 
 
@@ -149,7 +149,7 @@ def test_the_hottest_rows_are_taken_within_the_budget(root):
     dataset = hopstream.open_dataset(root)
     sizes = []
     for budget in (0, 200, 1000, "1MB"):
-        report = hopstream.add_halo(dataset, hops=0, budget=budget, fanouts=[3, 2], batch_size=4)
+        report = hopstream.dataset.add_halo(dataset, hops=0, budget=budget, fanouts=[3, 2], batch_size=4)
         halo, parts = report.manifest.halo, Parts(dataset)
         for part, counts in enumerate(halo.parts):
             chances = inclusion_of(parts, part, HaloSettings(fanouts=[3, 2], batch_size=4)).sampled
@@ -205,9 +205,9 @@ def test_dispatch_and_write_parts_make_the_same_halo(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:  # ended while it writes the halo, it goes on
         patch.setattr(halo_run, "hottest", stop)
         with pytest.raises(Killed):
-            hopstream.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)
+            hopstream.dataset.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)
         assert not (tmp_path / "d").exists()
-    hopstream.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)
+    hopstream.dataset.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)
     hopstream.write_parts(graph, tmp_path / "w", owners=owners, halo=halo, **options)
     ours, theirs = tree_of(tmp_path / "w"), tree_of(tmp_path / "d")
     assert {n: d for n, d in ours.items() if n != "manifest.json"} == {
@@ -223,7 +223,7 @@ def test_dispatch_and_write_parts_make_the_same_halo(tmp_path, monkeypatch):
 )
 def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, when):
     if with_old:
-        hopstream.add_halo(root, hops=1, features="all")
+        hopstream.dataset.add_halo(root, hops=1, features="all")
     before = tree_of(root)
 
     with monkeypatch.context() as patch:
@@ -234,11 +234,11 @@ def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, w
         else:  # the process is gone: nothing is tidied up
             patch.setattr(halo_run, "remove_halos", lambda root, manifest, halo: stop() if halo else None)
         with pytest.raises(Killed):
-            hopstream.add_halo(root, hops=2, budget="1MB")
+            hopstream.dataset.add_halo(root, hops=2, budget="1MB")
     if when != "after the manifest":
         assert tree_of(root) == before
     hopstream.open_dataset(root, verify=True)
-    assert hopstream.add_halo(root, hops=1).manifest.halo.hops == 1
+    assert hopstream.dataset.add_halo(root, hops=1).manifest.halo.hops == 1
     assert hopstream.verify_dataset(root).is_ok
     assert len({p.name for p in root.glob("part-*/halo/*")}) == 1
 
@@ -254,16 +254,16 @@ def test_what_cannot_be_is_refused(root):
         ({"batch_size": 0}, "batch_size is 0"),
     ):
         with pytest.raises(SettingsError, match=told):
-            hopstream.add_halo(root, **wrong)
+            hopstream.dataset.add_halo(root, **wrong)
     for features, told in (("user:y", "has no feature 'y'"), ("nobody:x", "nobody")):
         with pytest.raises(UnknownNameError, match=told):
-            hopstream.add_halo(root, features=features)
+            hopstream.dataset.add_halo(root, features=features)
         with pytest.raises(UnknownNameError, match=told):
             hopstream.write_parts(full_graph(3), root / "new", halo=HaloSettings(features=features))
     assert not (root / "new").exists()
     shutil.rmtree(root / "part-00001")
     with pytest.raises(FormatError, match="part-00001"):
-        hopstream.add_halo(root, hops=1)
+        hopstream.dataset.add_halo(root, hops=1)
     assert hopstream.open_dataset(root).manifest.halo is None
 
 
@@ -275,7 +275,7 @@ def test_a_disk_that_is_full(root, monkeypatch):
 
     monkeypatch.setattr("hopstream.preparation.halo.run.write_blocks", full)
     with pytest.raises(OSError, match="No space left"):
-        hopstream.add_halo(root, hops=1)
+        hopstream.dataset.add_halo(root, hops=1)
     assert tree_of(root) == before
 
 
@@ -285,11 +285,11 @@ def test_one_at_a_time(root):
 
     def again(stage, done, total):
         try:
-            hopstream.add_halo(root, hops=2)
+            hopstream.dataset.add_halo(root, hops=2)
         except StateError as error:
             refused.append(str(error))
 
-    hopstream.add_halo(root, hops=1, progress=again)
+    hopstream.dataset.add_halo(root, hops=1, progress=again)
     assert len(refused) == 4 and "another process" in refused[0]
     assert hopstream.open_dataset(root, verify=True).manifest.halo.hops == 1
 

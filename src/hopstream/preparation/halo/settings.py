@@ -74,7 +74,7 @@ class HaloSettings(Settings):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """What was asked for, one by one: ``type:feature`` or ``all``; empty for none."""
+        """Features to copy, each ``type:feature`` or ``all``; empty for none."""
         chosen: object = ("all" if self.budget is not None else "none") if self.features is None else self.features
         names = chosen.split(",") if isinstance(chosen, str) else chosen
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name.strip() for name in names):

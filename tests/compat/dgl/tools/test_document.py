@@ -71,7 +71,7 @@ def check(root: Path) -> None:
     out = root / "MAG_LSC_partitioned"
     graph = hopstream.read_graph(root / "MAG240M-LSC_chunked")
     assert hopstream.read_dataset(out).fingerprint() == graph.fingerprint()
-    book = hopstream.load_partition_book(out)
+    book = hopstream.dataset.read_key_book(out)
     assert book.num_parts == 2
     for node_type, lines in owners.items():
         assert book.part_of(node_type, np.arange(len(lines))).tolist() == list(map(int, lines))

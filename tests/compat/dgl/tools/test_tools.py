@@ -154,7 +154,7 @@ def test_dgls_files_beside_the_dataset(folder, tmp_path, capsys):
     shutil.rmtree(tmp_path / "parts/.metadata.ended.partial")
     out = tmp_path / "parts"
     graph = hopstream.read_graph(folder / "chunks")
-    book = hopstream.load_partition_book(out)
+    book = hopstream.dataset.read_key_book(out)
     keys = {"paper": [], ("author", "writes", "paper"): []}
     for part in range(3):
         orig_nids, orig_eids = (dgl.data.load_tensors(out / f"part{part}/orig_{n}ids.dgl") for n in "ne")

@@ -1,0 +1,72 @@
+"""Sphinx configuration: Markdown pages by MyST, and a reference from docstrings. Builds offline."""
+
+import re
+import zlib
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+import hopstream
+
+HERE = Path(__file__).parent
+OTHER_PROJECTS = {
+    "python": "https://docs.python.org/3",
+    "numpy": "https://numpy.org/doc/stable",
+    "torch": "https://docs.pytorch.org/docs/stable",
+    "pyg": "https://pytorch-geometric.readthedocs.io/en/latest",
+}
+
+
+def write_inventory(name: str) -> str:
+    """Write the Sphinx inventory of the objects in ``inventories/NAME.txt``; returns its path."""
+    lines = (HERE / "inventories" / f"{name}.txt").read_text().splitlines()
+    entries = "".join("{} {} 1 {} -\n".format(*line.split()) for line in lines)
+    head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version: \n# The rest is compressed by zlib.\n"
+    path = HERE / "_build" / f"{name}.inv"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(head.encode() + zlib.compress(entries.encode()))
+    return str(path.relative_to(HERE))
+
+
+def name_results(_app: object, _kind: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """Let results have names: Napoleon takes what stands before a colon in ``Returns`` for a type."""
+    first = lines.index("Returns:") + 1 if "Returns:" in lines else len(lines)
+    for at in range(first, len(lines)):
+        if lines[at] and not lines[at].startswith(" "):
+            break
+        lines[at] = (
+            re.sub(r"^    (?! )(\w+): ", r"    **\1**\: ", lines[at])
+            if at > first
+            else lines[at].replace(": ", "\\: ", 1)
+        )
+
+
+def setup(app: Sphinx) -> None:
+    """Change docstrings before Napoleon reads them."""
+    app.connect("autodoc-process-docstring", name_results, priority=400)
+
+
+project = author = copyright = "Hopstream"
+version = release = hopstream.__version__
+
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.napoleon", "sphinx_copybutton",
+]  # fmt: skip
+root_doc = "index"
+exclude_patterns = ["_build", "README.md", "inventories"]
+myst_heading_anchors = 4
+suppress_warnings = ["myst.xref_missing"]  # tests/docs/test_links.py checks links; these lead to files outside the site
+
+intersphinx_mapping = {name: (url, write_inventory(name)) for name, url in OTHER_PROJECTS.items()}
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autoclass_content = "both"
+maximum_signature_line_length = 80
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+nitpicky = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "Hopstream"
+html_show_sourcelink = False
+html_theme_options = {"navigation_with_keys": False, "header_links_before_dropdown": 8}

@@ -1,0 +1,37 @@
+from hopstream import dataset as dataset
+from hopstream import errors as errors
+from hopstream import export as export
+from hopstream import graph as graph
+from hopstream import load as load
+from hopstream import sample as sample
+from hopstream import serve as serve
+from hopstream import tfgnn as tfgnn
+from hopstream.dataset.layout import open_dataset as open_dataset
+from hopstream.dataset.read_back import read_dataset as read_dataset
+from hopstream.export.run import export_subgraphs as export_subgraphs
+from hopstream.graph.graph import Graph as Graph
+from hopstream.graph.splits import hold_out_links as hold_out_links
+from hopstream.graph.splits import split_links as split_links
+from hopstream.graph.splits import split_nodes as split_nodes
+from hopstream.ingest.from_arrays import graph_from_arrays as graph_from_arrays
+from hopstream.ingest.objects.pyg_data import graph_from_data as graph_from_data
+from hopstream.ingest.synthetic import rmat_graph as rmat_graph
+from hopstream.load.ablp import ABLPLoader as ABLPLoader
+from hopstream.load.examples import ExampleLoader as ExampleLoader
+from hopstream.load.files import read_graph as read_graph
+from hopstream.load.layerwise import infer_layerwise as infer_layerwise
+from hopstream.load.links import LinkNeighborLoader as LinkNeighborLoader
+from hopstream.load.loader import NeighborLoader as NeighborLoader
+from hopstream.load.ppr import PPRLoader as PPRLoader
+from hopstream.preparation.append.run import append as append
+from hopstream.preparation.audit.run import verify_dataset as verify_dataset
+from hopstream.preparation.prepare import prepare as prepare
+from hopstream.preparation.write import write_parts as write_parts
+from hopstream.sample.negatives import NegativeSampling as NegativeSampling
+from hopstream.sample.walks import random_walks as random_walks
+from hopstream.store import open_store as open_store
+from hopstream.store.settings import StoreSettings as StoreSettings
+from hopstream.stream.client import RemoteGraph as RemoteGraph
+from hopstream.transport.security import ClientSecurity as ClientSecurity
+
+__version__: str

@@ -1,0 +1,15 @@
+from hopstream.load.ablp import ABLPLoader as ABLPLoader
+from hopstream.load.batch import MiniBatch as MiniBatch
+from hopstream.load.embeddings import open_embeddings as open_embeddings
+from hopstream.load.examples import ExampleDataset as ExampleDataset
+from hopstream.load.examples import ExampleLoader as ExampleLoader
+from hopstream.load.layerwise import infer_layerwise as infer_layerwise
+from hopstream.load.link_inputs import LinksLike as LinksLike
+from hopstream.load.links import LinkNeighborLoader as LinkNeighborLoader
+from hopstream.load.loader import NeighborLoader as NeighborLoader
+from hopstream.load.loader import RandomNodeLoader as RandomNodeLoader
+from hopstream.load.ppr import PPRLoader as PPRLoader
+from hopstream.load.rank_splits import rank_links as rank_links
+from hopstream.load.rank_splits import rank_nodes as rank_nodes
+from hopstream.sample.negatives import NegativeSampling as NegativeSampling
+from hopstream.sample.ppr_settings import PPRSettings as PPRSettings

@@ -1,0 +1,16 @@
+from hopstream.tfgnn.graph_schema import message_text as message_text
+from hopstream.tfgnn.graph_schema import parse_schema as parse_schema
+from hopstream.tfgnn.graph_schema import read_schema as read_schema
+from hopstream.tfgnn.graph_schema import schema_message as schema_message
+from hopstream.tfgnn.graph_tensor import decode_graph as decode_graph
+from hopstream.tfgnn.graph_tensor import decode_graphs as decode_graphs
+from hopstream.tfgnn.graph_tensor import encode_graphs as encode_graphs
+from hopstream.tfgnn.random_graphs import random_graphs as random_graphs
+from hopstream.tfgnn.random_settings import RandomSettings as RandomSettings
+from hopstream.tfgnn.readout import structured_readout as structured_readout
+from hopstream.tfgnn.sampling_spec import RANDOM_UNIFORM as RANDOM_UNIFORM
+from hopstream.tfgnn.sampling_spec import TOP_K as TOP_K
+from hopstream.tfgnn.spec import GraphSpec as GraphSpec
+from hopstream.tfgnn.spec_builder import SamplingSpecBuilder as SamplingSpecBuilder
+from hopstream.tfgnn.tfrecord import files_of as files_of
+from hopstream.tfgnn.tfrecord import read_records as read_records
