@@ -87,7 +87,10 @@ def from_networkx(
 
 
 def _numbered(nx_graph: Any) -> tuple[list[Any], Any]:
-    """Return the names of nodes and a directed graph of their numbers; DGL's own calls keep its order of edges."""
+    """Return the names of nodes and a directed graph of their numbers.
+
+    DGL makes the same calls, so edges have DGL's order.
+    """
     if not isinstance(nx_graph, NetworkXLike):
         raise SchemaError(f"nx_graph is {type(nx_graph).__name__}; wanted a NetworkX graph")
     try:
@@ -106,7 +109,7 @@ def _numbered(nx_graph: Any) -> tuple[list[Any], Any]:
 
 
 def _values(what: str, attribute: str, items: Sequence[tuple[Hashable, Mapping[str, Any]]]) -> Array:
-    """Return an attribute as an array with a row per node or edge; Python floats become float32, as in torch."""
+    """Return an attribute as an array of one row per item; Python floats become float32, as in torch."""
     missing = [called for called, attributes in items if attributes.get(attribute) is None]
     if missing:
         raise SchemaError(f"{what} {missing[0]!r} has no {attribute!r}, which all must have")

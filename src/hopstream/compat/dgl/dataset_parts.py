@@ -142,8 +142,7 @@ class DatasetParts(PartSource):
             self._spill(arrays)
 
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
-        """Return the part's nodes and edges, the sources of its edges, the edges that leave it, and their destinations.
-        """
+        """Return the nodes and edges of a part with its halo of one hop."""
         inner = np.concatenate([np.empty((RECORD, 0), np.int64), *self._records(self._dataset.open_part(part))], axis=1)
         path = self._leaving_path(part)
         leaving = np.fromfile(path, np.int64) if path.exists() else np.empty(0, np.int64)
@@ -156,7 +155,7 @@ class DatasetParts(PartSource):
         return self._nodes_around(part, src_numbers[is_inner], dst_numbers[~is_inner]), edges
 
     def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, OrderedRows]]:
-        """Yield features and masks of a part's nodes of a type; their rows are already in the order of numbers."""
+        """Yield features and masks of a part's nodes of a type; rows are stored in the order of numbers."""
         arrays = self._dataset.open_part(part)
         for name, column in arrays.node_features[node_type].items():
             yield name, OrderedRows(array=cast(Array, column))  # check_schema has refused ragged ones

@@ -48,7 +48,7 @@ class PlainGraph:
 
 
 def write_graph_file(path: Path, graph: PlainGraph) -> None:
-    """Write a graph in a form that ``dgl.load_graphs`` reads; DGL may build any of its sparse formats from it."""
+    """Write a graph for ``dgl.load_graphs``; DGL may build any of its sparse formats from the file."""
     with path.open("wb") as file:
         writer = DglWriter(file)
         writer.uint64(FILE_MAGIC, VERSION, TYPED, 1)

@@ -148,7 +148,7 @@ class Partitioned(PartSource):
             yield mask_name(split), OrderedRows(array=mask_of(keys, [members]))
 
     def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, OrderedRows]]:
-        """Yield features, trainers and masks of a part's edges of a type; an edge's trainer is its destination's."""
+        """Yield features, trainers and masks of a part's edges; an edge's trainer is its destination's."""
         table, keys = self.graph.edges[edge_type], self.edges.keys_of_part(edge_type, part)
         for name, column in cast(Mapping[str, Array], table.features).items():
             yield name, OrderedRows(array=column, places=keys)
