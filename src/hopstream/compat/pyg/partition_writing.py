@@ -336,7 +336,7 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 def file_name(of_type: str | EdgeType) -> str:
-    """Return the file name of a type in PyG's and GLT's layouts; raise ``SchemaError`` if it cannot be one."""
+    """Return the name of a type's file in PyG's and GLT's layouts; raise ``SchemaError`` if invalid."""
     name = of_type if isinstance(of_type, str) else "__".join(of_type)
     if "/" in name or name in ("", ".", ".."):
         raise SchemaError(f"{of_type!r} cannot be the name of a file, which the layout has of each type; rename it")

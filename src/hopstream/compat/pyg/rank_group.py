@@ -263,7 +263,7 @@ class Group:
         raise self._late([0], what, who.timeout_s)
 
     def _refusal(self, prefix: str, world_size: int) -> tuple[str, bool]:
-        """Try to take this process's rank in a group; return the reason of a refusal, and whether it has the rank.
+        """Try to take this process's rank in a group; return why it is refused, and whether it has the rank.
 
         The reason is empty and the rank not taken if another member in this process has the rank: the caller must then wait for the next group.
         """
