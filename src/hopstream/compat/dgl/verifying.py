@@ -43,7 +43,7 @@ def verify_part_files(
     part_config: str | Path, *, against: Against, owners: str | Path, max_edges: int = MAX_EDGES,
     max_findings: int = MAX_FINDINGS,
 ) -> VerifyReport:  # fmt: skip
-    """Compare DGL's files of all parts with the graph and with the part of each node; report all differences.
+    """Compare DGL's files of all parts with the graph and its owners; report all differences.
 
     The files give the keys of nodes and edges (``orig_id``, or ``orig_nids.dgl`` and ``orig_eids.dgl``). Without keys,
     comparisons by key are skipped, and the report says so.
@@ -259,7 +259,7 @@ class _Verification:
             yield group
 
     def _check_around(self, local: _Local, node_keys: IntArray) -> None:
-        """Compare the fields of a graph's nodes and edges, own and halo, with the values that their numbers imply."""
+        """Compare the fields of own and halo nodes and edges with the values that their numbers imply."""
         ndata, edata, findings = local.graph.ndata, local.graph.edata, self.findings
         node_parts = np.searchsorted(self.config.nodes.all_types[1:], ndata[NID], side="right")
         edge_parts = np.searchsorted(self.config.edges.all_types[1:], edata[EID], side="right")

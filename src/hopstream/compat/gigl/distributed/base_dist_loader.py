@@ -117,7 +117,10 @@ def check_servers(given: Mapping[int, Any], what: str) -> None:
 
 
 def joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Merge ids of several servers to ascending int64[n], so that batches do not depend on the number of servers."""
+    """Merge ids of several servers to ascending int64[n].
+
+    The order makes batches independent of the number of servers.
+    """
     return torch.sort(torch.cat([torch.empty(0, dtype=torch.int64), *rows])).values
 
 
