@@ -38,7 +38,7 @@ class Ranges:
     """
 
     def __init__(self, what: str, ranges: Mapping[Any, Any], ids: Mapping[Any, int], num_parts: int) -> None:
-        """Check and copy the ranges; raise ``SchemaError`` where they are not consecutive."""
+        """Check and copy the ranges; raise ``SchemaError`` unless they are consecutive."""
         self.what = what
         if sorted(ids.values()) != list(range(len(ids))) or set(ranges) != set(ids):
             raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; got those of {list(ranges)}")

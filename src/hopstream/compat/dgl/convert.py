@@ -36,7 +36,7 @@ def from_scipy(
         device: None or ``cpu``.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
+        SettingsError: ``idtype`` or ``device`` has another value.
         SchemaError: ``sp_mat`` is no square sparse matrix.
     """
     found = graph_from_scipy(sp_mat, weight=eweight_name)
@@ -62,7 +62,7 @@ def from_networkx(
         device: None or ``cpu``.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
+        SettingsError: ``idtype`` or ``device`` has another value.
         SchemaError: ``nx_graph`` is no NetworkX graph, names of nodes cannot be sorted, a node or an edge lacks an
             attribute, values differ in shape or dtype, or the numbers of edges are not 0..n-1.
         MissingDependencyError: NetworkX is not installed.
@@ -175,7 +175,7 @@ def _splits(data: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def is_mask(name: str, column: Column) -> bool:
-    """Whether data are the mask of a split: booleans, or integers 0 and 1, as in DGL's files."""
+    """Return whether data are the mask of a split: booleans, or integers 0 and 1, as in DGL's files."""
     if name not in MASKS or not isinstance(column, np.ndarray) or column.ndim != 1:
         return False
     return column.dtype == np.bool_ or (column.dtype.kind in "iu" and bool(((column == 0) | (column == 1)).all()))

@@ -193,7 +193,7 @@ class DatasetParts(PartSource):
         return self._scratch / f"leaving-{part}.bin"
 
     def _numbers(self, node_type: str, ids: Array) -> IntArray:
-        """The number over all types of each id of a type."""
+        """Return the number over all types of each id of a type."""
         offsets = self._id_offsets[node_type]
         parts = np.searchsorted(offsets, ids, side="right") - 1
         numbers: IntArray = ids + (self.node_ranges[node_type][:, 0] - offsets[:-1])[parts]

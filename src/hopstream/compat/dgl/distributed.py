@@ -200,7 +200,7 @@ def __getattr__(name: str) -> object:
     Raises:
         AttributeError: Always.
     """
-    if name.startswith("__"):  # asked by Python itself
+    if name.startswith("__"):  # Python's own look-up
         raise AttributeError(name)
     raise AttributeError(
         f"dgl.distributed.{name} is not here; there are {', '.join(__all__)}; in place of DGL's servers and loaders "

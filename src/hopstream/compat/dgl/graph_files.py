@@ -62,7 +62,7 @@ def write_graph_file(path: Path, graph: PlainGraph) -> None:
         writer.uint64(COO_MAGIC, graph.num_nodes, graph.num_nodes)
         for name, array in (("src", graph.src), ("dst", graph.dst), ("ids", np.empty(0, np.int64))):
             writer.array(array.astype(np.int64, copy=False), f"{path} {name}")
-        writer.raw(bytes(2))  # neither sources nor destinations are said to be sorted
+        writer.raw(bytes(2))  # flags: neither sources nor destinations are sorted
         writer.uint64(1, graph.num_nodes)
         for arrays in (graph.ndata, graph.edata):
             writer.uint64(1)

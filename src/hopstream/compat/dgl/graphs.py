@@ -305,7 +305,7 @@ def graph(
         col_sorted: Whether destinations ascend. It has no effect here.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
+        SettingsError: ``idtype`` or ``device`` has another value.
         SchemaError: Sources and destinations are not integers of one length.
         IdRangeError: An edge names a node that does not exist.
     """
@@ -327,7 +327,7 @@ def heterograph(
         device: None or ``cpu``.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
+        SettingsError: ``idtype`` or ``device`` has another value.
         SchemaError: Sources and destinations are not integers of one length.
         IdRangeError: An edge names a node that does not exist.
     """

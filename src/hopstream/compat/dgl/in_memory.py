@@ -113,7 +113,7 @@ class Partitioned(PartSource):
         self.node_ranges, self.edge_ranges = self.nodes.ranges, self.edges.ranges
 
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
-        """The nodes and edges within ``num_hops`` of a part; see ``around_part``."""
+        """Return the nodes and edges within ``num_hops`` of a part; see ``around_part``."""
         around = around_part(self.graph, self.owners, part, self.num_hops)
         return self._local_nodes(around), self._local_edges(around, part)
 

@@ -127,7 +127,7 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     Args:
         g: A ``DGLGraph``, of DGL or of this package, a PyG ``Data`` or ``HeteroData``, a ``hopstream.Graph``, or the
             path of a dataset or of a source of ``hopstream.read_graph``.
-            graph_name: The graph's name, and the name of the JSON file.
+        graph_name: The graph's name, and the name of the JSON file.
         num_parts: Number of parts.
         out_path: The folder to write; it is made if missing.
         num_hops: Number of hops in the parts' halos; with 0, no part has the edges between parts.

@@ -143,11 +143,11 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         return {name: tensor for (of, name), tensor in self._tensors.items() if of == group}
 
     def is_of_all_nodes(self, group: Any, name: str) -> bool:
-        """Whether a tensor has a row for every node of the type in the whole graph."""
+        """Return whether a tensor has a row for every node of the type in the whole graph."""
         return (group, name) in self._of_all_nodes
 
     def has_edge_attr(self) -> bool:
-        """Whether edges of any type have ``edge_attr``."""
+        """Return whether edges of any type have ``edge_attr``."""
         return any(name == "edge_attr" for _, name in self._tensors)
 
     def lookup_features(

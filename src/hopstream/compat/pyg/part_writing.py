@@ -209,7 +209,7 @@ def _compare(first: PartFacts, rank: int, other: PartFacts) -> None:
 
 
 def _agree_on_edge_keys(facts: Sequence[PartFacts], labels: Sequence[str]) -> bool:
-    """Whether edges have keys. For each type, all ranks with such edges must have them, or none."""
+    """Return whether edges have keys. For each type, all ranks with such edges must have them, or none."""
     for label in labels:
         told = {label in one.edge_keys: rank for rank, one in enumerate(facts) if one.rows.get(label)}
         if len(told) == 2:

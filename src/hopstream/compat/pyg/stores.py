@@ -374,7 +374,7 @@ class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # tor
         ]
 
     def _is_sorted_by_time(self, edge_type: EdgeType) -> bool:
-        """Whether PyG's own temporal sampling is correct on the edges of a type.
+        """Return whether PyG's own temporal sampling is correct on the edges of a type.
 
         PyG takes the times of edges in the order of their keys as if it were the order of CSC. So edges with times of
         their own are declared unsorted, which PyG refuses.
@@ -430,7 +430,7 @@ def _grouped(edges: WholeEdges, by_destination: bool, num_nodes: int) -> tuple[T
 
 
 def _is_one(index: Any) -> bool:
-    """Whether an index selects one row, without a dimension of rows."""
+    """Return whether an index selects one row, without a dimension of rows."""
     return isinstance(index, int | np.integer)
 
 

@@ -52,8 +52,8 @@ def validate_schema(schema: Any) -> list[Exception]:
     Returns:
         Warnings about valid but unusual values, such as shape ``[1]``.
 
-        Raises:
-            SchemaError: The schema contradicts itself; the error lists all contradictions.
+    Raises:
+        SchemaError: The schema contradicts itself; the error lists all contradictions.
     """
     graph_schema.check_schema(schema)
     return [SchemaError(remark) for remark in graph_schema.schema_remarks(schema)]

@@ -117,7 +117,7 @@ class TensorSpec:
         return None in self.shape[1:]
 
     def is_compatible_with(self, other: TensorSpec, num_open: int = 1) -> bool:
-        """Whether values of the other spec fit this one.
+        """Return whether values of the other spec fit this one.
 
         Args:
             other: The other spec; bfloat16 and float32 are equal, because both are held as float32.
@@ -335,7 +335,7 @@ class GraphTensorSpec:
         return GraphTensorSpec(context_spec=context, node_sets_spec=nodes, edge_sets_spec=edges)
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether a graph tensor, or another spec, fits this spec; None fits any size."""
+        """Return whether a graph tensor, or another spec, fits this spec; None fits any size."""
         return not self.problems(other)
 
     def problems(self, other: Any) -> list[str]:

@@ -109,7 +109,7 @@ def message_passing_to_negative_label(message_passing_edge_type: AnyEdgeType) ->
 
 
 def is_label_edge_type(edge_type: AnyEdgeType) -> bool:
-    """Whether an edge type holds labels."""
+    """Return whether an edge type holds labels."""
     return edge_type[1].endswith((POSITIVE_LABEL_TAG, NEGATIVE_LABEL_TAG))
 
 

@@ -143,7 +143,7 @@ def check_no_session(leave: str) -> None:
 
 
 def has_session() -> bool:
-    """Whether this process has a session."""
+    """Return whether this process has a session."""
     return _SESSION is not None
 
 

@@ -37,15 +37,15 @@ class DistContext:
     global_rank: int
 
     def is_worker(self) -> bool:
-        """Whether the process samples and trains without servers."""
+        """Return whether the process samples and trains without servers."""
         return self.role is DistRole.WORKER
 
     def is_server(self) -> bool:
-        """Whether the process serves parts of a dataset."""
+        """Return whether the process serves parts of a dataset."""
         return self.role is DistRole.SERVER
 
     def is_client(self) -> bool:
-        """Whether the process trains, and servers sample for it."""
+        """Return whether the process trains, and servers sample for it."""
         return self.role is DistRole.CLIENT
 
     def num_servers(self) -> int:

@@ -117,7 +117,7 @@ class StorageServer:
 
     @property
     def trouble(self) -> str | None:
-        """Why no client can stop this server; None while a client may."""
+        """Reason why no client can stop this server; None while a client may."""
         return self._member.trouble
 
     def leave(self, timeout_s: float) -> None:

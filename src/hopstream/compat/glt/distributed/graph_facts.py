@@ -144,7 +144,7 @@ class GraphFacts:
         return tensor_columns(self.schema.edges[edge_type], EDGE_FEATURE)
 
     def has_labels(self, node_type: str) -> bool:
-        """Whether nodes of a type have labels."""
+        """Return whether nodes of a type have labels."""
         return LABEL in self.schema.nodes[node_type]
 
 

@@ -225,7 +225,7 @@ class Member:
 
     @property
     def trouble(self) -> str | None:
-        """Why no client can stop this server; None while a client may."""
+        """Reason why no client can stop this server; None while a client may."""
         silent_s = time.monotonic() - self._answered_at
         if silent_s > GONE_S + TURN_S + SLACK_S:
             return f"server 0 at {self.connection.location} has not answered for {silent_s:.0f} s"

@@ -211,7 +211,7 @@ class DistServer(ServerOfParts):
         return self.dataset.edge_dir
 
     def get_edge_weights_registered(self) -> bool:
-        """Whether edges can be drawn by weights."""
+        """Return whether edges can be drawn by weights."""
         return self.dataset.store.weight_attr is not None
 
     def get_node_partition_book(self, node_type: NodeType | None) -> PartitionBook | None:

@@ -160,7 +160,7 @@ class RemoteDistDataset:
         return None if found is None else [EdgeType._make(one) for one in found]
 
     def fetch_edge_weights_registered(self) -> bool:
-        """Whether edges can be drawn by weights."""
+        """Return whether edges can be drawn by weights."""
         return bool(request_server(0, DistServer.get_edge_weights_registered))
 
     def fetch_free_ports_on_storage_cluster(self, num_ports: int) -> list[int]:

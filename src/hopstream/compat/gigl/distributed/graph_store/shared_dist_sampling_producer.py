@@ -273,7 +273,7 @@ class SharedDistSamplingBackend:
             loader.close()
 
     def is_channel_epoch_done(self, channel_id: int, epoch: int) -> bool:
-        """Whether every batch of an epoch of a channel was made, or a later epoch has begun.
+        """Return whether every batch of an epoch of a channel was made, or a later epoch has begun.
 
         Raises:
             KeyError: There is no such channel.
