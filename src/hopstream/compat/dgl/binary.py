@@ -47,7 +47,7 @@ class OrderedRows:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """dtype of the array."""
+        """The dtype of the array."""
         return self.array.dtype
 
     @property

@@ -39,9 +39,9 @@ def node_split(  # noqa: PLR0913  DGL's
         partition_book: The book of the trainer's part.
         ntype: The node type.
         rank: The trainer. By default the rank of ``torch.distributed``, or the first trainer of the part.
-        force_even: Give each part equally many nodes, in ascending order of numbers, so that most are its own;
-            otherwise each part gets its own nodes. Within a part, nodes are shuffled with the part's number as the
-            seed.
+        force_even: Give each part equally many nodes, in ascending order of numbers, so that most are its own. Without
+            ``node_trainer_ids``, its trainers get random shares, with the part's number as the seed. False gives each
+            part its own nodes, in contiguous shares.
         node_trainer_ids: int[num_nodes], the preferred trainer of each node, as ``partition_graph`` writes it.
         num_trainers: Number of trainers, a multiple of the number of parts. By default the world size of
             ``torch.distributed``, or one per part.

@@ -265,7 +265,8 @@ class Group:
     def _refusal(self, prefix: str, world_size: int) -> tuple[str, bool]:
         """Try to take this process's rank in a group; return why it is refused, and whether it has the rank.
 
-        The reason is empty and the rank not taken if another member in this process has the rank: the caller must then wait for the next group.
+        The reason is empty and the rank not taken if another member in this process has the rank: the caller must then
+        wait for the next group.
         """
         who, key = self.membership, f"{prefix}/place/{self.membership.rank}"
         if self._read(key).startswith(f"{own_process()}."):

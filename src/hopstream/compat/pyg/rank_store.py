@@ -112,7 +112,7 @@ class RankStore:
 
     def _explain(self, error: HopstreamError, parts: Sequence[int]) -> HopstreamError:
         """Explain why other ranks' parts are unavailable: a rank gave up, with its reason, or ranks are gone."""
-        if self._group is None or self._is_closed or isinstance(error, StoreTimeout):  # a rank that gives up stops its server
+        if self._group is None or self._is_closed or isinstance(error, StoreTimeout):  # a failed rank has no server
             return error
         why = self._group.failure()
         if not why:

@@ -99,7 +99,7 @@ class RpcMember:
     closers: list[Callable[[bool], None]] = field(default_factory=list)
 
     def will_wait(self, waits: bool | None) -> bool:
-        """Return whether to wait for the other ranks when leaving; report an error to them if it prevents the wait.
+        """Return whether to wait for the other ranks when leaving; if an error prevents it, report the error.
 
         Args:
             waits: The caller's choice; None waits unless an exception is in progress.

@@ -221,7 +221,7 @@ class RecordWriter(tfrecord.RecordWriter):
 
 
 def read_records(name: str | Path) -> Iterator[bytes]:
-    """Yield the records of a file, of the shards ``name@15``, or of a pattern such as ``name-*``, in order.
+    """Yield the records of a file, of shards ``name@15``, or of a pattern such as ``name-*``, in order.
 
     Raises:
         FormatError: A file is missing, truncated, or no TFRecord file.

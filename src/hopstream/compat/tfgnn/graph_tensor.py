@@ -116,7 +116,7 @@ class GraphTensor:
 
     @property
     def indices_dtype(self) -> np.dtype[Any]:
-        """dtype of sizes and indices, int32 or int64."""
+        """The dtype of sizes and indices, int32 or int64."""
         return self.context.sizes.dtype
 
     @property

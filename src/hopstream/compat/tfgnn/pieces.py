@@ -59,7 +59,7 @@ def held(values: Any) -> FeatureValues:
 
 
 def ragged_constant(rows: Any, ragged_rank: int | None = None) -> FeatureValues:
-    """Convert nested lists to values with ragged dimensions, even of equal sizes, like ``tf.ragged.constant``.
+    """Convert nested lists to values with ragged dimensions, like ``tf.ragged.constant``.
 
     Args:
         rows: Nested lists of numbers or strings.

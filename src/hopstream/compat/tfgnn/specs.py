@@ -310,7 +310,7 @@ class GraphTensorSpec:
 
     @property
     def indices_dtype(self) -> np.dtype[Any]:
-        """dtype of sizes and indices, int32 or int64."""
+        """The dtype of sizes and indices, int32 or int64."""
         return np.dtype(self.context_spec.sizes_spec.dtype)
 
     @property

@@ -52,7 +52,7 @@ class DistLinkNeighborLoader(DistLoader):
             edge_label_index: int64[2, n] ids of sources and destinations; in a graph with types, a pair with the edge
                 type first. None, or only the edge type, means the edges of the dataset's parts, or all edges if servers
                 sample.
-            edge_label: Labels, one per link. With binary negatives, labels are incremented by one.
+            edge_label: Labels, one per link. With binary negatives, classes that start at 0 are raised by one.
             neg_sampling: A ``NegativeSampling``, ``"binary"``, ``"triplet"``, or None for no negatives.
             shuffle: Shuffle the links in every epoch.
             drop_last: Drop a last batch with fewer links.

@@ -1,7 +1,7 @@
 """GraphLearn-for-PyTorch's dataset of one partition, from a partition folder or a Hopstream dataset.
 
-GLT's folder is converted once. The dataset is beside it, in ``<root_dir>.hopstream-<8 hex digits>``. The digits depend
-on the partition files and the files of labels, and an existing dataset is used again. You may delete a folder that you
+GLT's folder is converted once. The dataset is beside it, in ``<root_dir>.hopstream-<8 hex digits>``. The digits change
+when ``META`` or a file of labels is written again. An existing dataset is used again. You may delete a folder that you
 no longer need.
 """
 

@@ -177,8 +177,9 @@ class LinkForm(BatchForm):
 def message_of(data: Data | HeteroData) -> dict[str, torch.Tensor]:
     """Flatten a batch to a dict of tensors for a channel.
 
-    Keys are names of attributes with their type as a prefix. ``"#IS_HETERO"`` says whether there are types. An attribute of a type is ``paper.node`` or
-    ``author__writes__paper.edge_index``. An attribute of the batch by edge type is ``y_positive.user__buys__item``.
+    Keys are names of attributes with their type as a prefix. ``"#IS_HETERO"`` says whether there are types. An
+    attribute of a type is ``paper.node`` or ``author__writes__paper.edge_index``. An attribute of the batch by edge
+    type is ``y_positive.user__buys__item``.
     """
     message = {"#IS_HETERO": torch.tensor(isinstance(data, HeteroData))}
     stores: list[tuple[str, Any]] = [("", data.stores[0])]
