@@ -42,12 +42,9 @@ def load_partition(
         The part's graph, features of its nodes, features of its edges, the book, the graph's name, node types and edge
         types. The graph is a ``dgl.DGLGraph`` if DGL can be imported, else one of this package, and has no types.
         ``inner_node`` and ``inner_edge`` mark the part's own nodes and edges. ``_ID`` has the numbers over all parts
-        and types.
-        ``_TYPE`` has the ids of types if there are several. In parts that this package wrote, ``part_id`` has the
-        owners of
-        nodes, and ``orig_id`` the numbers in the type before partitioning. Features of nodes are keyed by
-        ``type/name``, features
-        of edges by ``source:relation:destination/name``.
+        and types. ``_TYPE`` has the ids of types if there are several. In parts that this package wrote, ``part_id``
+        has the owners of nodes, and ``orig_id`` the numbers in the type before partitioning. Features of nodes are
+        keyed by ``type/name``, features of edges by ``source:relation:destination/name``.
 
     Raises:
         FormatError: A file is missing, damaged, or has contents that do not fit the JSON file.

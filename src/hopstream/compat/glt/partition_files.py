@@ -277,10 +277,8 @@ def load_partition(
 
     Returns:
         The number of parts, ``partition_idx``, ``GraphPartitionData``, ``FeaturePartitionData`` of nodes and of edges,
-        or
-        None without them, and the part of every node and of every edge: int64 tensors, or ``RangePartitionBook`` if the
-        file
-        holds one. In a graph with types, dicts of these by type.
+        or None without them, and the part of every node and of every edge: int64 tensors, or ``RangePartitionBook`` if
+        the file holds one. In a graph with types, dicts of these by type.
 
     Raises:
         FormatError: A file is missing, damaged, or contradicts the others.

@@ -256,10 +256,8 @@ class DistNeighborSampler:
 
         Returns:
             ``node`` has the neighbours' keys, grouped in the order of ``srcs``, with repetitions. ``edge`` has the keys
-            of the
-            edges, or None if edges have no keys. ``batch`` has the tree of each neighbour, or None. ``row`` and ``col``
-            are
-            None. ``metadata`` is ``(list of the number of neighbours of each node,)``.
+            of the edges, or None if edges have no keys. ``batch`` has the tree of each neighbour, or None. ``row`` and
+            ``col`` are None. ``metadata`` is ``(list of the number of neighbours of each node,)``.
         """
         with self._lock:
             number = self._num_one_hops

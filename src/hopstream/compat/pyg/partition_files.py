@@ -70,8 +70,7 @@ def load_partition_info(root_dir: str | Path, partition_idx: int) -> PartitionIn
 
     Returns:
         The content of ``META.json``, the number of parts, ``partition_idx``, the part of every node, and the part of
-        every
-        edge. Parts are int64 tensors; in a graph with types, dicts of these.
+        every edge. Parts are int64 tensors; in a graph with types, dicts of these.
 
     Raises:
         FormatError: A file is missing, damaged, or contradicts the others.

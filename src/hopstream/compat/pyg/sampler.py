@@ -64,11 +64,10 @@ def sampler_output(batch: MiniBatch, is_homogeneous: bool) -> Output:
 
     Returns:
         ``node`` has keys, seeds first. ``row`` and ``col`` are positions in ``node``. ``edge`` has edge keys, or None
-        if the
-        batch has none. ``batch`` has the tree of each node in disjoint subgraphs. ``metadata`` has the fields of PyG's
-        loaders:
-        ``(input_id, seed_time)`` of nodes, ``(input_id, edge_label_index, edge_label, edge_label_time)`` of links, and
-        ``(input_id, src_index, dst_pos_index, dst_neg_index, seed_time)`` of triplets, with None for missing fields.
+        if the batch has none. ``batch`` has the tree of each node in disjoint subgraphs. ``metadata`` has the fields of
+        PyG's loaders: ``(input_id, seed_time)`` of nodes, ``(input_id, edge_label_index, edge_label, edge_label_time)``
+        of links, and ``(input_id, src_index, dst_pos_index, dst_neg_index, seed_time)`` of triplets, with None for
+        missing fields.
     """
     node = {t: to_tensor(keys, False) for t, keys in batch.node_keys.items()}
     row = {t: to_tensor(edge_index[0], False) for t, edge_index in batch.edge_index.items()}

@@ -1,7 +1,7 @@
 """Context, node sets and edge sets of graph tensors, and conversion of users' values.
 
-A piece belongs to one graph, with ``sizes`` int[num_components], or to a batch, with ``sizes`` int[num_graphs,
-num_components]. Sizes and indices from lists become int32, as in TensorFlow.
+A piece belongs to one graph, with ``sizes`` int[num_components], or to a batch, with ``sizes``
+int[num_graphs, num_components]. Sizes and indices from lists become int32, as in TensorFlow.
 
 Values of one shape are arrays; strings are ``bytes`` in an object array. Values of varying size are ``FeatureValues``.
 A batch stores the values of all items in sequence, and presents the values of each graph as a row.

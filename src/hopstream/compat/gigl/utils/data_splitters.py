@@ -206,8 +206,7 @@ def get_labels_for_anchor_nodes(
 
     Returns:
         Positives int64[n, m] and negatives int64[n, k], or None without an edge type of negatives; see
-        ``padded_labels``.
-        Anchors beyond ``indptr`` of negatives have no negatives.
+        ``padded_labels``. Anchors beyond ``indptr`` of negatives have no negatives.
 
     Raises:
         SettingsError: The dataset has one edge type, or the limit is no integer of at least 1.

@@ -483,8 +483,7 @@ class DistServer(ServerOfParts):
 
         Returns:
             The message and False; or None and True at the end of the epoch; or None and False if the client's deadline
-            comes
-            before the batch. The client then repeats the call, and no message is lost.
+            comes before the batch. The client then repeats the call, and no message is lost.
 
         Raises:
             RuntimeError: No batch came in ten minutes, or the channel was given up.

@@ -105,8 +105,7 @@ class QueueChannel:
 
         Returns:
             The message; or None after the last message of the epoch, if neither this epoch nor a later one was started,
-            or if
-            the input is no longer registered.
+            or if the input is no longer registered.
 
         Raises:
             StoreTimeout: The deadline passed; the next call waits for the same message.

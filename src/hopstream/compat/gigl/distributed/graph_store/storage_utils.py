@@ -46,7 +46,7 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
     work: WorkSettings | None = None,
     timeout_seconds: float = MAKE_S,
 ) -> DistDataset:
-    """Open the parts of a dataset that this storage machine serves; prepare the dataset from tables first.
+    """Open the parts of a dataset for this storage machine; prepare it first if the source is tables.
 
     One machine prepares tables while the others wait. The dataset is in the folder ``prepared``. Its name is that of
     the source plus ``.hopstream-<8 hex digits>``. The digits depend on the tables and ``settings``, and an existing
