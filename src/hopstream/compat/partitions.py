@@ -1,4 +1,4 @@
-"""Reads the graph that PyG's or DGL's partitions hold, and how it is cut."""
+"""Reader of PyG's or DGL's partitions as a graph, with the part of each node."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hopstream.ingest.source_paths import PYG_META, dgl_config_of, pyg_partition
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Partitions:
-    """A graph that was cut elsewhere.
+    """A graph that another library has partitioned.
 
     Attributes:
-        kind: Whose files they are: ``pyg`` or ``dgl``.
+        kind: The library of the files: ``pyg`` or ``dgl``.
         graph: The whole graph.
         owners: Node type to int32[num_nodes], the part of each node.
-        num_parts: How many parts there are; some may own nothing.
+        num_parts: Number of parts; a part may own nothing.
     """
 
     kind: str
@@ -34,9 +34,9 @@ def read_partitions(path: Path) -> Partitions:
     """Read PyG's or DGL's partitions.
 
     Raises:
-        FormatError: The path names neither, or a file is missing or damaged, or parts do not fit each other.
-        SchemaError: What they hold is no graph.
-        IdRangeError: An edge names a node that is not there.
+        FormatError: The path has neither layout, a file is missing or damaged, or parts do not fit each other.
+        SchemaError: The contents are no graph.
+        IdRangeError: An edge names a node that does not exist.
     """
     folder = pyg_partitions_of(path)
     if folder is not None:

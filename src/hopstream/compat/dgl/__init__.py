@@ -1,6 +1,6 @@
-"""Answers to the names that DGL's users know.
+"""DGL's names: ``hopstream.compat.dgl`` in place of ``dgl``.
 
-``import hopstream.compat.dgl as dgl`` in place of ``import dgl``. Graphs hold data and have no message passing.
+Write ``import hopstream.compat.dgl as dgl`` in place of ``import dgl``. Graphs hold data and have no message passing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> object:
     """Load a name when it is first used.
 
     Raises:
-        AttributeError: There is none; the error says which there are.
+        AttributeError: The module has no such name; the error lists its names.
     """
     if name in ("data", "distributed"):
         return import_module(f"hopstream.compat.dgl.{name}")
@@ -46,5 +46,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The names, loaded or not."""
+    """Return all names, loaded or not."""
     return list(__all__)

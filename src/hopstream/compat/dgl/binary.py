@@ -1,7 +1,9 @@
-"""Writes numbers, names and arrays as DGL's ``.dgl`` files hold them, and reads them without trusting a size.
+"""Reader and writer of numbers, names and arrays in DGL's ``.dgl`` files.
 
-All is little-endian. A list is its length in 8 bytes, then its elements; a name is a list of bytes. An array is a magic
-number, 8 bytes of zero, its device, its rank and dtype, its shape, its bytes' number, and the bytes.
+The reader checks every size against the size of the file before it allocates memory.
+
+All numbers are little-endian. A list is its length in 8 bytes, then its elements. A name is a list of bytes. An array
+is a magic number, 8 bytes of zero, its device, its rank and dtype, its shape, its size in bytes, and the bytes.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from hopstream.errors import FormatError, SchemaError
 TENSORS_MAGIC, ARRAY_MAGIC = 0xDD5A9FBE3FA2443F, 0xDD5E40F096B4A13F
 CPU = 1
 KINDS = {"i": 0, "u": 1, "f": 2, "b": 1, "c": 5}
-"""numpy's kind of a dtype to DLPack's; a bool is written as uint8, as DGL does."""
+"""Map numpy's kind of a dtype to DLPack's; a bool is written as uint8, as DGL does."""
 MAX_RANK = 32
 
 BLOCK_BYTES = 1 << 24
-"""Rows of a file that are copied at once."""
+"""Bytes per block when rows are copied."""
 
 _ARRAY_HEAD = struct.Struct("<QQiiiBBH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderedRows:
-    """Rows of an array in some order, which are copied a block at a time and never all at once.
+    """Rows of an array in some order; they are copied block by block, never all at once.
 
     Attributes:
-        array: The array, which may be a map of a file.
-        places: int64[n], which rows; all of them, in their order, if None.
+        array: The array, which may be a memory map of a file.
+        places: int64[n], indices of the rows, in order; None for all rows in their order.
     """
 
     array: Array
@@ -45,17 +47,17 @@ class OrderedRows:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the array."""
+        """The dtype of the array."""
         return self.array.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that all rows have together."""
+        """Shape of the selected rows as one array."""
         num_rows = len(self.array if self.places is None else self.places)
         return (num_rows, *self.array.shape[1:])
 
     def blocks(self) -> Iterator[Array]:
-        """The rows, some at a time."""
+        """Yield the rows in blocks of about ``BLOCK_BYTES``."""
         row_bytes = max(1, self.dtype.itemsize * int(np.prod(self.array.shape[1:], dtype=np.int64)))
         at_once = max(1, BLOCK_BYTES // row_bytes)
         for first in range(0, self.shape[0], at_once):
@@ -64,20 +66,20 @@ class OrderedRows:
 
 
 class DglWriter:
-    """Writes to a file that is open for writing."""
+    """Writer of the ``.dgl`` format."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        """Start where the file is."""
+        """Start at the position of the file."""
         self._file = file
         self.position = 0
 
     def raw(self, data: bytes | memoryview) -> None:
-        """Write bytes as they are."""
+        """Write bytes unchanged."""
         self._file.write(data)
         self.position += len(data)
 
     def uint64(self, *values: int) -> None:
-        """Write numbers of 8 bytes."""
+        """Write numbers of 8 bytes each."""
         for value in values:
             self.raw(struct.pack("<Q", value))
 
@@ -113,15 +115,15 @@ class DglWriter:
 
 
 class DglReader:
-    """Reads a file that is open for reading; whatever leads out of the file is a ``FormatError``."""
+    """Reader of the ``.dgl`` format; a size or position outside the file raises ``FormatError``."""
 
     def __init__(self, file: IO[bytes], path: Path, *, is_mapped: bool = False) -> None:
-        """Start where the file is.
+        """Start at the position of the file.
 
         Args:
             file: The file.
             path: Its path, for errors.
-            is_mapped: Arrays are maps of the file, which take no memory of their own and cannot be written to.
+            is_mapped: Return arrays as read-only memory maps of the file, which need no memory of their own.
         """
         self._file = file
         self.path = path
@@ -129,13 +131,13 @@ class DglReader:
         self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if is_mapped and self._num_bytes else None
 
     def seek(self, position: int) -> None:
-        """Go on from a position."""
+        """Move to a position, in bytes from the start of the file."""
         if not 0 <= position <= self._num_bytes:
             self.refuse(f"names position {position} of {self._num_bytes} bytes")
         self._file.seek(position)
 
     def raw(self, num_bytes: int) -> bytes:
-        """Read bytes as they are."""
+        """Read bytes unchanged."""
         self._check(num_bytes)
         return self._file.read(num_bytes)
 
@@ -144,13 +146,13 @@ class DglReader:
         return int.from_bytes(self.raw(8), "little")
 
     def magic(self, wanted: int, what: str) -> None:
-        """Read a number that says what follows."""
+        """Read a magic number and check it."""
         found = self.uint64()
         if found != wanted:
             self.refuse(f"has {found:#x} where {what} starts with {wanted:#x}")
 
     def count(self, item_bytes: int) -> int:
-        """Read the length of a list of items that take so many bytes at least."""
+        """Read the length of a list whose items take at least ``item_bytes`` bytes each."""
         number = self.uint64()
         self._check(number * item_bytes)
         return number
@@ -164,7 +166,7 @@ class DglReader:
             raise FormatError(f"{self.path} has the name {data[:40]!r}, which is no text") from error
 
     def array(self) -> Array:
-        """Read an array; its memory is the caller's, unless it is mapped."""
+        """Read an array. The caller owns its memory, unless it is mapped."""
         magic, _, device, _, rank, kind, bits, lanes = _ARRAY_HEAD.unpack(self.raw(_ARRAY_HEAD.size))
         if magic != ARRAY_MAGIC or device != CPU or not 0 <= rank <= MAX_RANK:
             self.refuse(f"has no array at byte {self._file.tell() - _ARRAY_HEAD.size}")
@@ -195,7 +197,7 @@ class DglReader:
         return {self.name(): self.array() for _ in range(self.count(8 + _ARRAY_HEAD.size))}
 
     def refuse(self, what: str) -> NoReturn:
-        """Say what is wrong with the file.
+        """Raise an error that says what is wrong with the file.
 
         Raises:
             FormatError: Always.
@@ -235,7 +237,7 @@ def write_tensor_file(path: Path, arrays: Mapping[str, Array | OrderedRows]) -> 
 
 
 def read_tensor_file(path: Path, *, is_mapped: bool = False) -> dict[str, Array]:
-    """Read what ``dgl.data.save_tensors`` wrote, or map it.
+    """Read or map a file that ``dgl.data.save_tensors`` wrote.
 
     Raises:
         FormatError: The file is missing, damaged, or of another kind.
@@ -260,5 +262,5 @@ def _dtype_of(kind: int, bits: int, lanes: int) -> np.dtype[np.generic] | None:
 
 
 def bytes_of(array: Array) -> memoryview:
-    """The bytes of an array that is contiguous and not empty."""
+    """Return the bytes of a contiguous array with at least one item, without a copy."""
     return memoryview(cast(Any, array.reshape(-1))).cast("B")

@@ -1,4 +1,4 @@
-"""Finds the part of a node or an edge, and its number there, in its type, and over all types."""
+"""Partition book: maps DGL's numbers of nodes and edges to parts, types and local numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PartMetadata(TypedDict):
-    """What is in one part."""
+    """Size of one part."""
 
     machine_id: int
     num_nodes: int
@@ -27,18 +27,18 @@ class PartMetadata(TypedDict):
 
 
 class Ranges:
-    """The numbers of nodes, or of edges: over all types, or within a type.
+    """Ranges of the numbers of nodes or of edges, over all types and within each type.
 
     Attributes:
         what: ``node`` or ``edge``.
-        ids: Type to its id, ascending.
-        ranges: Type to int64[num_parts, 2], the numbers over all types that each part has of it.
-        typed: Type to int64[num_parts + 1], where each part's numbers within the type start.
-        all_types: int64[num_parts + 1], where each part's numbers over all types start.
+        ids: Type to its id, in ascending order of ids.
+        ranges: Type to int64[num_parts, 2], ``[start, stop)`` of each part's numbers over all types.
+        typed: Type to int64[num_parts + 1], the offset of each part's numbers within the type.
+        all_types: int64[num_parts + 1], the offset of each part's numbers over all types.
     """
 
     def __init__(self, what: str, ranges: Mapping[Any, Any], ids: Mapping[Any, int], num_parts: int) -> None:
-        """Read and check the ranges; raises ``SchemaError``."""
+        """Check and copy the ranges; raise ``SchemaError`` unless they are consecutive."""
         self.what = what
         if sorted(ids.values()) != list(range(len(ids))) or set(ranges) != set(ids):
             raise SchemaError(f"{what} types {dict(ids)} must have ids 0..n-1, and ranges; got those of {list(ranges)}")
@@ -67,7 +67,7 @@ class Ranges:
         self.all_types = np.concatenate([np.zeros(1, np.int64), ends])
 
     def offsets(self, of: Any) -> IntArray:
-        """int64[num_parts + 1], where each part's numbers start: in a type, or over all where ``of`` is None."""
+        """Return int64[num_parts + 1], each part's offset in a type, or over all types where ``of`` is None."""
         return self.all_types if of is None else self.typed[of]
 
     def _check(self, ids: IntArray, of: Any) -> IntArray:
@@ -81,29 +81,29 @@ class Ranges:
         return ids
 
     def parts_of(self, ids: IntArray, of: Any) -> IntArray:
-        """The part of each number: in a type, or over all where ``of`` is None."""
+        """Return the part of each number in a type, or over all types where ``of`` is None."""
         parts: IntArray = np.searchsorted(self.offsets(of)[1:], self._check(ids, of), side="right")
         return parts
 
     def per_type(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
-        """The type's id and the number in the type of numbers over all types."""
+        """Map numbers over all types to ids of types and numbers within the types."""
         places = np.searchsorted(self.stops, self._check(numbers, None), side="right")
         parts, types = np.divmod(places, max(1, len(self.ranges)))
         offsets = np.stack(list(self.typed.values()), axis=1) if self.typed else np.zeros((1, 1), np.int64)
         return types, numbers - self.starts[places] + offsets[parts, types]
 
     def over_all(self, ids: IntArray, of: Any) -> IntArray:
-        """Numbers over all types of numbers in a type."""
+        """Map numbers within a type to numbers over all types."""
         parts = self.parts_of(ids, of)
         numbers: IntArray = self.ranges[of][parts, 0] + ids - self.typed[of][parts]
         return numbers
 
 
 class RangePartitionBook:
-    """Where nodes and edges are, where each part has one range of numbers of each type.
+    """Partition book in which each part has one range of numbers of each type.
 
-    Numbers over all types go up part by part, and in a part type by type. Numbers of a type go up part by part.
-    Whatever takes numbers takes tensors, arrays and lists, and gives tensors.
+    Numbers over all types ascend by part, then by type. Numbers of a type ascend by part. Methods accept tensors,
+    arrays and lists, and return tensors.
     """
 
     def __init__(
@@ -113,16 +113,16 @@ class RangePartitionBook:
         """Make the book of a part.
 
         Args:
-            part_id: The part that local numbers are of.
+            part_id: The part to which local numbers refer.
             num_parts: Number of parts.
-            node_map: Node type to int64[num_parts, 2], ranges of numbers over all types.
-            edge_map: Edge type likewise.
+            node_map: Node type to int64[num_parts, 2], ``[start, stop)`` of its numbers over all types in each part.
+            edge_map: The same by edge type.
             ntypes: Node type to its id.
             etypes: Edge type to its id.
 
         Raises:
             SettingsError: There is no such part.
-            SchemaError: Types have no ids 0..n-1, or ranges are not sorted.
+            SchemaError: The ids of types are not 0..n-1, or the ranges are not sorted and consecutive.
         """
         part_id = read_integer("part_id", part_id)
         if not 0 <= part_id < num_parts:
@@ -154,17 +154,17 @@ class RangePartitionBook:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether there is one node type, and one edge type at most."""
+        """Whether the book has at most one node type and at most one edge type."""
         return len(self.ntypes) <= 1 and len(self.etypes) <= 1
 
     @property
     def local_ntype_offset(self) -> list[int]:
-        """Where each node type starts among the numbers of the part's own nodes, and where the last one ends."""
+        """Offsets of the node types among the part's own nodes, and the number of own nodes at the end."""
         return self._local_offsets(self._nodes)
 
     @property
     def local_etype_offset(self) -> list[int]:
-        """Where each edge type starts among the numbers of the part's own edges, and where the last one ends."""
+        """Offsets of the edge types among the part's own edges, and the number of own edges at the end."""
         return self._local_offsets(self._edges)
 
     def _local_offsets(self, of: Ranges) -> list[int]:
@@ -177,7 +177,7 @@ class RangePartitionBook:
         return self._num_parts
 
     def metadata(self) -> list[PartMetadata]:
-        """For each part how many nodes and edges it has."""
+        """Return the numbers of nodes and edges of each part."""
         nodes, edges = (np.diff(of.all_types).tolist() for of in (self._nodes, self._edges))
         return [
             {"machine_id": part, "num_nodes": nodes[part], "num_edges": edges[part]} for part in range(self._num_parts)
@@ -190,37 +190,37 @@ class RangePartitionBook:
         return int(self._edges.offsets(self._edge_type(etype))[-1])
 
     def map_to_per_ntype(self, ids: Any) -> tuple[Tensor, Tensor]:
-        """Ids of types and numbers in them, of numbers of nodes over all types."""
+        """Map numbers of nodes over all types to ids of types and numbers within the types."""
         types, numbers = self._nodes.per_type(to_ids(ids, "ids"))
         return to_tensor(types), to_tensor(numbers)
 
     def map_to_per_etype(self, ids: Any) -> tuple[Tensor, Tensor]:
-        """Ids of types and numbers in them, of numbers of edges over all types."""
+        """Map numbers of edges over all types to ids of types and numbers within the types."""
         types, numbers = self._edges.per_type(to_ids(ids, "ids"))
         return to_tensor(types), to_tensor(numbers)
 
     def map_to_homo_nid(self, ids: Any, ntype: str) -> Tensor:
-        """Numbers over all types of numbers of nodes of a type."""
+        """Map numbers of nodes of a type to numbers over all types."""
         return to_tensor(self._nodes.over_all(to_ids(ids, "ids"), self._known(ntype)))
 
     def map_to_homo_eid(self, ids: Any, etype: EdgeType | str) -> Tensor:
-        """Numbers over all types of numbers of edges of a type."""
+        """Map numbers of edges of a type to numbers over all types."""
         return to_tensor(self._edges.over_all(to_ids(ids, "ids"), self.to_canonical_etype(etype)))
 
     def nid2partid(self, nids: Any, ntype: str = DEFAULT_NTYPE) -> Tensor:
-        """The parts of nodes; numbers are over all types unless a type is given."""
+        """Return the part of each node; numbers are over all types unless ``ntype`` is given."""
         return to_tensor(self._nodes.parts_of(to_ids(nids, "nids"), self._node_type(ntype)))
 
     def eid2partid(self, eids: Any, etype: EdgeType | str = DEFAULT_ETYPE) -> Tensor:
-        """The parts of edges; numbers are over all types unless a type is given."""
+        """Return the part of each edge; numbers are over all types unless ``etype`` is given."""
         return to_tensor(self._edges.parts_of(to_ids(eids, "eids"), self._edge_type(etype)))
 
     def partid2nids(self, partid: int, ntype: str = DEFAULT_NTYPE) -> Tensor:
-        """The nodes of a part."""
+        """Return the numbers of a part's nodes."""
         return self._of_part(self._nodes.offsets(self._node_type(ntype)), partid)
 
     def partid2eids(self, partid: int, etype: EdgeType | str = DEFAULT_ETYPE) -> Tensor:
-        """The edges of a part."""
+        """Return the numbers of a part's edges."""
         return self._of_part(self._edges.offsets(self._edge_type(etype)), partid)
 
     def _of_part(self, offsets: IntArray, partid: int) -> Tensor:
@@ -230,18 +230,18 @@ class RangePartitionBook:
         return to_tensor(np.arange(offsets[partid], offsets[partid + 1]))
 
     def nid2localnid(self, nids: Any, partid: int, ntype: str = DEFAULT_NTYPE) -> Tensor:
-        """Numbers of this part's nodes among its own.
+        """Map numbers of this part's nodes to offsets among its own nodes.
 
         Raises:
-            SettingsError: Another part is asked for.
+            SettingsError: ``partid`` is another part.
         """
         return self._local(self._nodes.offsets(self._node_type(ntype)), to_ids(nids, "nids"), partid)
 
     def eid2localeid(self, eids: Any, partid: int, etype: EdgeType | str = DEFAULT_ETYPE) -> Tensor:
-        """Numbers of this part's edges among its own.
+        """Map numbers of this part's edges to offsets among its own edges.
 
         Raises:
-            SettingsError: Another part is asked for.
+            SettingsError: ``partid`` is another part.
         """
         return self._local(self._edges.offsets(self._edge_type(etype)), to_ids(eids, "eids"), partid)
 
@@ -258,10 +258,10 @@ class RangePartitionBook:
         return to_tensor(ids - first)
 
     def to_canonical_etype(self, etype: EdgeType | str) -> EdgeType:
-        """The edge type that a relation names.
+        """Return the edge type that a relation names.
 
         Raises:
-            UnknownNameError: There is none, or several.
+            UnknownNameError: No edge type has the relation, or several have it.
         """
         found = [t for t in self.canonical_etypes if etype in (t, t[1])]
         if len(found) > 1:

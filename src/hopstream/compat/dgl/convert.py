@@ -1,4 +1,4 @@
-"""Makes a graph of what users of DGL, NetworkX and SciPy have in hand, and translates names of types and splits."""
+"""Converter of graphs of DGL, NetworkX and SciPy, with their names of types and splits."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from hopstream.uris import local_path
 def from_scipy(
     sp_mat: SparseLike, eweight_name: str | None = None, idtype: Any = None, device: Any = None
 ) -> DGLGraph:  # fmt: skip
-    """A graph of a square sparse matrix: a stored value at row ``u`` and column ``v`` is an edge from ``u`` to ``v``.
+    """Make a graph of a square sparse matrix; a value at row ``u``, column ``v`` is an edge ``u -> v``.
 
     Args:
         sp_mat: The matrix; edges are in the order of ``tocoo()``.
-        eweight_name: What the data of edges are called that hold the values; None leaves them out.
+        eweight_name: Name of the edge data that hold the values; None leaves them out.
         idtype: None or ``torch.int64``.
-        device: None or the main memory's, ``cpu``.
+        device: None or ``cpu``.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
-        SchemaError: It is no square sparse matrix.
+        SettingsError: ``idtype`` or ``device`` has another value.
+        SchemaError: ``sp_mat`` is no square sparse matrix.
     """
     found = graph_from_scipy(sp_mat, weight=eweight_name)
     edges = found.edges[EDGE]
@@ -51,20 +51,20 @@ def from_networkx(
     nx_graph: NetworkXLike, node_attrs: Sequence[str] | None = None, edge_attrs: Sequence[str] | None = None,
     edge_id_attr_name: str | None = None, idtype: Any = None, device: Any = None,
 ) -> DGLGraph:  # fmt: skip
-    """A graph of a NetworkX graph. Nodes are numbered in the sorted order of their names, as DGL does.
+    """Make a graph of a NetworkX graph. Nodes are numbered in the sorted order of their names, as in DGL.
 
     Args:
-        nx_graph: The graph; where edges have no direction, each of them is given in both.
+        nx_graph: The graph; an undirected edge becomes one edge in each direction.
         node_attrs: Attributes of nodes that become data: numbers, or arrays or tensors of one shape.
-        edge_attrs: Attributes of edges likewise.
-        edge_id_attr_name: The attribute of edges that says their numbers, 0..n-1; None: in the order of NetworkX.
+        edge_attrs: Attributes of edges that become data, likewise.
+        edge_id_attr_name: Attribute with the numbers of edges, 0..n-1; None numbers edges in the order of NetworkX.
         idtype: None or ``torch.int64``.
-        device: None or the main memory's, ``cpu``.
+        device: None or ``cpu``.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
-        SchemaError: It is no such graph, names of nodes cannot be sorted, a node or an edge lacks an attribute, values
-            do not fit each other, or the numbers of edges are not 0..n-1.
+        SettingsError: ``idtype`` or ``device`` has another value.
+        SchemaError: ``nx_graph`` is no NetworkX graph, names of nodes cannot be sorted, a node or an edge lacks an
+            attribute, values differ in shape or dtype, or the numbers of edges are not 0..n-1.
         MissingDependencyError: NetworkX is not installed.
     """
     names, source = _numbered(nx_graph)
@@ -87,7 +87,10 @@ def from_networkx(
 
 
 def _numbered(nx_graph: Any) -> tuple[list[Any], Any]:
-    """The names of nodes, and a directed graph of their numbers, by DGL's own calls for its order of edges."""
+    """Return the names of nodes and a directed graph of their numbers.
+
+    DGL makes the same calls, so edges have DGL's order.
+    """
     if not isinstance(nx_graph, NetworkXLike):
         raise SchemaError(f"nx_graph is {type(nx_graph).__name__}; wanted a NetworkX graph")
     try:
@@ -106,7 +109,7 @@ def _numbered(nx_graph: Any) -> tuple[list[Any], Any]:
 
 
 def _values(what: str, attribute: str, items: Sequence[tuple[Hashable, Mapping[str, Any]]]) -> Array:
-    """An attribute with a row for each node or edge; of numbers of Python in torch's dtypes."""
+    """Return an attribute as an array of one row per item; Python floats become float32, as in torch."""
     missing = [called for called, attributes in items if attributes.get(attribute) is None]
     if missing:
         raise SchemaError(f"{what} {missing[0]!r} has no {attribute!r}, which all must have")
@@ -119,21 +122,22 @@ def _values(what: str, attribute: str, items: Sequence[tuple[Hashable, Mapping[s
 
 
 OF_DGL = frozenset({"_ID", "_TYPE", "inner_node", "inner_edge"})
-"""Data that DGL keeps for itself."""
+"""Data that DGL uses internally."""
 
 
 MEMBERS = ("ntypes", "canonical_etypes", "nodes", "edges", "num_nodes")
-"""What a ``DGLGraph`` has, of DGL or of this package."""
+"""Members that identify a ``DGLGraph``, of DGL or of this package."""
 
 
 def as_graph(g: Any) -> Graph:
-    """A ``Graph`` of a ``DGLGraph``, a PyG ``Data`` or ``HeteroData``, a ``Graph``, a dataset's folder, or a file.
+    """Convert a ``DGLGraph``, a PyG object, a ``Graph``, a dataset's folder or a file to a ``Graph``.
 
-    ``train_mask``, ``val_mask`` and ``test_mask`` become splits, of nodes and of edges.
+    PyG objects are ``Data`` and ``HeteroData``. ``train_mask``, ``val_mask`` and ``test_mask`` become splits of nodes
+    and of edges.
 
     Raises:
-        SchemaError: It is none of these, or holds what no graph has.
-        FormatError: A file or folder is not read.
+        SchemaError: ``g`` is none of these, or holds data that a graph cannot have.
+        FormatError: A file or folder cannot be read.
     """
     if isinstance(g, Graph):
         return g.check()
@@ -171,16 +175,16 @@ def _splits(data: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def is_mask(name: str, column: Column) -> bool:
-    """Whether data say which nodes or edges are in a split: booleans, or integers 0 and 1, as in DGL's files."""
+    """Return whether data are the mask of a split: booleans, or integers 0 and 1, as in DGL's files."""
     if name not in MASKS or not isinstance(column, np.ndarray) or column.ndim != 1:
         return False
     return column.dtype == np.bool_ or (column.dtype.kind in "iu" and bool(((column == 0) | (column == 1)).all()))
 
 
 def our_names(ntypes: Iterable[str], etypes: Iterable[EdgeType]) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:
-    """What the node and edge types of a graph of DGL are called here: ``node`` and ``to`` in a graph without types.
+    """Map DGL's node and edge types to Hopstream's; a graph without types gets ``node`` and ``to``.
 
-    The other way round: ``dgl_names``.
+    ``dgl_names`` is the inverse.
     """
     node_types, edge_types = list(ntypes), list(etypes)
     if node_types == [DEFAULT_NTYPE] and set(edge_types) <= {DEFAULT_ETYPE}:
@@ -189,17 +193,17 @@ def our_names(ntypes: Iterable[str], etypes: Iterable[EdgeType]) -> tuple[dict[s
 
 
 def dgl_names(schema: GraphSchema) -> tuple[dict[str, str], dict[EdgeType, EdgeType]]:
-    """What the node and edge types of a graph are called in DGL: ``_N`` and ``_E`` in a graph without types."""
+    """Map Hopstream's node and edge types to DGL's; a graph without types gets ``_N`` and ``_E``."""
     if list(schema.nodes) == [NODE] and set(schema.edges) <= {EDGE}:
         return {NODE: DEFAULT_NTYPE}, {EDGE: DEFAULT_ETYPE}
     return {t: t for t in schema.nodes}, {t: t for t in schema.edges}
 
 
 def check_names(schema: GraphSchema) -> None:
-    """Refuse names with a character that DGL's files take for the end of a name.
+    """Refuse names with a character that ends a name in DGL's files.
 
     Raises:
-        SchemaError: There is such a name.
+        SchemaError: A name has such a character.
     """
 
     def check(what: str, names: Iterable[str], taken: str) -> None:

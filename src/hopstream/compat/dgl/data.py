@@ -1,4 +1,4 @@
-"""The names of ``dgl.data`` that are here: ``load_tensors`` and ``save_tensors``."""
+"""Names of ``dgl.data``: ``load_tensors`` and ``save_tensors``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_tensors(filename: str | Path, return_dgl_ndarray: bool = False) -> dict
     """Read the tensors of a ``.dgl`` file, such as ``orig_nids.dgl``, by name.
 
     Raises:
-        SettingsError: ``return_dgl_ndarray`` is given: DGL's own arrays are not here.
+        SettingsError: ``return_dgl_ndarray`` is set; this package has no DGL arrays.
         FormatError: The file is missing, damaged, or holds no tensors.
     """
     if return_dgl_ndarray:
@@ -30,10 +30,10 @@ def load_tensors(filename: str | Path, return_dgl_ndarray: bool = False) -> dict
 
 
 def save_tensors(filename: str | Path, tensor_dict: Mapping[str, Any]) -> None:
-    """Write tensors or arrays by name, such that DGL reads them; a bool becomes uint8, as in DGL.
+    """Write tensors or arrays by name, in a form that DGL reads; a bool becomes uint8, as in DGL.
 
     Raises:
-        SchemaError: A value is no tensor, or of a dtype that DGL does not know, or a name is no text.
+        SchemaError: A value is no tensor or has a dtype that DGL does not know, or a name is no string.
         OSError: The file cannot be written.
     """
     if not isinstance(tensor_dict, Mapping) or not all(isinstance(name, str) for name in tensor_dict):

@@ -1,10 +1,10 @@
-"""Reads what a dataset on disk has in and around one of its parts, and numbers nodes and edges as DGL does.
+"""Parts of a dataset on disk with their halo of one hop, numbered as in DGL.
 
-A dataset's ids are the numbers that DGL gives to the nodes of a type: they go up part by part, and in a part by key. So
-the number of a node over all types follows from its id, and its key from the files of its part, which are mapped.
+A dataset's ids are DGL's numbers of the nodes of a type: they ascend by part, then by key. So an id gives the number
+over all types, and the files of the id's part, which are mapped, give the key.
 
-[Cost] Memory: the ends, keys and numbers of the edges of one part and around it. Edges that leave a part are written to
-files first, 40 bytes each, in one pass over all parts.
+[Cost] Memory: the ends, keys and numbers of the edges in and around one part. One pass over all parts first writes the
+edges that leave a part to files, 40 bytes each.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Numbering(Generic[T]):
-    """The new numbers of the nodes, or of the edges, of all types.
+    """New numbers of the nodes, or of the edges, of all types.
 
     Attributes:
-        ranges: Type to int64[num_parts, 2], the numbers over all types that a part's items of the type have.
-        offsets: Type to int64[num_parts + 1], the same in the numbers of the type.
+        ranges: Type to int64[num_parts, 2], ``[start, stop)`` of each part's numbers over all types.
+        offsets: Type to int64[num_parts + 1], each part's offset in the numbers of the type.
         keys: Type to int64[n], the key of each number of the type.
         numbers: Type to int64[n], the number over all types of each key.
     """
@@ -45,13 +45,15 @@ class Numbering(Generic[T]):
     numbers: Mapping[T, IntArray]
 
     def keys_of_part(self, of: T, part: int) -> IntArray:
-        """int64[n], the keys of a part's items of a type, ascending."""
+        """Return int64[n], the ascending keys of a part's items of a type."""
         first, stop = self.offsets[of][part : part + 2]
         return self.keys[of][first:stop]
 
 
 def number_by_owner(owners: Mapping[T, NDArray[np.int32]], num_parts: int) -> Numbering[T]:
-    """Number the items of all types; a type that a part has none of gets an empty range where the one before ended.
+    """Number the items of all types by part, then by type, then by key.
+
+    A part without items of a type gets an empty range that starts where the range before ends.
 
     Args:
         owners: Type to int32[n], the part of each item, by key.
@@ -72,10 +74,10 @@ def number_by_owner(owners: Mapping[T, NDArray[np.int32]], num_parts: int) -> Nu
 
 
 def number_ranges(counts: Mapping[T, IntArray], num_parts: int) -> dict[T, IntArray]:
-    """Type to int64[num_parts, 2], the numbers over all types that a part's items of the type have.
+    """Map each type to int64[num_parts, 2], ``[start, stop)`` of each part's numbers over all types.
 
     Args:
-        counts: Type to int64[num_parts], how many items of the type each part has.
+        counts: Type to int64[num_parts], each part's number of items of the type.
         num_parts: Number of parts.
     """
     table = np.array(list(counts.values()), np.int64).reshape(len(counts), num_parts)
@@ -84,12 +86,12 @@ def number_ranges(counts: Mapping[T, IntArray], num_parts: int) -> dict[T, IntAr
 
 
 RECORD = 5
-"""Numbers of an edge: place of its type, key, number, and the numbers of its ends."""
+"""Number of columns of an edge record: index of its type, key, number, and the numbers of its two ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Bookkeeping:
-    """What is wanted of every part at any time: maps of files, all of them."""
+    """Memory maps of every part that stay open: keys of nodes and members of splits."""
 
     node_keys: Mapping[str, IntArray]
     splits: Mapping[str, Mapping[str, IntArray]]
@@ -97,20 +99,20 @@ class _Bookkeeping:
 
 
 class DatasetParts(PartSource):
-    """The parts of a dataset with all that one hop reaches."""
+    """Parts of a dataset, each with its halo of one hop."""
 
     num_hops = 1
     has_trainers = False
 
     def __init__(self, dataset: Dataset, scratch: Path) -> None:
-        """Look for the edges that leave each part.
+        """Write the edges that leave each part to files.
 
         Args:
-            dataset: The dataset: edges by destination, with their keys, and nothing appended.
-            scratch: A folder for files of these edges, which are the caller's to remove.
+            dataset: The dataset: edges by destination, with their keys, without appended data.
+            scratch: Folder for files of these edges; the caller removes them.
 
         Raises:
-            SettingsError: The dataset is another one.
+            SettingsError: The dataset is stored in another form.
             FormatError: A file is missing, truncated, or not what the manifest says.
         """
         manifest = dataset.manifest
@@ -140,7 +142,7 @@ class DatasetParts(PartSource):
             self._spill(arrays)
 
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
-        """The part, the sources of its edges, the edges that leave it, and their destinations."""
+        """Return the nodes and edges of a part with its halo of one hop."""
         inner = np.concatenate([np.empty((RECORD, 0), np.int64), *self._records(self._dataset.open_part(part))], axis=1)
         path = self._leaving_path(part)
         leaving = np.fromfile(path, np.int64) if path.exists() else np.empty(0, np.int64)
@@ -153,7 +155,7 @@ class DatasetParts(PartSource):
         return self._nodes_around(part, src_numbers[is_inner], dst_numbers[~is_inner]), edges
 
     def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, OrderedRows]]:
-        """Features and masks of a part's nodes of a type: rows are in the order of numbers already."""
+        """Yield features and masks of a part's nodes of a type; rows are stored in the order of numbers."""
         arrays = self._dataset.open_part(part)
         for name, column in arrays.node_features[node_type].items():
             yield name, OrderedRows(array=cast(Array, column))  # check_schema has refused ragged ones
@@ -162,7 +164,7 @@ class DatasetParts(PartSource):
             yield mask_name(split), OrderedRows(array=mask_of(arrays.node_keys[node_type], pieces))
 
     def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, OrderedRows]]:
-        """Features and masks of a part's edges of a type."""
+        """Yield features and masks of a part's edges of a type."""
         held = self._dataset.open_part(part).edges[edge_type, "in"]
         splits = self.schema.edge_splits.get(edge_type, ())
         if not held.features and not splits:
@@ -176,7 +178,7 @@ class DatasetParts(PartSource):
             yield mask_name(split), OrderedRows(array=mask_of(keys[order], pieces))
 
     def _spill(self, arrays: PartArrays) -> None:
-        """Append the edges that come into a part from others to the files of these."""
+        """Append the edges that enter this part from others to the files of the parts that they leave."""
         for records in self._records(arrays):
             src_parts = np.searchsorted(self.node_ranges[self._node_types[0]][:, 0], records[3], side="right") - 1
             places = np.argsort(src_parts, kind="stable")
@@ -191,14 +193,14 @@ class DatasetParts(PartSource):
         return self._scratch / f"leaving-{part}.bin"
 
     def _numbers(self, node_type: str, ids: Array) -> IntArray:
-        """The number over all types of each id of a type."""
+        """Return the number over all types of each id of a type."""
         offsets = self._id_offsets[node_type]
         parts = np.searchsorted(offsets, ids, side="right") - 1
         numbers: IntArray = ids + (self.node_ranges[node_type][:, 0] - offsets[:-1])[parts]
         return numbers
 
     def _records(self, arrays: PartArrays) -> Iterator[IntArray]:
-        """int64[RECORD, n] of each type, the edges that a part has, by key."""
+        """Yield int64[RECORD, n] for each type: the edges of a part, by key."""
         for place, edge_type in enumerate(self._edge_types):
             held = arrays.edges[edge_type, "in"]
             keys = _keys_of(held)
@@ -224,7 +226,7 @@ class DatasetParts(PartSource):
         )
 
     def _locate(self, numbers: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Keys, parts and places of types of nodes, by numbers that ascend."""
+        """Return keys, parts and indices of types of nodes; their numbers must ascend."""
         ranges = np.stack([self.node_ranges[t] for t in self._node_types], axis=1).reshape(-1, 2)
         places = np.searchsorted(ranges[:, 1], numbers, side="right")
         parts, types = np.divmod(places, len(self._node_types))
@@ -239,5 +241,5 @@ class DatasetParts(PartSource):
 
 
 def _keys_of(held: EdgeArrays) -> IntArray:
-    """The keys of edges that a part holds, which are there: see ``DatasetParts``."""
+    """Return the keys of a part's edges; ``DatasetParts`` refuses datasets without them."""
     return cast(IntArray, held.keys)

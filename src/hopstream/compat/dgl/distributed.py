@@ -1,4 +1,4 @@
-"""The names of ``dgl.distributed`` that are here: partitioning, parts, and sharing work among trainers."""
+"""Names of ``dgl.distributed``: partitioning, parts, and shares of trainers."""
 
 from __future__ import annotations
 
@@ -31,26 +31,28 @@ def node_split(  # noqa: PLR0913  DGL's
     nodes: Any, partition_book: RangePartitionBook | None = None, ntype: str = DEFAULT_NTYPE, rank: int | None = None,
     force_even: bool = True, node_trainer_ids: Any = None, *, num_trainers: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The nodes of a mask that one trainer takes; all trainers together take each once.
+    """Return the share of one trainer of the nodes in a mask; the shares are disjoint and cover the mask.
 
     Args:
-        nodes: bool[num_nodes] or numbers, which are taken where they are not 0, by number in the type.
+        nodes: bool[num_nodes] or numbers[num_nodes], by number in the type; a node with a value other than 0 is in the
+            mask.
         partition_book: The book of the trainer's part.
         ntype: The node type.
-        rank: The trainer; what ``torch.distributed`` says, or the first one of the part, if it is not given.
-        force_even: Give each part as many nodes as any other, first those with low numbers, which are mostly its own;
-            else each part its own. Within a part they are dealt at random, by the part's number.
-        node_trainer_ids: int[num_nodes], the trainer that each node is best taken by, as ``partition_graph`` writes it.
-        num_trainers: Number of trainers, a multiple of the number of parts. By default what ``torch.distributed``
-            says, or one per part.
+        rank: The trainer. By default the rank of ``torch.distributed``, or the first trainer of the part.
+        force_even: Give each part equally many nodes, in ascending order of numbers, so that most are its own. Without
+            ``node_trainer_ids``, its trainers get random shares, with the part's number as the seed. False gives each
+            part its own nodes, in contiguous shares.
+        node_trainer_ids: int[num_nodes], the preferred trainer of each node, as ``partition_graph`` writes it.
+        num_trainers: Number of trainers, a multiple of the number of parts. By default the world size of
+            ``torch.distributed``, or one per part.
 
     Returns:
         int64[n], numbers in the type.
 
     Raises:
-        SettingsError: No book is given, or trainers and parts do not fit each other.
-        SchemaError: The mask or the trainers are not one for each node.
-        UnknownNameError: There is no such type.
+        SettingsError: No book is given, or the number of trainers is no multiple of the number of parts.
+        SchemaError: The mask or the trainers do not have one value per node.
+        UnknownNameError: There is no such node type.
     """
     book = _checked(partition_book)
     share = _Share(book, "nodes", *_place(book, rank, num_trainers))
@@ -63,12 +65,12 @@ def edge_split(  # noqa: PLR0913  DGL's
     rank: int | None = None, force_even: bool = True, edge_trainer_ids: Any = None,
     *, num_trainers: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The edges of a mask that one trainer takes; as ``node_split``, of edges.
+    """Return the share of one trainer of the edges in a mask; see ``node_split``.
 
     Raises:
-        SettingsError: No book is given, or trainers and parts do not fit each other.
-        SchemaError: The mask or the trainers are not one for each edge.
-        UnknownNameError: There is no such type.
+        SettingsError: No book is given, or the number of trainers is no multiple of the number of parts.
+        SchemaError: The mask or the trainers do not have one value per edge.
+        UnknownNameError: There is no such edge type.
     """
     book = _checked(partition_book)
     share = _Share(book, "edges", *_place(book, rank, num_trainers))
@@ -93,7 +95,7 @@ def _mask(what: str, value: Any, num_rows: int) -> NDArray[np.bool_]:
 
 
 def _place(book: RangePartitionBook, rank: int | None, num_trainers: int | None) -> tuple[int, int]:
-    """A trainer's place in its part, and the trainers of a part."""
+    """Return a trainer's index in its part, and the number of trainers per part."""
     num_parts = book.num_partitions()
     group = _distributed()
     if num_trainers is None:
@@ -112,7 +114,7 @@ def _place(book: RangePartitionBook, rank: int | None, num_trainers: int | None)
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Takes the share of one of the trainers of a part."""
+    """Share of one of the trainers of a part."""
 
     book: RangePartitionBook
     what: str
@@ -120,7 +122,7 @@ class _Share:
     per_part: int
 
     def of(self, mask: NDArray[np.bool_], own: Tensor) -> Tensor:
-        """A share of the numbers in the mask that the part owns."""
+        """Return the share of the part's own numbers in the mask."""
         numbers = own.numpy()
         chosen = numbers[mask[numbers]]
         size = len(chosen) // self.per_part
@@ -128,7 +130,7 @@ class _Share:
         return to_tensor(chosen[self.place * size : None if is_last else (self.place + 1) * size])
 
     def evenly(self, mask: NDArray[np.bool_], trainer_ids: Any) -> Tensor:
-        """This trainer's share of the numbers in the mask, which are divided evenly among parts."""
+        """Return this trainer's share of the numbers in the mask; each part gets equally many."""
         chosen = np.flatnonzero(mask)
         offsets = _even_offsets(len(chosen), self.book.num_partitions())
         chosen = chosen[offsets[self.book.partid] : offsets[self.book.partid + 1]]
@@ -147,9 +149,10 @@ class _Share:
         return to_tensor(self._by_trainer(chosen, trainers))
 
     def _by_trainer(self, chosen: IntArray, trainers: Array) -> IntArray:
-        """The part's own in the order of their trainers, and others', each dealt evenly."""
+        """Split the part's own numbers, sorted by trainer, and the others evenly among the part's trainers."""
         num_trainers, largest = self.per_part * self.book.num_partitions(), int(trainers.max(initial=-1)) + 1
-        # Ids of more trainers: each takes those of several. The last ids may have no nodes at all.
+        # With ids of more trainers than there are, a trainer takes the nodes of several ids. The last ids may have no
+        # nodes.
         of = (trainers // max(1, -(-largest // num_trainers)))[chosen]
         is_own = of // self.per_part == self.book.partid
         own = chosen[is_own][np.argsort(of[is_own] % self.per_part, kind="stable")]
@@ -157,7 +160,7 @@ class _Share:
 
 
 def _distributed() -> Any:
-    """``torch.distributed`` where it was set up."""
+    """Return ``torch.distributed`` if its process group is initialized, else None."""
     from torch import distributed
 
     return distributed if distributed.is_available() and distributed.is_initialized() else None
@@ -173,7 +176,7 @@ def _slice(items: IntArray, place: int, num_shares: int) -> IntArray:
 
 
 def _dealt(items: IntArray, place: int, num_shares: int, part: int) -> IntArray:
-    """A share of some items, chosen as DGL chooses: by numpy's older generator, seeded with the part's number."""
+    """Return a random share as DGL draws it: with numpy's legacy generator, seeded with the part's number."""
     order = np.random.RandomState(part).permutation(len(items))
     return items[np.sort(_slice(order, place, num_shares))]
 
@@ -192,12 +195,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Tell which names there are.
+    """Raise an error that lists the names.
 
     Raises:
         AttributeError: Always.
     """
-    if name.startswith("__"):  # asked by Python itself
+    if name.startswith("__"):  # Python's own look-up
         raise AttributeError(name)
     raise AttributeError(
         f"dgl.distributed.{name} is not here; there are {', '.join(__all__)}; in place of DGL's servers and loaders "

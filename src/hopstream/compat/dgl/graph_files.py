@@ -1,4 +1,4 @@
-"""Reads and writes the graph of one part, ``graph.dgl``, as ``dgl.save_graphs`` writes it: without types."""
+"""Reader and writer of a part's graph without types, ``graph.dgl``, as ``dgl.save_graphs`` writes it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ TYPED = 2
 HEAD_BYTES = 4096
 COO, CSR, CSC, ALL = 1, 2, 4, 7
 NEW_CODE = 1 << 32
-"""Set where formats are a set of bits; older files have a number in its place."""
+"""Flag of a code that is a set of bits; older files have an enumerated number without the flag."""
 OLD_CODES = {0: COO, 1: COO, 2: CSR, 3: CSC}
 ITEM_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlainGraph:
-    """A graph without types, as a file of DGL holds it.
+    """A graph without types, as a DGL file holds it.
 
     Attributes:
-        num_nodes: Nodes.
+        num_nodes: Number of nodes.
         src: int64[num_edges], sources.
         dst: int64[num_edges], destinations.
         ndata: Name to array with a row per node.
@@ -48,7 +48,7 @@ class PlainGraph:
 
 
 def write_graph_file(path: Path, graph: PlainGraph) -> None:
-    """Write a graph such that ``dgl.load_graphs`` reads it; DGL may make any of its formats of it."""
+    """Write a graph for ``dgl.load_graphs``; DGL may build any of its sparse formats from the file."""
     with path.open("wb") as file:
         writer = DglWriter(file)
         writer.uint64(FILE_MAGIC, VERSION, TYPED, 1)
@@ -62,7 +62,7 @@ def write_graph_file(path: Path, graph: PlainGraph) -> None:
         writer.uint64(COO_MAGIC, graph.num_nodes, graph.num_nodes)
         for name, array in (("src", graph.src), ("dst", graph.dst), ("ids", np.empty(0, np.int64))):
             writer.array(array.astype(np.int64, copy=False), f"{path} {name}")
-        writer.raw(bytes(2))  # neither sources nor destinations are said to be sorted
+        writer.raw(bytes(2))  # flags: neither sources nor destinations are sorted
         writer.uint64(1, graph.num_nodes)
         for arrays in (graph.ndata, graph.edata):
             writer.uint64(1)
@@ -74,7 +74,7 @@ def write_graph_file(path: Path, graph: PlainGraph) -> None:
 
 
 def read_graph_file(path: Path) -> PlainGraph:
-    """Read the first graph of a file, whatever format its edges have.
+    """Read the first graph of a file, in any of DGL's sparse formats.
 
     Raises:
         FormatError: The file is missing, damaged, of another kind, or the graph has several types.
@@ -109,7 +109,7 @@ def read_graph_file(path: Path) -> PlainGraph:
 
 
 def _ending(start: int) -> tuple[int, ...]:
-    """A list of the places of graphs, as bytes, and its size, of one graph."""
+    """Return the trailer of a file with one graph: the list of offsets of graphs, with its size in bytes."""
     return 16, 1, start, 16
 
 
@@ -126,7 +126,7 @@ def _one(reader: DglReader) -> int:
 
 
 def _write_meta(writer: DglWriter) -> None:
-    """The graph of types: one type of nodes and one of edges, in rows by source."""
+    """Write the metagraph in CSR form: one node type and one edge type."""
     writer.uint64(META_MAGIC, CSR_MAGIC, 1, 1)
     for values in ([0, 1], [0], [0]):
         writer.array(np.array(values, np.int64), "types")
@@ -147,7 +147,7 @@ def _skip_matrix(reader: DglReader) -> None:
 
 
 def _read_edges(reader: DglReader) -> tuple[int, IntArray, IntArray]:
-    """The number of nodes, and the ends of edges in the order of their ids."""
+    """Return the number of nodes, and sources and destinations in the order of edge ids."""
     reader.magic(UNIT_MAGIC, "the edges of a type")
     code, _ = reader.uint64(), reader.uint64()
     saved = code & 0xFFFFFFFF if code >= NEW_CODE else OLD_CODES.get(code, 0)

@@ -1,6 +1,6 @@
-"""A ``DGLGraph`` of this package: nodes and edges by type, each with data by name.
+"""``DGLGraph`` of this package: nodes and edges by type, each with data by name.
 
-It has the members that partitioning and looking at parts need, and no message passing.
+It has the members that partitioning and inspection of parts need, and no message passing.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ DEFAULT_ETYPE: EdgeType = ("_N", "_E", "_N")
 
 
 def numbered(first: int, stop: int) -> str:
-    """A range of numbers, for messages."""
+    """Format a range of numbers for messages."""
     return f"{first}..{stop - 1}" if first < stop else "none"
 
 
 class Frame(MutableMapping[str, Any]):
-    """Data of nodes or edges of a type: name to tensor with a row for each of them."""
+    """Data of the nodes or edges of a type: name to tensor with a row for each of them."""
 
     def __init__(self, num_rows: int, what: str) -> None:
-        """Start with none."""
+        """Start without data."""
         self.num_rows = num_rows
         self._what = what
         self._columns: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
-        """The tensor of a name."""
+        """Return the tensor of a name."""
         if name not in self._columns:
             raise UnknownNameError(f"{self._what} have no data {name!r}; they have {list(self._columns)}")
         return self._columns[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Set the data of a name.
+        """Set the tensor of a name.
 
         Raises:
-            SchemaError: It has not a row for each node or edge.
+            SchemaError: The tensor does not have one row per node or edge.
         """
         tensor = value if hasattr(value, "detach") else to_tensor(to_array(value, name))
         if not tensor.ndim or len(tensor) != self.num_rows:
@@ -60,67 +60,67 @@ class Frame(MutableMapping[str, Any]):
         self._columns[name] = tensor
 
     def __delitem__(self, name: str) -> None:
-        """Remove a name."""
+        """Remove the tensor of a name."""
         self[name]
         del self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Names, in the order in which they were set."""
+        """Yield the names in the order in which they were set."""
         return iter(self._columns)
 
     def __len__(self) -> int:
-        """How many names there are."""
+        """Return the number of names."""
         return len(self._columns)
 
     def __repr__(self) -> str:
-        """Names, shapes of rows and dtypes, as DGL shows them."""
+        """Return names, shapes of rows and dtypes, as DGL prints them."""
         schemes = (f"{n!r}: Scheme(shape={tuple(t.shape[1:])}, dtype={t.dtype})" for n, t in self._columns.items())
         return "{" + ", ".join(schemes) + "}"
 
 
 @dataclass(frozen=True, slots=True)
 class OfType:
-    """What there is of one type."""
+    """Data of one type."""
 
     data: Frame
 
 
 class NodeView:
-    """``g.nodes``: data by node type, or the numbers of nodes when called."""
+    """``g.nodes``: data by node type; a call returns the numbers of nodes."""
 
     def __init__(self, graph: DGLGraph) -> None:
-        """Look at a graph."""
+        """Make a view of a graph."""
         self._graph = graph
 
     def __getitem__(self, ntype: str) -> OfType:
-        """What there is of a node type."""
+        """Return the data of a node type."""
         return OfType(self._graph.node_frame(ntype))
 
     def __call__(self, ntype: str | None = None) -> Tensor:
-        """int64[n], the numbers of the nodes of a type."""
+        """Return int64[n], the numbers of the nodes of a type."""
         return to_tensor(np.arange(self._graph.node_frame(ntype).num_rows))
 
 
 class EdgeView:
-    """``g.edges``: data by edge type, or the ends of edges when called."""
+    """``g.edges``: data by edge type; a call returns the ends of edges."""
 
     def __init__(self, graph: DGLGraph) -> None:
-        """Look at a graph."""
+        """Make a view of a graph."""
         self._graph = graph
 
     def __getitem__(self, etype: EdgeType | str) -> OfType:
-        """What there is of an edge type."""
+        """Return the data of an edge type."""
         return OfType(self._graph.edge_frame(etype))
 
     def __call__(
         self, form: str = "uv", order: str | None = None, etype: EdgeType | str | None = None
     ) -> tuple[Tensor, ...] | Tensor:
-        """Sources, destinations, and with ``all`` the numbers of edges; ``eid`` for the numbers alone.
+        """Return sources and destinations of edges, their numbers, or all three, as ``form`` says.
 
         Args:
-            form: ``uv``, ``eid`` or ``all``.
+            form: ``uv`` for sources and destinations, ``eid`` for numbers, ``all`` for all three.
             order: ``eid`` or None; both are the order of the edges' numbers.
-            etype: The edge type; may be left out where there is one.
+            etype: The edge type; optional in a graph with one edge type.
         """
         src, dst = self._graph.ends(etype)
         numbers = to_tensor(np.arange(len(src)))
@@ -133,13 +133,13 @@ class EdgeView:
 
 
 class DGLGraph:
-    """A graph of typed nodes and edges with data; ``graph`` and ``heterograph`` make one."""
+    """A graph of typed nodes and edges with data; ``graph`` and ``heterograph`` make it."""
 
     def __init__(self, num_nodes: Mapping[str, int], ends: Mapping[EdgeType, tuple[IntArray, IntArray]]) -> None:
-        """Take the numbers of nodes by type, and the ends of edges by type.
+        """Take the number of nodes of each type, and the ends of edges of each type.
 
         Raises:
-            IdRangeError: An edge names a node that is not there.
+            IdRangeError: An edge names a node that does not exist.
         """
         self._ends = dict(ends)
         self._node_frames = {t: Frame(number, f"nodes of {t!r}") for t, number in num_nodes.items()}
@@ -175,31 +175,31 @@ class DGLGraph:
         return len(self._node_frames) == len(self._ends) == 1
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        """How many nodes there are, of a type or of all."""
+        """Return the number of nodes of a type, or of all types."""
         frames = self._node_frames.values() if ntype is None else [self.node_frame(ntype)]
         return sum(frame.num_rows for frame in frames)
 
     def num_edges(self, etype: EdgeType | str | None = None) -> int:
-        """How many edges there are, of a type or of all."""
+        """Return the number of edges of a type, or of all types."""
         frames = self._edge_frames.values() if etype is None else [self.edge_frame(etype)]
         return sum(frame.num_rows for frame in frames)
 
     def in_degrees(self, v: Any = ALL, etype: EdgeType | str | None = None) -> Tensor | int:
-        """int64[n], how many edges of a type lead to nodes.
+        """Return int64[n], the number of edges of a type that enter each node.
 
         Args:
-            v: Nodes of the destinations' type; one number gives one count. All if it is not given.
-            etype: The edge type; may be left out where there is one.
+            v: Nodes of the destinations' type; one integer gives one count. By default all nodes.
+            etype: The edge type; optional in a graph with one edge type.
 
         Raises:
             IdRangeError: There is no such node.
-            UnknownNameError: There is no such edge type, or it is left out and there are several.
+            UnknownNameError: There is no such edge type, or it is not given and there are several.
         """
         of = self.to_canonical_etype(etype)
         return self._degrees(self._ends[of][1], of[2], v)
 
     def out_degrees(self, u: Any = ALL, etype: EdgeType | str | None = None) -> Tensor | int:
-        """int64[n], how many edges of a type lead from nodes; as ``in_degrees``, of the sources' type."""
+        """Return int64[n], the number of edges of a type that leave each node; see ``in_degrees``."""
         of = self.to_canonical_etype(etype)
         return self._degrees(self._ends[of][0], of[0], u)
 
@@ -216,7 +216,7 @@ class DGLGraph:
         return int(counts[ids[0]]) if isinstance(nodes, int) else to_tensor(counts[ids])
 
     def __getattr__(self, name: str) -> Any:
-        """Say where the rest of DGL is.
+        """Raise an error that says where the rest of DGL is.
 
         Raises:
             AttributeError: Always.
@@ -227,10 +227,10 @@ class DGLGraph:
         )
 
     def to_canonical_etype(self, etype: EdgeType | str | None) -> EdgeType:
-        """The edge type that a relation names, or the only one.
+        """Return the edge type that a relation names, or the only edge type.
 
         Raises:
-            UnknownNameError: There is none, or several.
+            UnknownNameError: No edge type has the relation, or several have it.
         """
         found = [t for t in self._ends if etype in (None, t[1]) or t == etype]
         if len(found) != 1:
@@ -239,14 +239,14 @@ class DGLGraph:
         return found[0]
 
     def ends(self, etype: EdgeType | str | None = None) -> tuple[IntArray, IntArray]:
-        """int64[n] and int64[n], sources and destinations of the edges of a type."""
+        """Return int64[n] and int64[n], sources and destinations of the edges of a type."""
         return self._ends[self.to_canonical_etype(etype)]
 
     def node_frame(self, ntype: str | None = None) -> Frame:
-        """The data of a node type; the type may be left out where there is one.
+        """Return the data of a node type; the type is optional in a graph with one node type.
 
         Raises:
-            UnknownNameError: There is no such type, or it is left out and there are several.
+            UnknownNameError: There is no such type, or it is not given and there are several.
         """
         if ntype is None and len(self._node_frames) == 1:
             return next(iter(self._node_frames.values()))
@@ -256,7 +256,7 @@ class DGLGraph:
         return self._node_frames[ntype]
 
     def edge_frame(self, etype: EdgeType | str | None = None) -> Frame:
-        """The data of an edge type; the type may be left out where there is one."""
+        """Return the data of an edge type; the type is optional in a graph with one edge type."""
         return self._edge_frames[self.to_canonical_etype(etype)]
 
     @property
@@ -266,21 +266,21 @@ class DGLGraph:
 
     @property
     def edges(self) -> EdgeView:
-        """Data by edge type, or ends of edges."""
+        """Data by edge type; a call returns ends of edges."""
         return EdgeView(self)
 
     @property
     def ndata(self) -> Frame:
-        """The data of nodes, where there is one type."""
+        """Data of the nodes of a graph with one node type."""
         return self.node_frame()
 
     @property
     def edata(self) -> Frame:
-        """The data of edges, where there is one type."""
+        """Data of the edges of a graph with one edge type."""
         return self.edge_frame()
 
     def __repr__(self) -> str:
-        """Numbers and data, as DGL shows them."""
+        """Return counts and data, as DGL prints them."""
         if self.is_homogeneous:
             return (
                 f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()},\n"
@@ -294,20 +294,20 @@ def graph(
     data: Any, *, num_nodes: int | None = None, idtype: Any = None, device: Any = None, row_sorted: bool = False,
     col_sorted: bool = False,
 ) -> DGLGraph:  # fmt: skip
-    """A graph of one node type and one edge type.
+    """Make a graph of one node type and one edge type.
 
     Args:
         data: Sources and destinations: a pair of int tensors, arrays or lists, or an array of two rows.
-        num_nodes: How many nodes; one more than the largest number in an edge if it is not given.
+        num_nodes: Number of nodes. By default one more than the largest number in an edge.
         idtype: None or ``torch.int64``.
-        device: None or the main memory's, ``cpu``.
-        row_sorted: Whether sources ascend, which DGL makes use of and nothing here.
-        col_sorted: Whether destinations ascend, likewise.
+        device: None or ``cpu``.
+        row_sorted: Whether sources ascend. DGL uses this; it has no effect here.
+        col_sorted: Whether destinations ascend. It has no effect here.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
-        SchemaError: The two are not integers of one length.
-        IdRangeError: An edge names a node that is not there.
+        SettingsError: ``idtype`` or ``device`` has another value.
+        SchemaError: Sources and destinations are not integers of one length.
+        IdRangeError: An edge names a node that does not exist.
     """
     del row_sorted, col_sorted
     num_nodes_dict = None if num_nodes is None else {DEFAULT_NTYPE: num_nodes}
@@ -318,18 +318,18 @@ def heterograph(
     data_dict: Mapping[EdgeType, Any], num_nodes_dict: Mapping[str, int] | None = None, idtype: Any = None,
     device: Any = None,
 ) -> DGLGraph:  # fmt: skip
-    """A graph of several types, which are numbered in the order of their names, as in DGL.
+    """Make a graph of several types; types are numbered in the order of their names, as in DGL.
 
     Args:
         data_dict: ``(source type, relation, destination type)`` to sources and destinations.
-        num_nodes_dict: Node type to its number of nodes; one more than the largest in an edge if it is not given.
+        num_nodes_dict: Node type to its number of nodes. By default one more than the largest number in an edge.
         idtype: None or ``torch.int64``.
-        device: None or the main memory's, ``cpu``.
+        device: None or ``cpu``.
 
     Raises:
-        SettingsError: Another ``idtype`` or ``device`` is asked for.
-        SchemaError: Ends are not integers of one length.
-        IdRangeError: An edge names a node that is not there.
+        SettingsError: ``idtype`` or ``device`` has another value.
+        SchemaError: Sources and destinations are not integers of one length.
+        IdRangeError: An edge names a node that does not exist.
     """
     _check_placement(idtype, device)
     _check_types(data_dict, num_nodes_dict)

@@ -1,9 +1,9 @@
-"""Takes what is in and around one part from a graph in memory, as DGL counts hops.
+"""Parts of a graph in memory with their halos, by DGL's count of hops.
 
-Edges belong to the part of their destination. Around a part lie the sources of its edges, their sources, and so on,
-with the edges between them; and, one step only, the destinations of edges that leave the part.
+An edge belongs to the part of its destination. The halo of a part has the sources of its edges, their sources, and so
+on, with the edges between them. It also has the destinations of edges that leave the part, at one hop only.
 
-[Cost] A pass over all edges for each hop that finds nodes.
+[Cost] One pass over all edges per hop that finds nodes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Around:
-    """A part and what lies around it.
+    """A part with its halo.
 
     Attributes:
-        hops: Node type to int64[num_nodes]: 0 for nodes that the part owns, the hop at which another one is found, one
-            more than the last hop for nodes that only edges out of the part lead to, -1 for all others.
+        hops: Node type to int64[num_nodes]: 0 for nodes of the part, the hop of each node of the halo, the number of
+            hops plus 1 for nodes that only edges out of the part reach, -1 for all others.
         edge_keys: Edge type to int64[n], ascending keys of the edges within.
     """
 
@@ -41,10 +41,11 @@ class Around:
 
 
 def around_part(graph: Graph, owners: Owners, part: int, num_hops: int) -> Around:
-    """Find what lies within some hops of a part.
+    """Find the nodes and edges within some hops of a part.
 
-    With no hops only edges between nodes of the part lie within. Else all edges into the part do; for each further hop
-    those into nodes of the hop before whose source the part does not own; and at last all edges out of the part.
+    With 0 hops, only edges between nodes of the part are included. Otherwise all edges into the part are. Each further
+    hop adds the edges into nodes of the hop before whose sources the part does not own. Last come all edges out of the
+    part.
 
     Args:
         graph: The graph, checked.
@@ -80,7 +81,7 @@ def around_part(graph: Graph, owners: Owners, part: int, num_hops: int) -> Aroun
 
 
 def _mark(hops: Mapping[str, IntArray], found: list[tuple[str, IntArray]], hop: int) -> bool:
-    """Give nodes that were not found before their hop, in place; returns whether there were any."""
+    """Set the hop of nodes without one, in place; return whether there were any."""
     any_new = False
     for node_type, keys in found:
         new = keys[hops[node_type][keys] == OUTSIDE]
@@ -90,12 +91,12 @@ def _mark(hops: Mapping[str, IntArray], found: list[tuple[str, IntArray]], hop: 
 
 
 class Partitioned(PartSource):
-    """A graph in memory, and where each node and edge went.
+    """A graph in memory, with the part of each node and edge.
 
     Attributes:
         graph: The graph.
         owners: Node type to int32[num_nodes], the part of each node.
-        trainers: Node type to int64[num_nodes], the trainer of each node; empty where trainers are parts.
+        trainers: Node type to int64[num_nodes], the trainer of each node; empty if each part has one trainer.
         nodes: The new numbers of nodes.
         edges: The new numbers of edges.
     """
@@ -103,7 +104,7 @@ class Partitioned(PartSource):
     def __init__(
         self, graph: Graph, owners: Owners, trainers: Mapping[str, IntArray], *, num_parts: int, num_hops: int
     ) -> None:
-        """Number the nodes and edges of a graph; an edge goes to the part of its destination."""
+        """Number the nodes and edges of a graph; an edge belongs to the part of its destination."""
         self.graph, self.owners, self.trainers = graph, owners, trainers
         self.schema, self.num_parts, self.num_hops = graph.schema, num_parts, num_hops
         self.has_trainers = bool(trainers)
@@ -112,7 +113,7 @@ class Partitioned(PartSource):
         self.node_ranges, self.edge_ranges = self.nodes.ranges, self.edges.ranges
 
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
-        """The nodes and edges within ``num_hops`` of a part; see ``around_part``."""
+        """Return the nodes and edges within ``num_hops`` of a part; see ``around_part``."""
         around = around_part(self.graph, self.owners, part, self.num_hops)
         return self._local_nodes(around), self._local_edges(around, part)
 
@@ -137,7 +138,7 @@ class Partitioned(PartSource):
         return LocalEdges(keys=keys, numbers=numbers, src_numbers=src, dst_numbers=dst, types=types, is_inner=is_inner)
 
     def node_columns(self, part: int, node_type: str) -> Iterator[tuple[str, OrderedRows]]:
-        """Features, trainers and masks of a part's nodes of a type."""
+        """Yield features, trainers and masks of a part's nodes of a type."""
         table, keys = self.graph.nodes[node_type], self.nodes.keys_of_part(node_type, part)
         columns = cast(Mapping[str, Array], table.features)  # check_schema has refused ragged ones
         trainers = {TRAINER_ID: self.trainers[node_type]} if self.trainers else {}
@@ -147,7 +148,7 @@ class Partitioned(PartSource):
             yield mask_name(split), OrderedRows(array=mask_of(keys, [members]))
 
     def edge_columns(self, part: int, edge_type: EdgeType) -> Iterator[tuple[str, OrderedRows]]:
-        """Features, trainers and masks of a part's edges of a type; an edge's trainer is its destination's."""
+        """Yield features, trainers and masks of a part's edges; an edge's trainer is its destination's."""
         table, keys = self.graph.edges[edge_type], self.edges.keys_of_part(edge_type, part)
         for name, column in cast(Mapping[str, Array], table.features).items():
             yield name, OrderedRows(array=column, places=keys)

@@ -1,4 +1,4 @@
-"""Look at parts in DGL's files: ``load_partition``, ``load_partition_feats``, ``load_partition_book``."""
+"""Loaders of parts in DGL's files: ``load_partition`` and its relatives."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ Loaded = tuple[Any, Feats, Feats, RangePartitionBook, str, list[str], list[EdgeT
 def load_partition(
     part_config: str | Path, part_id: int, load_feats: bool = True, use_graphbolt: bool = False
 ) -> Loaded:  # fmt: skip
-    """Load one part, with its features unless they are not wanted.
+    """Load one part, by default with its features.
 
     Args:
         part_config: The JSON file.
         part_id: The part.
-        load_feats: Whether features are loaded; else both dicts are empty.
-        use_graphbolt: False: GraphBolt's files are not read.
+        load_feats: Load features; otherwise both dicts are empty.
+        use_graphbolt: False; this package does not read GraphBolt's files.
 
     Returns:
-        The part's graph: a ``dgl.DGLGraph`` where DGL can be imported, else one of this package. It has no types;
-        ``inner_node`` and ``inner_edge`` say what is the part's own, ``_ID`` the numbers over all parts and types,
-        ``_TYPE`` the types' ids where there are several, and, in parts that this package wrote, ``part_id`` the owners
-        of nodes and ``orig_id`` the numbers of the type before partitioning. Then features of the part's nodes by
-        ``type/name``, of its edges by ``source:relation:destination/name``, the book, the graph's name, its node types
-        and edge types.
+        The part's graph, features of its nodes, features of its edges, the book, the graph's name, node types and edge
+        types. The graph is a ``dgl.DGLGraph`` if DGL can be imported, else one of this package, and has no types.
+        ``inner_node`` and ``inner_edge`` mark the part's own nodes and edges. ``_ID`` has the numbers over all parts
+        and types. ``_TYPE`` has the ids of types if there are several. In parts that this package wrote, ``part_id``
+        has the owners of nodes, and ``orig_id`` the numbers in the type before partitioning. Features of nodes are
+        keyed by ``type/name``, features of edges by ``source:relation:destination/name``.
 
     Raises:
-        FormatError: A file is missing, damaged, or not what it should be.
-        SettingsError: The part is no integer, or GraphBolt is asked for.
+        FormatError: A file is missing, damaged, or has contents that do not fit the JSON file.
+        SettingsError: ``part_id`` is no integer, or ``use_graphbolt`` is set.
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
@@ -65,19 +65,19 @@ def load_partition(
 def load_partition_feats(
     part_config: str | Path, part_id: int, load_nodes: bool = True, load_edges: bool = True
 ) -> tuple[Feats | None, Feats | None]:  # fmt: skip
-    """Load the features of what one part owns.
+    """Load the features of one part's own nodes and edges.
 
     Args:
         part_config: The JSON file.
         part_id: The part.
-        load_nodes: Whether those of nodes are wanted; else the first is None.
-        load_edges: Whether those of edges are wanted; else the second is None.
+        load_nodes: Load features of nodes; otherwise the first result is None.
+        load_edges: Load features of edges; otherwise the second result is None.
 
     Returns:
-        ``type/name`` to tensor, in the order of the part's numbers, for nodes and for edges.
+        ``type/name`` to tensor, with rows in the order of the part's numbers; one dict for nodes and one for edges.
 
     Raises:
-        FormatError: A file is missing, damaged, or not what it should be.
+        FormatError: A file is missing, damaged, or has contents that do not fit the JSON file.
         UnknownNameError: There is no such part.
         MissingDependencyError: torch is not installed.
     """
@@ -92,7 +92,7 @@ def load_partition_book(
     """Load the book of one part, the graph's name, and the ids of node types and edge types.
 
     Raises:
-        FormatError: The file is missing or damaged, or no such file.
+        FormatError: The file is missing or damaged, or describes no partitioned graph.
         UnknownNameError: There is no such part.
     """
     config = read_config(part_config)
@@ -105,10 +105,10 @@ def _book(config: PartConfig, part: int) -> RangePartitionBook:
 
 
 def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
-    """The graph of a part.
+    """Read the graph of a part.
 
     Raises:
-        FormatError: The file is missing or damaged, or has no numbers over all parts.
+        FormatError: The file is missing or damaged, or lacks the numbers over all parts.
     """
     path = config.file(part, "part_graph")
     graph = read_graph_file(path)
@@ -128,16 +128,16 @@ def read_part_graph(config: PartConfig, part: int) -> PlainGraph:
 
 
 def check_own_edges(config: PartConfig, part: int, graph: PlainGraph, *, may_lack: bool = False) -> None:
-    """Refuse a graph whose own edges are not those that the JSON file says are the part's.
+    """Refuse a graph whose own edges differ from the part's range in the JSON file.
 
     Args:
-        config: What the JSON file says.
+        config: Contents of the JSON file.
         part: The part.
-        graph: Its graph.
-        may_lack: Whether parts with ``num_hops=0``, which have no edges from other parts' nodes, pass.
+        graph: The part's graph.
+        may_lack: Accept parts written with ``num_hops=0``, which lack the edges from other parts' nodes.
 
     Raises:
-        FormatError: They are not.
+        FormatError: The edges differ.
     """
     path = config.file(part, "part_graph")
     own = graph.edata[EID][graph.edata["inner_edge"].astype(bool)]
@@ -166,10 +166,10 @@ def _check_own(path: Path, config: PartConfig, part: int, ranges: Ranges, number
 
 
 def keys_beside(config: PartConfig, part: int, of: str | EdgeType) -> IntArray | None:
-    """The key of each of a part's own nodes or edges of a type; None where no file beside the graph says it.
+    """Return the keys of a part's own nodes or edges from a file beside its graph; None without it.
 
     Raises:
-        FormatError: ``orig_nids.dgl`` or ``orig_eids.dgl`` is damaged, or does not hold one for each.
+        FormatError: ``orig_nids.dgl`` or ``orig_eids.dgl`` is damaged, or does not have one key per node or edge.
     """
     ranges, name = (config.nodes, "orig_nids.dgl") if isinstance(of, str) else (config.edges, "orig_eids.dgl")
     path, label = config.beside(part, name), label_of(of)
@@ -187,13 +187,16 @@ def keys_beside(config: PartConfig, part: int, of: str | EdgeType) -> IntArray |
 
 
 def read_feats(config: PartConfig, part: int, what: str, *, is_mapped: bool = False) -> dict[str, Array]:
-    """``type/name`` to the features of what a part owns; older files leave the type out, or name the relation.
+    """Read the features of a part's own nodes or edges, keyed by ``type/name``.
+
+    Files of older versions of DGL have names without a type, or with the relation alone; the result has the whole
+    label.
 
     Args:
-        config: What the JSON file says.
+        config: Contents of the JSON file.
         part: The part.
         what: ``node_feats``, or ``edge_feats``, whose types are ``source:relation:destination``.
-        is_mapped: The features are maps of the file.
+        is_mapped: Return memory maps of the file.
 
     Raises:
         FormatError: The file is missing or damaged.
@@ -209,7 +212,7 @@ def read_feats(config: PartConfig, part: int, what: str, *, is_mapped: bool = Fa
 
 
 def _as_dgl(graph: PlainGraph) -> Any:
-    """A graph of DGL where it is there, else ours."""
+    """Make a graph of DGL if DGL can be imported, else one of this package."""
     try:
         dgl = import_module("dgl") if find_spec("dgl") else None
     except (ImportError, OSError):  # installed for another torch: its libraries are not found, or do not load

@@ -1,6 +1,7 @@
-"""Reads and writes the JSON file of a partitioned graph, in DGL's present form and in older ones.
+"""Reader and writer of the JSON file of a partitioned graph, in DGL's current form and in older ones.
 
-Older files have end numbers in place of ranges, relations in place of edge types, or one list where there are no types.
+Older files have ends of ranges in place of ranges, relations in place of edge types, or one list for a graph without
+types.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ OPTIONS = ("use_graphbolt", "store_eids", "store_inner_node", "store_inner_edge"
 
 
 def refuse_graphbolt(verb: str, **given: object) -> None:
-    """Refuse options that are not left at False.
+    """Refuse options that are set.
 
     Args:
-        verb: What would be done with the files: ``written`` or ``read``.
+        verb: The action, for the message: ``written`` or ``read``.
         **given: The options by name.
 
     Raises:
-        SettingsError: One of them is given.
+        SettingsError: An option is set.
     """
     for name, value in given.items():
         if value:
@@ -43,7 +44,7 @@ def refuse_graphbolt(verb: str, **given: object) -> None:
 def dgl_partition_to_graphbolt(
     part_config: str | Path, *, store_eids: bool = False, store_inner_node: bool = False, store_inner_edge: bool = False
 ) -> NoReturn:  # fmt: skip
-    """Only tells what to use instead.
+    """Raise an error that names the alternative.
 
     Raises:
         SettingsError: Always.
@@ -56,24 +57,24 @@ def dgl_partition_to_graphbolt(
 
 
 OURS = "hopstream"
-"""Key of what DGL does not know: which data are splits or booleans, and which types hold links to predict."""
+"""Key of facts that DGL does not store: which data are splits or booleans, and types of links to predict."""
 REQUIRED = ("graph_name", "num_nodes", "num_edges", "num_parts", "node_map", "edge_map")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartConfig:
-    """A partitioned graph.
+    """Contents of the JSON file of a partitioned graph.
 
     Attributes:
-        path: The JSON file, whose folder its paths are relative to.
+        path: The JSON file; its paths are relative to its folder.
         graph_name: The graph's name.
-        part_method: How nodes were assigned.
+        part_method: The method that assigned nodes to parts.
         num_parts: Number of parts.
-        halo_hops: How far halos reach.
-        nodes: Node types, their ids, and the numbers that each part has of them.
-        edges: The same of edge types.
-        parts: For each part, what to its file: ``node_feats``, ``edge_feats``, ``part_graph``.
-        ours: What stands under ``OURS``.
+        halo_hops: Number of hops in halos.
+        nodes: Node types, their ids, and each part's ranges of numbers.
+        edges: The same for edge types.
+        parts: For each part a dict of paths by contents: ``node_feats``, ``edge_feats``, ``part_graph``.
+        ours: The value of the key ``OURS``.
     """
 
     path: Path
@@ -87,7 +88,7 @@ class PartConfig:
     ours: Mapping[str, Any] = field(default_factory=dict)
 
     def file(self, part: int, what: str) -> Path:
-        """The path of a part's file.
+        """Return the path of a part's file.
 
         Raises:
             UnknownNameError: There is no such part.
@@ -98,15 +99,15 @@ class PartConfig:
         return _file(self.path, self.parts[part], part, what)
 
     def beside(self, part: int, name: str) -> Path:
-        """The path of a file in the folder of the part's graph; whether it is there is not looked at.
+        """Return the path of a file in the folder of the part's graph; the file need not exist.
 
         Raises:
-            FormatError: It leads out of the folder of the JSON file.
+            FormatError: The path leads out of the folder of the JSON file.
         """
         return _inside(self.path, part, str(Path(self.parts[part]["part_graph"]).parent / name))
 
     def write(self) -> None:
-        """Write the file, under another name first."""
+        """Write the file atomically."""
         value = {
             "graph_name": self.graph_name,
             "num_nodes": int(self.nodes.all_types[-1]), "num_edges": int(self.edges.all_types[-1]),
@@ -121,7 +122,7 @@ class PartConfig:
 
 
 def label_of(of: str | EdgeType) -> str:
-    """A node type or an edge type as DGL writes it."""
+    """Return a node type or an edge type in DGL's notation."""
     return of if isinstance(of, str) else ":".join(of)
 
 
@@ -129,7 +130,7 @@ def read_config(part_config: str | Path) -> PartConfig:
     """Read the JSON file of a partitioned graph.
 
     Raises:
-        FormatError: The file is missing or damaged, or is no such file.
+        FormatError: The file is missing or damaged, or describes no partitioned graph.
     """
     path = local_path(part_config)
     value = _read_json(path)
@@ -207,14 +208,14 @@ def _text(path: Path, value: Mapping[str, Any], name: str) -> str:
 
 
 def _ids(path: Path, name: str, value: Any) -> dict[str, int]:
-    """Type to its id, in the order of ids."""
+    """Check and return the ids of types, in the order of ids."""
     if not isinstance(value, dict) or not all(type(number) is int for number in value.values()):
         raise FormatError(f"{path} has {name} {quoted(value)}; wanted whole numbers by type")
     return dict(sorted(value.items(), key=lambda of: of[1]))
 
 
 def _part(path: Path, said: Mapping[str, Any], part: int) -> dict[str, str]:
-    """What to its file, of a part."""
+    """Return a part's files by contents."""
     name = f"part-{part}"
     if name not in said:
         raise FormatError(f"{path} has num_parts {said['num_parts']} and no {name!r}")
@@ -225,7 +226,7 @@ def _part(path: Path, said: Mapping[str, Any], part: int) -> dict[str, str]:
 
 
 def _ours(path: Path, value: Any) -> dict[str, Any]:
-    """What stands under ``OURS``: lists of texts by label, a list of texts, and a truth."""
+    """Check and return the value of ``OURS``: lists of strings by label, a list of strings, and a boolean."""
     if not isinstance(value, dict):
         raise FormatError(f"{path} has {OURS} {quoted(value)}; wanted an object")
     for name in ("splits", "edge_splits", "label_types"):
@@ -242,7 +243,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _pairs(path: Path, of: str, value: Any, num_parts: int) -> IntArray:
-    """int64[num_parts, 2], the ranges of one type; older files have the ends of ranges alone."""
+    """Return int64[num_parts, 2], the ranges of one type; older files have only the ends of ranges."""
     try:
         array = np.array(value)
     except ValueError:  # lists of several lengths
@@ -257,7 +258,7 @@ def _pairs(path: Path, of: str, value: Any, num_parts: int) -> IntArray:
 def _ranges(
     path: Path, what: str, given: Mapping[Any, Any], ids: Mapping[Any, int], num_parts: int, total: int
 ) -> Ranges:  # fmt: skip
-    """Ranges of nodes or edges by type."""
+    """Return the ranges of nodes or edges by type."""
     ranges = {of: _pairs(path, of, value, num_parts) for of, value in given.items()}
     try:
         found = Ranges(what, ranges, ids, num_parts)
@@ -271,7 +272,10 @@ def _ranges(
 def _edge_types(
     path: Path, labels: Mapping[str, int], ntypes: Mapping[str, int], parts: tuple[Mapping[str, str], ...]
 ) -> dict[str, EdgeType]:
-    """Each label's edge type; where labels are relations alone, their ends are looked up in the parts' graphs."""
+    """Map each label to its edge type.
+
+    If a label is only a relation, the parts' graphs give its node types.
+    """
     named: dict[str, EdgeType] = {}
     for label in labels:
         names = label.split(":")
@@ -296,7 +300,7 @@ def _edge_types(
 def _find_ends(
     path: Path, graph: PlainGraph, ntypes: list[str], relations: dict[int, str], named: dict[str, EdgeType]
 ) -> None:
-    """Take the ends of each relation from its first edge, and leave it out of ``relations``."""
+    """Take the node types of each relation from its first edge, and remove it from ``relations``."""
     if ETYPE not in graph.edata or NTYPE not in graph.ndata:
         return
     node_types, edge_types = graph.ndata[NTYPE], graph.edata[ETYPE]
@@ -316,7 +320,7 @@ def _find_ends(
 
 
 def check_integers(path: Path, name: str, array: Array) -> None:
-    """Check that data of a file are whole numbers, one of each node or edge.
+    """Check that data of a file are integers in one dimension.
 
     Raises:
         FormatError: They are not.
@@ -333,7 +337,7 @@ def _file(path: Path, files: Mapping[str, str], part: int, what: str) -> Path:
 
 
 def _inside(path: Path, part: int, name: str) -> Path:
-    """The path that the JSON file names, which is in its folder: DGL writes no others, and reads any."""
+    """Return a path from the JSON file; refuse one outside its folder, which DGL reads but never writes."""
     file = path.parent / name
     try:
         is_inside = file.resolve().is_relative_to(path.parent.resolve())

@@ -1,7 +1,7 @@
-"""Puts together the files of one part: the graph around it, and the data of what it owns.
+"""Contents of the files of one part: its graph with the halo, and the data of its own nodes and edges.
 
-Nodes and edges of the part come first, in the order of their new numbers; then those of others: nodes hop by hop, edges
-by number. A ``PartSource`` keeps a graph that is cut into parts, and gives one part at a time.
+The part's own nodes and edges come first, in the order of their new numbers. The halo follows: nodes by hop, then by
+number; edges by number. A ``PartSource`` holds a partitioned graph and returns one part at a time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TRAINER_ID = "trainer_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalNodes:
-    """The nodes of a part and around it, in any order.
+    """Nodes of a part and its halo, in any order.
 
     Attributes:
-        keys: int64[n], the key of each.
-        numbers: int64[n], its number over all parts and types.
-        hops: int64[n], 0 for the part's own, else the hop at which it is found.
-        parts: int64[n], the part that owns it.
-        types: int64[n], the place of its type among the types.
+        keys: int64[n], key of each node.
+        numbers: int64[n], number over all parts and types.
+        hops: int64[n], 0 for the part's own nodes, else the hop that reaches the node.
+        parts: int64[n], part that owns the node.
+        types: int64[n], index of the node type.
     """
 
     keys: IntArray
@@ -47,15 +47,15 @@ class LocalNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalEdges:
-    """The edges of a part and around it, in any order.
+    """Edges of a part and its halo, in any order.
 
     Attributes:
-        keys: int64[n], the key of each.
-        numbers: int64[n], its number over all parts and types.
-        src_numbers: int64[n], the number of its source, which is one of the ``LocalNodes``.
-        dst_numbers: int64[n], the number of its destination.
-        types: int64[n], the place of its type among the types.
-        is_inner: bool[n], whether the part owns it.
+        keys: int64[n], key of each edge.
+        numbers: int64[n], number over all parts and types.
+        src_numbers: int64[n], number of the source, which is one of the ``LocalNodes``.
+        dst_numbers: int64[n], number of the destination.
+        types: int64[n], index of the edge type.
+        is_inner: bool[n], whether the part owns the edge.
     """
 
     keys: IntArray
@@ -67,15 +67,15 @@ class LocalEdges:
 
 
 class PartSource(ABC):
-    """A graph that is cut into parts, wherever it is kept.
+    """A partitioned graph, in memory or on disk.
 
     Attributes:
         schema: Types, features and splits.
         num_parts: Number of parts.
-        num_hops: How far a part's graph reaches; see ``around_part``.
-        has_trainers: Nodes and edges have a trainer among their data.
-        node_ranges: Node type to int64[num_parts, 2], the numbers that each part has.
-        edge_ranges: Edge type likewise.
+        num_hops: Number of hops in a part's halo; see ``around_part``.
+        has_trainers: Whether data of nodes and edges include a trainer.
+        node_ranges: Node type to int64[num_parts, 2], each part's range of numbers.
+        edge_ranges: The same by edge type.
     """
 
     schema: GraphSchema
@@ -87,19 +87,19 @@ class PartSource(ABC):
 
     @abstractmethod
     def around(self, part: int) -> tuple[LocalNodes, LocalEdges]:
-        """What is in the graph of a part."""
+        """Return the nodes and edges in the graph of a part."""
 
     @abstractmethod
     def node_columns(self, part: int, node_type: str) -> Iterable[tuple[str, OrderedRows]]:
-        """Features, trainers and masks of a part's nodes of a type, by name, in the order of their numbers."""
+        """Return features, trainers and masks of a part's nodes of a type, by name, in the order of numbers."""
 
     @abstractmethod
     def edge_columns(self, part: int, edge_type: EdgeType) -> Iterable[tuple[str, OrderedRows]]:
-        """Those of a part's edges."""
+        """Return features, trainers and masks of a part's edges of a type, by name, in the order of numbers."""
 
 
 def part_graph(source: PartSource, part: int) -> PlainGraph:
-    """The graph of a part with its halo, without types."""
+    """Return the graph of a part with its halo, without types."""
     nodes, edges = source.around(part)
     nodes = _sorted(nodes, np.lexsort((nodes.numbers, nodes.hops)))
     edges = _sorted(edges, np.lexsort((edges.numbers, ~edges.is_inner)))
@@ -128,9 +128,10 @@ def _sorted(local: Local, order: IntArray) -> Local:
 
 
 def data_of(source: PartSource, part: int) -> tuple[dict[str, OrderedRows], dict[str, OrderedRows]]:
-    """``type/name`` to the data of a part's nodes, and ``source:relation:destination/name`` to those of its edges.
+    """Return the data of a part's nodes and of its edges.
 
-    Splits are masks; an edge's trainer is its destination's.
+    Keys are ``type/name`` and ``source:relation:destination/name``. Splits are masks. An edge's trainer is its
+    destination's.
     """
     node_names, edge_names = dgl_names(source.schema)
     nodes = {f"{of}/{name}": rows for t, of in node_names.items() for name, rows in source.node_columns(part, t)}
@@ -141,16 +142,16 @@ def data_of(source: PartSource, part: int) -> tuple[dict[str, OrderedRows], dict
 
 
 def mask_name(split: str) -> str:
-    """What the data are called that say who is in a split."""
+    """Return the name of the data that hold a split's mask."""
     return f"{split}_mask"
 
 
 def mask_of(keys: IntArray, pieces: Iterable[IntArray]) -> NDArray[np.bool_]:
-    """bool[n], whether each of some keys, which ascend, is in a split.
+    """Return bool[n], whether each key is in a split.
 
     Args:
         keys: int64[n], ascending.
-        pieces: The keys of the split, in as many arrays as there are.
+        pieces: The keys of the split, in any number of arrays.
     """
     mask = np.zeros(len(keys), np.bool_)
     for members in pieces:
@@ -165,8 +166,8 @@ def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
     """Refuse a graph that DGL's files cannot hold.
 
     Raises:
-        SchemaError: It holds text or rows of different lengths, a feature is called as a split's data are, or a name
-            has a character that ends names.
+        SchemaError: It has text or rows of different lengths, a feature has the name of a split's data, or a name has a
+            character that ends names.
     """
     check_names(schema)
     node_names, edge_names = dgl_names(schema)
@@ -188,7 +189,10 @@ def check_schema(schema: GraphSchema, *, has_trainers: bool = False) -> None:
 
 
 def unsaid(source: PartSource) -> dict[str, Any]:
-    """What the files do not say: which data are splits and booleans, and which edge types hold links to predict."""
+    """Return the facts that DGL's files do not store.
+
+    These are splits, booleans, edge types of links to predict, and whether the data include trainers.
+    """
     schema = source.schema
     node_names, edge_names = dgl_names(schema)
     label = {t: label_of(name) for t, name in edge_names.items()}

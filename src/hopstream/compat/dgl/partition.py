@@ -1,4 +1,4 @@
-"""Writes a graph as parts in DGL's files: ``partition_graph``."""
+"""Writer of graphs as parts in DGL's files: ``partition_graph``."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def write_part_files(
 
     Args:
         source: The graph and its parts.
-        out: The folder to write; made if it is not there. Parts of the same graph that were there are replaced.
-        stem: What the JSON file is called.
-        part_method: What it says of how nodes were assigned.
-        graph_name: What it calls the graph; as the file, if None.
+        out: The folder to write; it is made if missing. Older parts of the same graph are replaced.
+        stem: Name of the JSON file, without ``.json``.
+        part_method: The method in the JSON file that assigned nodes to parts.
+        graph_name: The graph's name in the JSON file; None for ``stem``.
 
     Raises:
         SettingsError: The folder has parts of another graph.
@@ -88,10 +88,10 @@ def _config_of(source: PartSource, path: Path, part_method: str, graph_name: str
 
 
 def _old_parts(out: Path, stem: str) -> list[Path]:
-    """Folders of parts to replace.
+    """Return the folders of parts to replace.
 
     Raises:
-        SettingsError: They are another graph's, or nobody's.
+        SettingsError: They belong to another graph, or have files of another program.
     """
     folders = [folder for folder in out.glob("part*") if folder.name[4:].isdecimal()] if out.is_dir() else []
     others = [path.name for path in out.glob("*.json") if path.stem != stem and is_dgl_config(path)]
@@ -121,43 +121,43 @@ def partition_graph(  # noqa: PLR0913, PLR0917  DGL's
     """Cut a graph into parts and write them in DGL's files, which ``load_partition`` and DGL itself read.
 
     ``out_path`` gets ``<graph_name>.json`` and ``part<i>/graph.dgl``, ``node_feat.dgl`` and ``edge_feat.dgl``. Nodes
-    are numbered anew part by part, in a part type by type, and there in their old order; so are edges, which belong to
-    the part of their destination. Parts of the same graph that were there are replaced; the JSON file comes last.
+    get new numbers by part, then by type, then by their old order. Edges belong to the part of their destination, and
+    get numbers in the same way. Older parts of the same graph are replaced; the JSON file comes last.
 
     Args:
         g: A ``DGLGraph``, of DGL or of this package, a PyG ``Data`` or ``HeteroData``, a ``hopstream.Graph``, or the
-            path of a dataset or of what ``hopstream.read_graph`` reads.
-        graph_name: The graph's name, which is that of the JSON file.
+            path of a dataset or of a source of ``hopstream.read_graph``.
+        graph_name: The graph's name, and the name of the JSON file.
         num_parts: Number of parts.
-        out_path: The folder to write; made if it is not there.
-        num_hops: How far the parts' graphs reach beyond their own nodes; with 0, edges between parts are in none.
+        out_path: The folder to write; it is made if missing.
+        num_hops: Number of hops in the parts' halos; with 0, no part has the edges between parts.
         part_method: ``metis`` or ``random``, as in DGL, or another method of ``hopstream.write_parts``. ``random``
-            gives each part as many nodes as any other, which DGL does on average only.
-        balance_ntypes: Integers or booleans, one for each node: each part gets its share of the nodes of each value. In
-            a graph of several types a dict of these by node type; types that are left out count as one value each.
-        balance_edges: Give each part its share of edges too, for each value of ``balance_ntypes``.
+            gives each part equally many nodes; in DGL that holds only on average.
+        balance_ntypes: Integers or booleans, one per node: each part gets its share of the nodes of each value. In a
+            graph of several types, a dict of these by node type; each type that is left out counts as one value.
+        balance_edges: Balance edges too, for each value of ``balance_ntypes``.
         return_mapping: Return the old number of each new one.
-        num_trainers_per_machine: Parts are cut again into so many; nodes and edges get ``trainer_id`` among their data,
-            from 0 to ``num_parts * num_trainers_per_machine - 1``.
+        num_trainers_per_machine: Number of trainers per part; each part is cut into as many. The data of nodes and
+            edges get ``trainer_id``, 0..``num_parts * num_trainers_per_machine - 1``.
         objtype: ``cut``.
-        graph_formats: Checked only: DGL makes the formats that it wants of the list of edges that is written.
-        use_graphbolt: False: GraphBolt's files are not written.
-        store_eids: False, as are ``store_inner_node`` and ``store_inner_edge``: they are about GraphBolt's files.
+        graph_formats: Only checked: DGL builds its sparse formats from the list of edges in the file.
+        use_graphbolt: False; this package does not write GraphBolt's files.
+        store_eids: False, as are ``store_inner_node`` and ``store_inner_edge``, which concern GraphBolt's files.
         store_inner_node: False.
         store_inner_edge: False.
-        reshuffle: True, as older versions of DGL had it by default: nodes are always numbered anew.
+        reshuffle: True, the default of older versions of DGL: nodes always get new numbers.
         rng_seed: Seed of every random choice; equal seeds give equal parts.
-        owners: For ``part_method="file"``: node type to the part of each node, or a folder of such files, or where
-            there is one node type an array.
+        owners: For ``part_method="file"``: node type to the part of each node, a folder of such files, or an array for
+            a graph of one node type.
 
     Returns:
         With ``return_mapping`` int64[num_nodes] and int64[num_edges] for a graph of one node type and one edge type,
-        two dicts of these by type for others; else None.
+        or two dicts of these by type for other graphs. Otherwise None.
 
     Raises:
         SettingsError: An argument is outside what it accepts, or the folder has parts of another graph.
         SchemaError: ``g`` is no graph, or holds text, rows of different lengths, or names with ``/`` or ``:``.
-        IdRangeError: An edge names a node that is not there.
+        IdRangeError: An edge names a node that does not exist.
     """
     out_path = local_path(out_path)
     if isinstance(owners, str | os.PathLike):
@@ -232,7 +232,10 @@ def _assign(
 
 
 def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
-    """Node type to what it is balanced by: in a graph of several types each type is one class unless more is said."""
+    """Map each node type to the classes by which it is balanced.
+
+    In a graph of several types, each type without given classes is one class.
+    """
     if isinstance(balance_ntypes, Mapping):
         given = {t: to_array(of, f"balance_ntypes[{t!r}]") for t, of in _by_our_type(graph, balance_ntypes).items()}
         unknown = [t for t in given if t not in graph.nodes]
@@ -250,7 +253,7 @@ def _classes(graph: Graph, balance_ntypes: Any) -> NodeClasses | None:
 
 
 def _by_our_type(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given by DGL's node types, by ours."""
+    """Rename the keys of a dict from DGL's node types to Hopstream's."""
     ours = {theirs: t for t, theirs in dgl_names(graph.schema)[0].items()}
     return {ours.get(t, t): of for t, of in given.items()}
 

@@ -1,4 +1,4 @@
-"""Makes one graph of the parts in DGL's files again, with the part of each node."""
+"""Reader that joins the parts in DGL's files into one graph, with the part of each node."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Columns = dict[str, Array]
 
 
 def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[np.int32]]]:
-    """Read all parts of a graph, written by DGL or ``partition_graph``, as one graph and the parts of its nodes.
+    """Read all parts of a graph as one graph, with the part of each node.
 
-    ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes a dataset of the result. Nodes and edges
-    have the keys that they had before partitioning, where files say so (``orig_id``, or ``orig_nids.dgl`` and
-    ``orig_eids.dgl``); else their numbers in their types. A graph without types gets the types ``node`` and
-    ``(node, to, node)``. Masks become splits.
+    DGL or ``partition_graph`` wrote the parts. ``hopstream.write_parts(graph, out, owners=owners, num_parts=n)`` makes
+    a dataset of the result. Nodes and edges keep their keys from before partitioning if the files store them
+    (``orig_id``, or ``orig_nids.dgl`` and ``orig_eids.dgl``). Otherwise their keys are their numbers in their types. A
+    graph without types gets the types ``node`` and ``(node, to, node)``. Masks become splits.
 
     Args:
-        part_config: The JSON file; the folders of all parts must be there.
+        part_config: The JSON file; the folders of all parts must be present.
 
     Returns:
         graph: The graph, checked.
@@ -42,7 +42,7 @@ def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[n
 
     Raises:
         FormatError: A file is missing, damaged, or parts do not fit each other.
-        SchemaError: Names or data cannot be those of a graph.
+        SchemaError: A graph cannot have such names or data.
     """
     config = read_config(part_config)
     reader = _Reader(config)
@@ -54,7 +54,7 @@ def read_partitions(part_config: str | Path) -> tuple[Graph, dict[str, NDArray[n
 
 
 class _Reader:
-    """Collects parts; nodes first, because an edge may lead to a node of any part."""
+    """Collects parts; nodes come first, because an edge may lead to a node of any part."""
 
     def __init__(self, config: PartConfig) -> None:
         self._config = config
@@ -69,9 +69,9 @@ class _Reader:
         self._pieces: dict[Any, dict[str, list[Array]]] = {of: {} for of in self._typed}
 
     def _check_size(self, part: int) -> None:
-        """Compare what the JSON file says with the part's file before memory is taken for it.
+        """Compare the counts of the JSON file with the size of the part's file before allocating memory.
 
-        A node, and an edge, has a number and says whether it is the part's own: two bytes at least.
+        A node or an edge takes at least two bytes: its number, and whether the part owns it.
         """
         path = self._config.file(part, "part_graph")
         with open_file(path, "the graph of a part") as file:
@@ -104,10 +104,10 @@ class _Reader:
     def _take_own(
         self, part: int, ranges: Ranges, inner: IntArray, numbers: Array, orig: Array | None
     ) -> dict[Any, tuple[NDArray[np.bool_], IntArray]]:
-        """Take the keys of a part's own nodes or edges: as the graph says, or a file beside it, or their numbers.
+        """Take the keys of a part's own nodes or edges: from the graph, a file beside it, or their numbers.
 
         Returns:
-            Type to which of ``inner`` are of it, and their numbers in it.
+            For each type, a mask of ``inner``, and the numbers in the type.
         """
         types, in_type = self._per_type(part, ranges, numbers[inner])
         own = {}
@@ -129,7 +129,7 @@ class _Reader:
             self._refuse(part, f"has numbers that the JSON file does not know: {error}")
 
     def _take_features(self, part: int, ranges: Ranges, what: str) -> None:
-        """Put the rows of a part where they belong, in the order of numbers."""
+        """Take the rows of a part's features, in the order of numbers."""
         sizes = {of: int(np.diff(ranges.typed[of])[part]) for of in ranges.ids}
         missing = {of: set(self._pieces[of]) for of, size in sizes.items() if size}
         for label, array in read_feats(self._config, part, what).items():
@@ -193,7 +193,7 @@ class _Reader:
         ).check()  # fmt: skip
 
     def _columns_and_splits(self, of: Any, pieces: Mapping[str, list[Array]]) -> tuple[Columns, dict[str, IntArray]]:
-        """The features of a type, and the keys of its splits, by key."""
+        """Return the features of a type, and the keys of its splits, by key."""
         ours, label = self._config.ours, label_of(of)
         columns = {name: np.concatenate(arrays) for name, arrays in pieces.items()}
         said = ours.get("splits" if isinstance(of, str) else "edge_splits")
@@ -211,7 +211,7 @@ class _Reader:
         }, splits
 
     def _mask(self, label: str, columns: Columns, name: str) -> NDArray[np.bool_]:
-        """Who is in a split, by number."""
+        """Return the mask of a split, by number."""
         if name not in columns:
             raise FormatError(f"{self._config.path} has a split of {label} without data {name!r}")
         if columns[name].ndim != 1:
@@ -223,7 +223,7 @@ class _Reader:
         return is_within
 
     def _by_key(self, of: Any, column: Array) -> Array:
-        """Rows in the order of keys."""
+        """Return rows in the order of keys."""
         found = np.empty_like(column)
         found[self._keys[of]] = column
         return found

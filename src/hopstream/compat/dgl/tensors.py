@@ -1,4 +1,4 @@
-"""Converts arrays to tensors and back; torch is loaded when the first tensor is made."""
+"""Converter between arrays and tensors; it imports torch when it makes the first tensor."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def to_tensor(array: Array) -> Tensor:
-    """An array as a tensor that shares its memory where it may be written to.
+    """Convert an array to a tensor, which shares its memory if the array is writable and contiguous.
 
     Raises:
         MissingDependencyError: torch is not installed.
-        SchemaError: It holds no numbers.
+        SchemaError: The array holds neither numbers nor booleans.
     """
     if array.dtype.kind not in "biufc":
         raise SchemaError(f"an array of {array.dtype} is given; tensors hold numbers and booleans")
@@ -31,12 +31,12 @@ def to_tensor(array: Array) -> Tensor:
 
 
 def to_tensors(arrays: dict[Any, Array]) -> dict[Any, Tensor]:
-    """Arrays by name as tensors."""
+    """Convert a dict of arrays to tensors."""
     return {name: to_tensor(array) for name, array in arrays.items()}
 
 
 def to_array(value: Any, where: str) -> Array:
-    """A tensor, an array or a list as an array.
+    """Convert a tensor, an array or a list to an array.
 
     Raises:
         SchemaError: It is none of these.
@@ -50,10 +50,10 @@ def to_array(value: Any, where: str) -> Array:
 
 
 def to_ids(value: Any, where: str) -> IntArray:
-    """Ids as int64[n]; one number is a list of one.
+    """Convert ids to int64[n]; one integer becomes a list of one.
 
     Raises:
-        SchemaError: They are no integers in one dimension.
+        SchemaError: They are not integers in one dimension.
     """
     array = np.atleast_1d(to_array(value, where))
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):

@@ -1,10 +1,9 @@
-"""Compares DGL's files of parts with the graph that was cut, and with the part of each node.
+"""Verifier of parts in DGL's files against the source graph and the part of each node.
 
-Nothing here stops at the first thing that is wrong. Nodes are looked at part by part, then edges and data, some parts
-at a time.
+An error does not stop it. It reads nodes part by part, then edges and data in groups of parts.
 
-[Cost] Memory: some 40 bytes for each node of the graph, and the edges of as many parts as have ``max_edges`` together.
-The source is read once for each such group of parts.
+[Cost] Memory: about 40 bytes per node of the graph, and the edges of one group of parts: up to ``max_edges``, or one
+part. Each group reads the source once.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ from hopstream.uris import local_path
 MAX_EDGES = 1 << 22
 MAX_FINDINGS = 100
 MAX_PARTS_AT_ONCE = 64
-"""Each has two files open."""
+"""Limit of parts per group; each part has two files open."""
 OF_EDGES: tuple[Kind, ...] = ("edges", "ownership", "features")
-"""What is checked of edges by their keys."""
+"""Checks of edges that need their keys."""
 
 
 def verify_part_files(
     part_config: str | Path, *, against: Against, owners: str | Path, max_edges: int = MAX_EDGES,
     max_findings: int = MAX_FINDINGS,
 ) -> VerifyReport:  # fmt: skip
-    """Compare DGL's files of all parts with the graph and with the part of each node, and tell all that is wrong.
+    """Compare DGL's files of all parts with the graph and its owners; report all differences.
 
-    The keys of nodes and edges are what files say (``orig_id``, or ``orig_nids.dgl`` and ``orig_eids.dgl``); where they
-    say nothing, what goes by keys is skipped, and the report says so.
+    The files give the keys of nodes and edges (``orig_id``, or ``orig_nids.dgl`` and ``orig_eids.dgl``). Without keys,
+    comparisons by key are skipped, and the report says so.
 
     Args:
-        part_config: The JSON file; the folders of all parts must be there.
-        against: The graph: a chunked graph, which is not loaded, or what else ``verify_dataset`` takes.
+        part_config: The JSON file; the folders of all parts must be present.
+        against: The graph: a chunked graph, which is not loaded, or another source of ``verify_dataset``.
         owners: A folder with the part of each node.
-        max_edges: Edges of parts that are held at a time; one part's at least.
-        max_findings: The most findings that are listed; more are counted.
+        max_edges: Limit of edges in memory at a time; one part is always read whole.
+        max_findings: Limit of listed findings; the rest are counted.
 
     Raises:
         FormatError: The graph, or a file of owners, cannot be read.
-        SchemaError: A file of owners does not have one integer for each node.
-        SettingsError: The owners are those of another number of parts.
-        IdRangeError: A file of owners names a part that is not there.
+        SchemaError: A file of owners does not have one integer per node.
+        SettingsError: The owners have another number of parts.
+        IdRangeError: A file of owners names a part that does not exist.
     """
     findings, path = Findings(max_findings), local_path(part_config)
     findings.checked("manifest")
@@ -77,7 +76,7 @@ def verify_part_files(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Local:
-    """What the graph of a part says, with numbers of types."""
+    """Graph of a part, with numbers within types."""
 
     part: int
     where: str
@@ -95,11 +94,11 @@ class _Verification:
     owners: Mapping[str, NDArray[np.int32]]
     findings: Findings
     names: dict[Any, Any] = field(default_factory=dict)
-    """Node or edge type of the files to that of the source, for those that both have in the same number."""
+    """Type in the files to type in the source, for types with the same number of rows in both."""
     keys: dict[str, IntArray] = field(default_factory=dict)
     """Node type of the files to int64[num_nodes], the key of each number of the type."""
     num_edges: dict[int, int] = field(default_factory=dict)
-    """Part whose graph can be read to the edges in it."""
+    """Part with a readable graph to its number of edges."""
 
     def run(self, max_edges: int) -> None:
         config = self.config
@@ -134,7 +133,7 @@ class _Verification:
             data.check_labels(self.names)
 
     def _match_types(self, ranges: Ranges, num_rows: Mapping[Any, int]) -> None:
-        """Find each type in the source; tell of those that one of them lacks, or has in another number."""
+        """Match each type with the source; report types that one side lacks, or with other numbers of rows."""
         names: dict[Any, Any] = {}
         for called in our_names(self.config.nodes.ids, self.config.edges.ids):
             names |= called
@@ -155,7 +154,7 @@ class _Verification:
                 self.findings.add("schema", label_of(name), "is a type of the source alone")
 
     def _open(self, part: int, *, is_first: bool = False) -> _Local | None:
-        """The graph of a part; tells, the first time, why it cannot be used."""
+        """Read the graph of a part; the first call reports an unreadable one."""
         if not is_first and part not in self.num_edges:
             return None
         where = self.config.parts[part].get("part_graph", f"part-{part}")
@@ -176,7 +175,7 @@ class _Verification:
         return str(error).removeprefix(f"{self.config.path.parent / where} ")
 
     def _take_keys(self, local: _Local) -> None:
-        """Note the key of each node that a part owns."""
+        """Record the key of each node that a part owns."""
         inner, nodes = local.graph.ndata["inner_node"] != 0, self.config.nodes
         for ntype, known in self.keys.items():
             places = np.flatnonzero(inner & (local.node_types == nodes.ids[ntype]))
@@ -187,7 +186,10 @@ class _Verification:
     def _keys_of_rows(
         self, local: _Local, of: str | EdgeType, rows: IntArray, places: IntArray
     ) -> IntArray | None:  # fmt: skip
-        """Keys of what a part owns of a type, by its place in the part's graph and its row; None where nobody says."""
+        """Return keys of a part's own items of a type: from its graph, else a file beside it, else None.
+
+        ``places`` are indices into the part's graph, ``rows`` the offsets among the part's own items.
+        """
         data = local.graph.ndata if isinstance(of, str) else local.graph.edata
         of_graph = data["orig_id"][places].astype(np.int64) if "orig_id" in data else None
         if not len(rows):
@@ -217,7 +219,7 @@ class _Verification:
         return beside[rows]
 
     def _in_range(self, keys: IntArray, limit: int, where: str) -> IntArray:
-        """Keys, ``UNKNOWN`` in place of those that nothing has; tells of these."""
+        """Replace keys outside the range by ``UNKNOWN``, and report them."""
         is_wrong = (keys < 0) | (keys >= limit)
         self.findings.checked("ranges", len(keys))
         self.findings.add(
@@ -226,7 +228,7 @@ class _Verification:
         return np.where(is_wrong, UNKNOWN, keys)
 
     def _check_keys(self, ntype: str) -> None:
-        """Every node is in one part, and in the one that the folder of owners names."""
+        """Check that every node is in exactly one part, the one in the folder of owners."""
         keys, owner, findings = self.keys[ntype], self.owners[self.names[ntype]], self.findings
         parts = np.repeat(np.arange(self.config.num_parts), np.diff(self.config.nodes.typed[ntype]))
         places = np.flatnonzero(keys != UNKNOWN)
@@ -238,13 +240,13 @@ class _Verification:
         times = np.bincount(found, minlength=len(owner))
         doubled = np.flatnonzero(times > 1)
         findings.add("nodes", ntype, "is held more than once", len(doubled), (f"key {key}" for key in doubled))
-        is_known = np.zeros(self.config.num_parts, np.bool_)  # a part whose keys nobody knows lacks none
+        is_known = np.zeros(self.config.num_parts, np.bool_)  # parts without known keys report no missing nodes
         is_known[parts_of_found] = True
         missing = np.flatnonzero((times == 0) & is_known[owner])
         findings.add("nodes", ntype, "is held by no part", len(missing), (f"key {key}" for key in missing))
 
     def _groups(self, max_edges: int) -> Iterator[list[int]]:
-        """Parts that are looked at together."""
+        """Yield groups of parts that are compared together."""
         group: list[int] = []
         num_edges = 0
         for part, of_part in self.num_edges.items():
@@ -257,7 +259,7 @@ class _Verification:
             yield group
 
     def _check_around(self, local: _Local, node_keys: IntArray) -> None:
-        """What the graph says of its nodes and edges, its own and others, is what follows from their numbers."""
+        """Compare the fields of own and halo nodes and edges with the values that their numbers imply."""
         ndata, edata, findings = local.graph.ndata, local.graph.edata, self.findings
         node_parts = np.searchsorted(self.config.nodes.all_types[1:], ndata[NID], side="right")
         edge_parts = np.searchsorted(self.config.edges.all_types[1:], edata[EID], side="right")
@@ -279,7 +281,7 @@ class _Verification:
             findings.add("halo", local.where, f"{name} of {what} is not what it should be", len(wrong), told)
 
     def _local_keys(self, local: _Local) -> IntArray:
-        """int64[n], the key of each node of a part's graph."""
+        """Return int64[n], the key of each node of a part's graph."""
         found = np.full(len(local.node_types), UNKNOWN, np.int64)
         for ntype, keys in self.keys.items():
             mine = local.node_types == self.config.nodes.ids[ntype]
@@ -291,7 +293,7 @@ class _Verification:
         return HeldRows.of(part, self.keys[ntype][first:stop])
 
     def _held_edges(self, etype: EdgeType, local: _Local, node_keys: IntArray) -> HeldEdges | None:
-        """The edges of a type in a part's graph, where their keys are known; None where they are not."""
+        """Return the edges of a type in a part's graph; None if their keys are unknown."""
         findings, edata, part = self.findings, local.graph.edata, local.part
         is_mine = local.edge_types == self.config.edges.ids[etype]
         is_inner = is_mine & (edata["inner_edge"] != 0)

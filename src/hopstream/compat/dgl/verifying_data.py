@@ -1,4 +1,4 @@
-"""Compares the edges, features and masks of parts' files with those of the source."""
+"""Verifier of the edges, features and masks in parts' files against those of the source."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from hopstream.schema import EdgeType, FeatureSchema
 
 MASK = FeatureSchema(dtype="bool")
 UNKNOWN = -1
-"""A key that nobody knows, and the part of a node that is none."""
+"""Unknown key, and the part of an id outside the range of nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldRows:
-    """What a part has of a type, by key.
+    """Rows of a part's items of one type, by key.
 
     Attributes:
         part: The part.
-        keys: int64[n], ascending; those that are known.
-        rows: int64[n], the row of each in the part's data.
+        keys: int64[n], ascending; unknown keys are left out.
+        rows: int64[n], the row of each key in the part's data.
     """
 
     part: int
@@ -39,24 +39,24 @@ class HeldRows:
 
     @classmethod
     def of(cls, part: int, keys: IntArray) -> HeldRows:
-        """Sort the keys of a part's rows, negative where they are not known."""
+        """Sort the rows of a part by key; a negative key is unknown, and its row is left out."""
         order = np.argsort(keys, kind="stable")
         order = order[keys[order] >= 0]
         return cls(part=part, keys=keys[order], rows=order)
 
 
 class DataCheck:
-    """Compares the data of some parts with the source."""
+    """Verifier of the data of some parts against the source."""
 
     def __init__(
         self, config: PartConfig, reference: Reference, findings: Findings, parts: Sequence[int]
     ) -> None:  # fmt: skip
-        """Map the parts' files; tells of those that cannot be read.
+        """Map the parts' files, and report unreadable ones.
 
         Args:
-            config: What the JSON file says.
+            config: Contents of the JSON file.
             reference: The source.
-            findings: Collects what is wrong.
+            findings: Receives the differences.
             parts: The parts.
         """
         self._config, self._reference, self._findings = config, reference, findings
@@ -69,9 +69,9 @@ class DataCheck:
         """Compare all data of a type.
 
         Args:
-            of: The type, as the files call it.
-            name: The type, as the source calls it.
-            parts: What each part has of it.
+            of: The type in the files.
+            name: The type in the source.
+            parts: Rows of the type in each part.
         """
         label = label_of(of)
         for feature, feature_schema in self._features[name].items():
@@ -89,10 +89,10 @@ class DataCheck:
                 self._findings.add("splits", where, "is not the source's split", len(wrong), told)
 
     def check_labels(self, names: Mapping[Any, Any]) -> None:
-        """Tell of data that the source does not have.
+        """Report data that the source does not have.
 
         Args:
-            names: Node or edge type of the files to that of the source.
+            names: Node or edge type in the files to that in the source.
         """
         known = {
             label_of(of): {*self._features[name], *map(mask_name, self._splits.get(name, ())), TRAINER_ID}
@@ -118,7 +118,7 @@ class DataCheck:
     def _columns(
         self, of: str | EdgeType, label: str, schema: FeatureSchema, parts: Iterable[HeldRows]
     ) -> Iterator[tuple[HeldRows, Array, str]]:  # fmt: skip
-        """The column of each part that has it as it should be, and what it is called; tells of others."""
+        """Yield each part's column with the expected dtype and shape, and its label; report other columns."""
         what, ranges = ("node_feats", self._config.nodes) if isinstance(of, str) else ("edge_feats", self._config.edges)
         num_rows = np.diff(ranges.typed[of]).tolist()
         dtype = "uint8" if schema.dtype == "bool" else schema.dtype
@@ -158,16 +158,16 @@ class DataCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldEdges:
-    """The edges of one type in the graph of a part, by key.
+    """Edges of one type in the graph of a part, by key.
 
     Attributes:
         part: The part.
-        where: Its file, and the type.
+        where: The part's file and the edge type.
         keys: int64[n], ascending.
-        src_keys: int64[n], sources, -1 where that is not known.
-        dst_keys: int64[n], destinations likewise.
-        is_inner: bool[n], whether the part says that they are its own.
-        rows: int64[n], the place of each among the part's own edges of the type, by number.
+        src_keys: int64[n], sources, -1 if unknown.
+        dst_keys: int64[n], destinations, -1 if unknown.
+        is_inner: bool[n], whether the part's graph marks the edge as its own.
+        rows: int64[n], number of the edge minus the first number of the part's own edges of the type.
     """
 
     part: int
@@ -183,15 +183,15 @@ def compare_edges(
     reference: Reference, edge_type: EdgeType, parts: Sequence[HeldEdges],
     owners: tuple[NDArray[np.int32] | None, NDArray[np.int32]], findings: Findings,
 ) -> None:  # fmt: skip
-    """Compare the edges of some parts with the source, which is read once.
+    """Compare the edges of some parts with the source; the source is read once.
 
     Args:
         reference: The source.
-        edge_type: The type, as the source calls it.
-        parts: What the parts hold.
-        owners: int32[n], the part of each source, or None where it does not matter: it does where edges between parts
-            are in none; and of each destination.
-        findings: Collects what is wrong.
+        edge_type: The type in the source.
+        parts: Edges of each part.
+        owners: int32[n], the part of each source and of each destination. None in place of the sources' parts if the
+            parts include edges between parts.
+        findings: Receives the differences.
     """
     for first, src_keys, dst_keys in reference.ends(edge_type, 0, reference.num_edges[edge_type] if parts else 0):
         of_edges = _owners_of(dst_keys, owners[1])
@@ -202,7 +202,7 @@ def compare_edges(
 
 
 def _owners_of(keys: IntArray, owner: NDArray[np.int32]) -> IntArray:
-    """int64[n], the part of each key, -1 for those that no node has."""
+    """Return int64[n], the part of each key, -1 for keys outside the range of nodes."""
     found = np.full(len(keys), UNKNOWN, np.int64)
     is_node = (keys >= 0) & (keys < len(owner))
     found[is_node] = owner[keys[is_node]]
@@ -212,7 +212,10 @@ def _owners_of(keys: IntArray, owner: NDArray[np.int32]) -> IntArray:
 def _compare_block(
     held: HeldEdges, first: int, ends: tuple[IntArray, IntArray], wanted: IntArray, findings: Findings
 ) -> None:  # fmt: skip
-    """Compare what a part holds of a block of edges with the block, and with those of it that should be its own."""
+    """Compare a part's edges with one block of the source.
+
+    ``wanted`` are the offsets in the block of the edges that the part should own.
+    """
     begin, end = np.searchsorted(held.keys, [first, first + len(ends[0])]).tolist()
     at = held.keys[begin:end] - first
     got = (held.src_keys[begin:end], held.dst_keys[begin:end])

@@ -27,14 +27,14 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used.
+    """Load a public name on first use.
 
     Raises:
-        AttributeError: It is not here; the error says what to use.
+        AttributeError: The name is missing; the error names the alternative.
     """
     return find_name(__name__, name, _MODULE_OF, _REFUSED)
 
 
 def __dir__() -> list[str]:
-    """The names, loaded or not."""
+    """Return all names, loaded or not."""
     return list(__all__)

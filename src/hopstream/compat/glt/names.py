@@ -1,4 +1,4 @@
-"""Finds the names of a package in the modules that have them, when they are first used."""
+"""Finder of a package's names in their modules, on first use."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def find_name(
     refused: Mapping[str, str],
     error: type[Exception] = AttributeError,
 ) -> Any:
-    """The value of a public name.
+    """Return the value of a public name.
 
     Args:
         package: The package.
-        name: The name; that of a module of the package, too.
-        module_of: Name to the module that has it; to itself where it is a module.
-        refused: Names that are not here, to the reason or to what to use instead.
-        error: What is raised for these; ``from … import name`` hides the message of an AttributeError.
+        name: The name, which may be a module of the package.
+        module_of: Name to its module; the name of a module to that module.
+        refused: Names that are missing here, to the reason or the alternative.
+        error: Error of refused names; ``from … import name`` hides the message of an AttributeError.
 
     Raises:
         AttributeError: There is no such name.
-        Exception: The ``error`` of a name that is refused.
+        Exception: ``error``, for a refused name.
     """
     if name in module_of:
         module = import_module(module_of[name])

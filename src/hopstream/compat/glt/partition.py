@@ -1,4 +1,4 @@
-"""Names of ``graphlearn_torch.partition``, and functions that turn its folders into datasets and back."""
+"""Names of ``graphlearn_torch.partition``, and converters of its folders to datasets and back."""
 
 from hopstream.compat.glt.partition_books import GLTPartitionBook, OffsetId2Index, PartitionBook, RangePartitionBook
 from hopstream.compat.glt.partition_files import (

@@ -12,64 +12,64 @@ from hopstream.errors import IdRangeError, SettingsError
 
 
 class PartitionBook:
-    """Tells the part of ids: ``book[ids]``."""
+    """Map from ids to parts: ``book[ids]``."""
 
     def __getitem__(self, indices: Any) -> Tensor:
-        """The part of each id; every kind of book has its own way."""
+        """Return the part of each id; subclasses implement it."""
         raise NotImplementedError(f"{type(self).__name__} does not say how parts are found")
 
     @property
     def offset(self) -> int:
-        """What is taken from an id before it is looked up: 0, also where parts are ranges, as in GLT."""
+        """Number that is subtracted from an id before a look-up: 0, also for ranges, as in GLT."""
         return 0
 
 
 class GLTPartitionBook(PartitionBook, Tensor):
-    """A table: int64[n], the part of each id; ``GLTPartitionBook(tensor)`` shares the memory of a tensor."""
+    """Table: int64[n], the part of each id; ``GLTPartitionBook(tensor)`` shares the memory of a tensor."""
 
     def __new__(cls, table: Any = ()) -> GLTPartitionBook:
-        """Take a tensor, or what ``torch.as_tensor`` takes, as a book."""
+        """Make a book of a tensor, or of an argument of ``torch.as_tensor``."""
         return torch.as_tensor(table).as_subclass(cls)
 
     def __getitem__(self, indices: Any) -> Tensor:
-        """The part of each id."""
+        """Return the part of each id."""
         found: Tensor = Tensor.__getitem__(self, indices)
         return found
 
 
 class OffsetId2Index:
-    """Turns ids of a range into rows: ``id2index[ids]``."""
+    """Map from ids of a range to rows: ``id2index[ids]``."""
 
     def __init__(self, offset: int) -> None:
-        """Say the first id of the range."""
+        """Set the first id of the range."""
         self.offset = offset
 
     def __getitem__(self, ids: Tensor) -> Tensor:
-        """int64[n], the row of each id."""
+        """Return int64[n], the row of each id."""
         return ids - self.offset
 
     def to(self, device: Any) -> OffsetId2Index:
-        """This: rows lie where ids do."""
+        """Return the same object: rows are on the device of the ids."""
         return self
 
 
 class RangePartitionBook(PartitionBook):
-    """Parts that own ranges of ids, one after the other.
+    """Book of parts that own consecutive ranges of ids.
 
     Attributes:
-        partition_bounds: int64[num_partitions], where the range of each part ends, exclusive.
-        partition_idx: The part of whoever has the book.
+        partition_bounds: int64[num_partitions], the exclusive end of each part's range.
+        partition_idx: The part of this process.
     """
 
     def __init__(self, partition_ranges: Sequence[tuple[int, int]], partition_idx: int) -> None:
-        """Say the ranges.
+        """Set the ranges.
 
         Args:
-            partition_ranges: First id and end, exclusive, of each part; a range begins where the one before it ends.
-            partition_idx: The part of whoever has the book.
+            partition_ranges: First id and exclusive end of each part; a range starts at the end of the one before.
+            partition_idx: The part of this process.
 
         Raises:
-            SettingsError: A range is empty, or does not begin where the one before it ends.
+            SettingsError: A range is empty, or does not start at the end of the one before.
             IdRangeError: There is no such part.
         """
         for part, (start, end) in enumerate(partition_ranges):
@@ -90,32 +90,32 @@ class RangePartitionBook(PartitionBook):
         self._id2index = OffsetId2Index(partition_ranges[partition_idx][0])
 
     def __getitem__(self, indices: Any) -> Tensor:
-        """int64[n], the part of each id; ``num_partitions`` for ids beyond the last range, as in GLT."""
+        """Return int64[n], the part of each id; ``num_partitions`` for ids beyond the last range, as in GLT."""
         return torch.searchsorted(self.partition_bounds, torch.as_tensor(indices), right=True)
 
     @property
     def num_partitions(self) -> int:
-        """How many parts there are."""
+        """Number of parts."""
         return len(self.partition_bounds)
 
     @property
     def device(self) -> torch.device:
-        """Where the book lies."""
+        """Device of the book."""
         return self.partition_bounds.device
 
     @property
     def id2index(self) -> OffsetId2Index:
-        """Turns ids of the own part into rows of it."""
+        """Map from ids of the own part to its rows."""
         return self._id2index
 
     def id_filter(self, node_pb: PartitionBook, partition_idx: int) -> Tensor:
-        """int64[n], the ids of a part, ascending; ids of part 0 count from 0."""
+        """Return int64[n], the ids of a part, ascending; ids of part 0 count from 0."""
         start = int(self.partition_bounds[partition_idx - 1]) if partition_idx > 0 else 0
         return torch.arange(start, int(self.partition_bounds[partition_idx]))
 
 
 def table_of(book: Tensor | PartitionBook) -> Tensor:
-    """int64[n], the part of each id that a book has, as a tensor of its own."""
+    """Return int64[n], the part of each id of a book, as a new tensor."""
     if isinstance(book, RangePartitionBook):
         return book[torch.arange(int(book.partition_bounds[-1]))]
     if not isinstance(book, Tensor):

@@ -1,15 +1,16 @@
-"""Names GLT's partition files and reads what they say, without running what is pickled.
+"""Names, reader and writer of GLT's partition files; the reader runs no pickled code.
 
 A folder has ``META``, the part of every node and edge (``node_pb.pt`` and ``edge_pb.pt``, or folders ``node_pb`` and
-``edge_pb`` with a file per type), and per part ``part<i>/graph`` with ``rows.pt``, ``cols.pt``, ``eids.pt`` and, where
-edges have weights, ``weights.pt``; ``part<i>/node_feat`` and ``part<i>/edge_feat`` with ``feats.pkl`` and ``ids.pkl``,
-or ``.pt`` as older versions have them, and copies of hot rows in ``cache_feats.pt`` and ``cache_ids.pt``. Where there
-are types, each has a folder of its own in these. A folder written with ``graph_caching`` has all edges in ``graph``.
+``edge_pb`` with a file per type), and folders of each part. ``part<i>/graph`` has ``rows.pt``, ``cols.pt``, ``eids.pt``
+and, for edges with weights, ``weights.pt``. ``part<i>/node_feat`` and ``part<i>/edge_feat`` have ``feats.pkl`` and
+``ids.pkl``, or ``.pt`` from older versions, and copies of hot rows in ``cache_feats.pt`` and ``cache_ids.pt``. In a
+graph with types, these folders have a folder per type. A folder written with ``graph_caching`` has all edges in
+``graph``.
 
 Ids count the nodes or edges of one type in the whole graph.
 
-They are Python's pickles. What is read here knows numbers, text, bytes, lists, tuples and dictionaries, and, where they
-are wanted, the two names by which a pickle holds a tensor; any other name is refused, and nothing is called by name.
+The files are Python pickles. The reader accepts numbers, text, bytes, lists, tuples and dictionaries, and, for tensors,
+the names in the pickle of a tensor. It refuses every other name, and never looks up a function by its name.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.uris import local_path
 
 CHUNK_BYTES = 1 << 26
-"""How much of a tensor is one pickle of a file: what is held in memory beside the tensor."""
+"""Bytes of a tensor per pickle: the limit of extra memory beside the tensor."""
 _STORED = "torch.storage _load_from_bytes"
 _MARK = object()
 
 
 class _Name(str):
-    """The dotted name of a function that a pickle asks to call."""
+    """Dotted name of a function that a pickle calls."""
 
     __slots__ = ()
 
 
 def read_value(path: Path) -> Any:
-    """What a pickle of numbers, text, lists, tuples and dictionaries holds.
+    """Read a pickle of numbers, text, lists, tuples and dictionaries.
 
     Raises:
-        FormatError: The file is missing or damaged, or holds anything else.
+        FormatError: The file is missing or damaged, or holds other values.
     """
     return next(_read(path, {}))
 
 
 def read_tensor(path: Path) -> Tensor:
-    """The rows of all tensors that a file has one pickle after the other of.
+    """Read and concatenate the tensors of a file with one or more pickles.
 
     Raises:
-        FormatError: The file is missing or damaged, or holds anything else, or tensors that do not fit each other.
+        FormatError: The file is missing or damaged, or holds other values, or tensors that do not fit each other.
     """
 
     def stored(data: bytes) -> Any:
@@ -95,7 +96,7 @@ def write_value(path: Path, value: Any) -> None:
 
 
 def write_tensor(path: Path, tensor: Tensor) -> None:
-    """Write a tensor as GLT reads it: pickles of some of its rows one after the other, at least one."""
+    """Write a tensor as GLT reads it: one or more pickles in sequence, each of some rows."""
     num_rows = max(1, CHUNK_BYTES // max(1, tensor[:1].numel() * tensor.element_size()))
     with path.open("wb") as file:
         for start in range(0, max(1, len(tensor)), num_rows):
@@ -104,11 +105,11 @@ def write_tensor(path: Path, tensor: Tensor) -> None:
             file.write(b"\x80\x04c" + _STORED.replace(" ", "\n").encode() + b"\n")
             file.write(b"\x8e" + struct.pack("<Q", stored.getbuffer().nbytes))
             file.write(stored.getbuffer())
-            file.write(b"\x85R.")  # a tuple of the bytes, which torch makes a tensor of
+            file.write(b"\x85R.")  # a tuple of the bytes, from which torch makes a tensor
 
 
 def _opcodes(value: Any) -> Iterator[bytes]:
-    """What makes a value, in protocol 2."""
+    """Yield the opcodes of a value, in protocol 2."""
     if value is None or isinstance(value, bool):
         yield {None: b"N", True: b"\x88", False: b"\x89"}[value]
     elif isinstance(value, int):
@@ -124,7 +125,7 @@ def _opcodes(value: Any) -> Iterator[bytes]:
 
 
 def _read(path: Path, calls: Mapping[str, Callable[..., Any]]) -> Iterator[Any]:
-    """The values of a file with one pickle after the other, at least one."""
+    """Yield the values of a file with one or more pickles in sequence."""
     try:
         with path.open("rb") as file:
             if not path.stat().st_size:
@@ -136,12 +137,12 @@ def _read(path: Path, calls: Mapping[str, Callable[..., Any]]) -> Iterator[Any]:
         raise
     except OSError as error:
         raise FormatError(f"{path} cannot be read ({error.strerror}); wanted a file of GLT's partitions") from error
-    except Exception as error:  # a damaged file asks for anything: more values than there are, sizes below 0
+    except Exception as error:  # a damaged file causes errors of any type, such as a pop from an empty stack
         raise FormatError(f"{path} cannot be read as GLT's pickled values ({type(error).__name__}: {error})") from error
 
 
 class _Machine:
-    """Makes the value of one pickle, from the opcodes that values of the kinds named above are written with."""
+    """Interpreter of one pickle; it knows only the opcodes of the values that the module accepts."""
 
     def __init__(self, calls: Mapping[str, Callable[..., Any]]) -> None:
         self.calls = calls
@@ -149,7 +150,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, file: BinaryIO) -> Any:
-        """Read up to the end of the pickle."""
+        """Read to the end of the pickle, and return its value."""
         for opcode, arg, _ in pickletools.genops(file):
             self._do(opcode.name, arg)
         return self.stack.pop()
@@ -181,7 +182,7 @@ class _Machine:
             self._call(opcode, arg)
 
     def _call(self, opcode: str, arg: Any) -> None:
-        """Find what a name stands for here, or make what it makes."""
+        """Push a known name, or call the function of a known name."""
         stack = self.stack
         if opcode == "GLOBAL":
             stack.append(self._known(arg))
@@ -200,7 +201,7 @@ class _Machine:
         return _Name(name)
 
     def _marked(self) -> list[Any]:
-        """What was pushed since the last mark."""
+        """Pop and return the values since the last mark."""
         stack = self.stack
         start = next(place for place in range(len(stack) - 1, -1, -1) if stack[place] is _MARK)
         values = stack[start + 1 :]
@@ -231,7 +232,7 @@ Book = Tensor | PartitionBook
 
 
 class GraphPartitionData(NamedTuple):
-    """The edges of one type that a part has.
+    """Edges of one type in a part.
 
     Attributes:
         edge_index: int64[n] each: sources (rows) and destinations (cols).
@@ -245,13 +246,13 @@ class GraphPartitionData(NamedTuple):
 
 
 class FeaturePartitionData(NamedTuple):
-    """The features of one type that a part has.
+    """Features of one type in a part.
 
     Attributes:
         feats: Tensor of n rows.
         ids: int64[n], the ids of the rows.
         cache_feats: Rows copied from other parts, or None.
-        cache_ids: int64[m], the ids of these, or None.
+        cache_ids: int64[m], the ids of the copied rows, or None.
     """
 
     feats: Tensor | None
@@ -271,16 +272,16 @@ def load_partition(
     Args:
         root_dir: The folder of ``META``.
         partition_idx: The part.
-        graph_caching: Take all edges, from the folder ``graph``, in place of the part's.
-        device: Where tensors are to lie.
+        graph_caching: Read all edges, from the folder ``graph``, instead of the part's.
+        device: Device of the tensors.
 
     Returns:
         The number of parts, ``partition_idx``, ``GraphPartitionData``, ``FeaturePartitionData`` of nodes and of edges,
-        or None where there are none, and the part of every node and of every edge: int64 tensors, or
-        ``RangePartitionBook`` where that was saved. By type where the graph has types.
+        or None without them, and the part of every node and of every edge: int64 tensors, or ``RangePartitionBook`` if
+        the file holds one. In a graph with types, dicts of these by type.
 
     Raises:
-        FormatError: A file is missing, damaged, or not what the others say.
+        FormatError: A file is missing, damaged, or contradicts the others.
         IdRangeError: There is no such part.
     """
     root = local_path(root_dir)
@@ -295,14 +296,14 @@ def load_partition(
 
 
 class PartTables(NamedTuple):
-    """What a part has of each type; the types of a graph without types are ``NODE`` and ``EDGE``.
+    """Tables of a part by type; the types of a graph without types are ``NODE`` and ``EDGE``.
 
     Attributes:
-        edges: None for a type whose folder is not there.
-        node_feat: Of types with features.
-        edge_feat: Of types with features.
+        edges: Edges by type; None for a type without a folder.
+        node_feat: Features by node type, for types with features.
+        edge_feat: Features by edge type, for types with features.
         node_pb: The part of each node.
-        edge_pb: The part of each edge, where that is known.
+        edge_pb: The part of each edge, if known.
     """
 
     edges: dict[EdgeType, GraphPartitionData | None]
@@ -338,7 +339,7 @@ def read_tables(root: Path, meta: PartitionMeta, partition_idx: int, *, graph_ca
 def cat_feature_cache(
     partition_idx: int, feat_pdata: FeaturePartitionData, feat_pb: Book
 ) -> tuple[float, Tensor, Tensor, Book]:
-    """Put the copies of hot rows in front of a part's own rows.
+    """Put the copies of hot rows before a part's own rows.
 
     Args:
         partition_idx: The part.
@@ -346,12 +347,12 @@ def cat_feature_cache(
         feat_pb: The part of each id.
 
     Returns:
-        The share of rows that are copies; the rows, copies first; int64[largest id + 1], the row of each id that the
-        part has, and 0 for others; and the book, where ids of copies belong to this part. Without copies the features
-        and the book are those given.
+        The share of copies among the rows; the rows, copies first; int64[largest id + 1], the row of each id in the
+        part, and 0 for other ids; and the book, in which ids of copies belong to this part. Without copies, the given
+        features and book are returned.
 
     Raises:
-        FormatError: The data has no features.
+        FormatError: ``feat_pdata`` has no features.
     """
     feats, ids, cache_feats, cache_ids = feat_pdata
     if feats is None or ids is None:
@@ -366,7 +367,7 @@ def cat_feature_cache(
 
 
 def as_str(of_type: str | EdgeType) -> str:
-    """The name of a type in paths."""
+    """Return the name of a type in paths."""
     return of_type if isinstance(of_type, str) else "__".join(of_type)
 
 
@@ -374,7 +375,7 @@ def read_meta(root: Path) -> PartitionMeta:
     """Read ``META``.
 
     Raises:
-        FormatError: It is missing or damaged, or lacks a field.
+        FormatError: The file is missing or damaged, or lacks a field.
     """
     path = root / META
     values = read_value(path)
@@ -398,10 +399,10 @@ def read_meta(root: Path) -> PartitionMeta:
 
 
 def read_book(path: Path, meta: PartitionMeta, partition_idx: int, *, is_needed: bool = True) -> Book | None:
-    """The part of each id; None where the file is missing and not needed.
+    """Read the part of each id; return None if the file is missing and not needed.
 
     Raises:
-        FormatError: The file is missing and needed, or holds anything else.
+        FormatError: The file is missing and needed, or holds other values.
     """
     if not is_needed and not path.is_file():
         return None
@@ -417,10 +418,10 @@ def read_book(path: Path, meta: PartitionMeta, partition_idx: int, *, is_needed:
 
 
 def read_edges(folder: Path) -> GraphPartitionData | None:
-    """The edges in a folder; None where it is not there.
+    """Read the edges in a folder; return None if the folder is missing.
 
     Raises:
-        FormatError: A file is missing or damaged, or they do not fit each other.
+        FormatError: A file is missing or damaged, or the files do not fit each other.
     """
     if not folder.is_dir():
         return None
@@ -435,10 +436,10 @@ def read_edges(folder: Path) -> GraphPartitionData | None:
 
 
 def read_features(folder: Path) -> FeaturePartitionData | None:
-    """The features in a folder; None where it is not there.
+    """Read the features in a folder; return None if the folder is missing.
 
     Raises:
-        FormatError: A file is missing or damaged, or they do not fit each other.
+        FormatError: A file is missing or damaged, or the files do not fit each other.
     """
     if not folder.is_dir():
         return None
@@ -455,7 +456,7 @@ def read_features(folder: Path) -> FeaturePartitionData | None:
 
 
 def _read_rows(path: Path) -> Tensor | None:
-    """A tensor of rows; None where the file is not there. Older versions write ``.pt`` in place of ``.pkl``."""
+    """Read a tensor of rows, or None without a file; older versions write ``.pt`` in place of ``.pkl``."""
     if path.suffix == ".pkl":
         if path.is_file():
             return read_tensor(path)
@@ -469,7 +470,7 @@ def _read_ids(path: Path) -> Tensor | None:
 
 
 def _names(path: Path, field: str, values: dict[Any, Any]) -> list[Any]:
-    """Names of types: text, or three of them."""
+    """Check and return names of types: strings, or tuples of three."""
     found = values.get(field)
     if isinstance(found, list | tuple):
         names = [tuple(name) if field == "edge_types" and isinstance(name, list) else name for name in found]
@@ -489,7 +490,7 @@ def _there(by_type: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _on(device: torch.device, value: Any) -> Any:
-    """Tensors, in named tuples and by type, on a device."""
+    """Move tensors to a device, also in named tuples and dicts by type."""
     if device.type == "cpu" or value is None:
         return value
     if isinstance(value, dict):
@@ -501,17 +502,17 @@ def _on(device: torch.device, value: Any) -> Any:
 
 
 def _rows_of(ids: Tensor) -> Tensor:
-    """int64[largest id + 1], the row of each id; 0 for ids that are not there."""
+    """Return int64[largest id + 1], the row of each id, and 0 for missing ids."""
     found = torch.zeros(int(ids.max()) + 1 if len(ids) else 0, dtype=torch.int64, device=ids.device)
     found[ids] = torch.arange(len(ids), device=ids.device)
     return found
 
 
 class _Saved:
-    """What ``torch.save`` keeps of a ``RangePartitionBook`` or a part of one."""
+    """Stand-in for a saved ``RangePartitionBook`` or its ``OffsetId2Index``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, for whoever looks for tensors."""
+        """Return the fields, for a search for tensors."""
         return vars(self)
 
 
@@ -524,4 +525,4 @@ _STAND_INS: dict[str, type] = {
     f"{OffsetId2Index.__module__}.OffsetId2Index": _Saved,
     f"{RangePartitionBook.__module__}.GLTPartitionBook": Tensor,
 }
-"""Names in saved books, of GLT and of this package, to what they are read as."""
+"""Names in saved books, of GLT and of this package, to the classes that replace them."""

@@ -1,4 +1,4 @@
-"""Reads GLT's partition files as a graph and the part of each node."""
+"""Reader of GLT's partition files as a graph, with the part of each node."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ LABELS, SPLITS = "node_label", "node_split"
 def read_partitions(
     root_dir: str | Path, *, whole_node_label_file: str | Path | Mapping[str, str | Path] | None = None
 ) -> tuple[Graph, Owners]:
-    """Read GLT's partition files, whoever wrote them, into one graph and the part of each node.
+    """Read GLT's partition files into one graph and the part of each node.
 
-    ``hopstream.write_parts(graph, out, owners=owners)`` makes a dataset of the same parts of the result. Nodes and
-    edges are in the order of their ids. Features of nodes are called ``x`` and labels ``y``; features of edges are
-    called ``edge_attr`` and their weights ``weight``. A graph without types gets the types ``node`` and
-    ``(node, to, node)``. Copies of hot rows are left out. Labels and splits are those that ``write_partitions`` wrote.
+    ``hopstream.write_parts(graph, out, owners=owners)`` makes a dataset with the same parts of the result. Nodes and
+    edges are in the order of their ids. Features of nodes have the name ``x`` and labels ``y``. Features of edges have
+    the name ``edge_attr`` and their weights ``weight``. A graph without types gets the types ``node`` and ``(node, to,
+    node)``. Copies of hot rows are left out. Labels and splits are read if ``write_partitions`` wrote them.
 
     Args:
         root_dir: The folder of ``META``.
-        whole_node_label_file: A file with a label for each node, or node type to file; as of ``DistDataset.load``.
+        whole_node_label_file: A file with a label per node, or node type to file; as in ``DistDataset.load``.
 
     Returns:
         The graph, and node type to int32[num_nodes].
 
     Raises:
-        FormatError: A file is missing, damaged, or not what the others say; or parts have different features.
-        SettingsError: A file of labels is given without its type where there are several.
-        UnknownNameError: Labels are given for a node type that is not there.
-        IdRangeError: An edge names a node that is not there.
+        FormatError: A file is missing, damaged, or contradicts the others; or parts have different features.
+        SettingsError: A file of labels is given without its type and there are several.
+        UnknownNameError: Labels are given for a node type that does not exist.
+        IdRangeError: An edge names a node that does not exist.
     """
     root = local_path(root_dir)
     meta = read_meta(root)
@@ -72,7 +72,7 @@ def read_partitions(
 
 
 class _Reader:
-    """Gathers the graph from its parts."""
+    """Collector of the graph from its parts."""
 
     def __init__(self, root: Path, meta: PartitionMeta, first: PartTables) -> None:
         self.root, self.meta = root, meta
@@ -97,11 +97,11 @@ class _Reader:
 
     @property
     def owners(self) -> Owners:
-        """Node type to the part of each node."""
+        """Map each node type to the part of each node."""
         return {t: rows.parts.numpy().astype(np.int32) for t, rows in self.nodes.items()}
 
     def read(self, part: int, tables: PartTables) -> None:
-        """Take over one part."""
+        """Add one part."""
         for edge_type, data in tables.edges.items():
             if data is None:
                 continue
@@ -119,7 +119,7 @@ class _Reader:
                     rows.put(part, rows.check_ids(part, feature.ids), name, feature.feats)
 
     def graph(self, label_files: str | Path | Mapping[str, str | Path] | None) -> Graph:
-        """The graph of all parts, checked."""
+        """Return the graph of all parts, checked."""
         labels, splits = self._labels(label_files), {}
         nodes, edges = {}, {}
         for node_type, rows in self.nodes.items():

@@ -1,4 +1,4 @@
-"""Writes a graph as GLT's partition files, in the layout of ``hopstream.compat.glt.partition_files``."""
+"""Writer of a graph as GLT's partition files; see ``hopstream.compat.glt.partition_files``."""
 
 from __future__ import annotations
 
@@ -46,29 +46,30 @@ def write_partitions(  # noqa: PLR0913
 ) -> None:
     """Write GLT's partition files, which ``graphlearn_torch`` and ``read_partitions`` read.
 
-    Features are written as ``.pkl``, as present versions of GLT have them; its first versions had ``.pt``.
+    Features are written as ``.pkl``, as in current versions of GLT; its first versions had ``.pt``.
 
-    GLT keeps one tensor of features for each type of nodes and edges. The feature ``weight`` of edges becomes their
-    weights, and ``y`` of nodes the file ``node_label.pt`` (``node_label/<type>.pt`` where there are types), which
+    GLT keeps one tensor of features per node type and edge type. The feature ``weight`` of edges becomes their weights.
+    The feature ``y`` of nodes becomes the file ``node_label.pt`` (``node_label/<type>.pt`` with types), which
     ``DistDataset.load`` takes as ``whole_node_label_file``. Splits of nodes are written as tensors of ids by name in
     ``node_split.pt``. Splits of edges are not written.
 
     Args:
-        graph: A dataset or its folder, whose parts are taken as they are; or a graph, which is cut here.
+        graph: A dataset or its folder, whose parts are kept; or a graph, which is partitioned here.
         root_dir: The folder to write.
-        node_feat: The feature to write, of types that have it, or node type to feature. By default the only one that
-            a type has, ``y`` aside.
-        edge_feat: The same of edges, by edge type; ``weight`` aside.
-        edge_assign_strategy: The part of which end an edge belongs to: ``by_src``, for GLT's ``edge_dir="out"``, or
-            ``by_dst``, for ``"in"``. By default ``by_dst`` for a dataset of incoming edges alone, or else ``by_src``.
+        node_feat: The feature to write for every type that has it, or node type to feature. By default the only feature
+            of a type besides ``y``.
+        edge_feat: The same for edges, by edge type, besides ``weight``.
+        edge_assign_strategy: The end that decides the part of an edge: ``by_src``, for GLT's ``edge_dir="out"``, or
+            ``by_dst``, for ``"in"``. By default ``by_dst`` for a dataset with only incoming edges, otherwise
+            ``by_src``.
         owners: The part of each node, as ``hopstream.write_parts`` takes it.
-        overwrite: Replace partition files that are there, when the new ones are complete.
+        overwrite: Replace existing partition files once the new ones are complete.
         **options: Fields of ``PartitionSettings`` for a graph: ``num_parts``, ``method`` and others.
 
     Raises:
-        SettingsError: ``root_dir`` holds something else, or files that are not to be overwritten; a type has several
-            features and none is chosen; or it is said how to cut a dataset that is cut already.
-        SchemaError: A feature is no tensor, or a type's name cannot be that of a file.
+        SettingsError: ``root_dir`` holds other files, or partition files without ``overwrite``; a type has several
+            features and none is chosen; or a dataset, which has its parts already, comes with options of partitioning.
+        SchemaError: A feature is no tensor, or a type's name cannot be a file name.
         UnknownNameError: There is no such feature or type.
         FormatError: The dataset is damaged.
     """
@@ -96,7 +97,7 @@ def write_partitions(  # noqa: PLR0913
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Contents:
-    """What is written of a graph that is cut, with the feature of each type that has one."""
+    """Contents of the files of a partitioned graph, with the chosen feature of each type."""
 
     cut: CutGraph
     strategy: Strategy
@@ -175,7 +176,7 @@ def _write_features(place: Path, features: Tensor, ids: Tensor) -> None:
 
 
 def _save(folder: Path, what: str, name: str, value: Any) -> None:
-    """Write a file of the whole graph, which lies in a folder where there are types."""
+    """Write a file of the whole graph, in a folder if there are types."""
     path = folder / what / f"{name}.pt" if name else folder / f"{what}.pt"
     path.parent.mkdir(exist_ok=True)
     torch.save(value, path)
@@ -184,7 +185,7 @@ def _save(folder: Path, what: str, name: str, value: Any) -> None:
 def _chosen(
     setting: str, choice: NameChoice, tables: Mapping[Any, NodeTable] | Mapping[Any, EdgeTable], names: tuple[str, str]
 ) -> dict[Any, Tensor]:
-    """The features to write; ``names`` are the usual one, and one that has a place of its own."""
+    """Return the features to write; ``names`` are the default one, and one with its own file."""
     if choice is not None and not isinstance(choice, str):
         for of_type in choice:
             if of_type not in tables:
@@ -206,7 +207,7 @@ def _chosen(
 def _name_of(
     setting: str, choice: NameChoice, of_type: Any, features: Mapping[str, Column], names: tuple[str, str]
 ) -> str | None:
-    """The feature of one type to write, or None."""
+    """Return the feature of one type to write, or None."""
     if isinstance(choice, str):
         return choice if choice in features else None
     if choice is not None:

@@ -1,4 +1,4 @@
-"""Records of what GraphLearn-for-PyTorch's loaders sample from, and how."""
+"""Records of seeds and settings of GraphLearn-for-PyTorch's loaders."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MAX_BATCH_SIZE = (1 << 31) - 1
 
 @dataclass(eq=False)
 class NodeSamplerInput:
-    """Nodes to sample around.
+    """Nodes as seeds.
 
     Attributes:
-        node: int64[n], ids; a list or an array is taken, too.
-        input_type: Their node type; None in a graph with one.
+        node: int64[n], ids; a list or an array is converted.
+        input_type: Their node type; None in a graph with one node type.
 
     Raises:
         SchemaError: ``node`` is no list of ids.
@@ -36,30 +36,30 @@ class NodeSamplerInput:
     input_type: str | None = None
 
     def __post_init__(self) -> None:
-        """Make ids int64."""
+        """Convert ids to int64."""
         self.node = id_list_given(self.node, "node")
 
     def __len__(self) -> int:
-        """How many nodes."""
+        """Return the number of nodes."""
         return self.node.numel()
 
     def __getitem__(self, index: Any) -> NodeSamplerInput:
-        """The input of some places: int64[n] or bool[n], a list, or one integer, which gives an input of one node."""
+        """Return the input at some indices: int64[n], bool[n], a list, or one integer for one node."""
         return NodeSamplerInput(self.node[places_given(index, self.node)], self.input_type)
 
     def share_memory(self) -> Self:
-        """Move ids to memory that other processes can map; returns the same input."""
+        """Move ids to memory that other processes can map; return the same input."""
         self.node.share_memory_()  # type: ignore[no-untyped-call]
         return self
 
 
 @dataclass(frozen=True)
 class RemoteNodePathSamplerInput:
-    """Nodes to sample around that servers sample, as a file of ids.
+    """Nodes as seeds of servers, from a file of ids.
 
     Attributes:
-        node_path: A file that ``torch.save`` wrote, and that the process of the loader can read.
-        input_type: Their node type; None in a graph with one.
+        node_path: A file that ``torch.save`` wrote; the loader's process must be able to read it.
+        input_type: Their node type; None in a graph with one node type.
     """
 
     node_path: str
@@ -68,11 +68,11 @@ class RemoteNodePathSamplerInput:
 
 @dataclass(frozen=True)
 class RemoteNodeSplitSamplerInput:
-    """Nodes to sample around that servers sample, as a split of the dataset.
+    """Nodes as seeds of servers, from a split of the dataset.
 
     Attributes:
         split: The split, or its value.
-        input_type: Their node type; None in a graph with one.
+        input_type: Their node type; None in a graph with one node type.
 
     Raises:
         ValueError: There is no such split.
@@ -82,7 +82,7 @@ class RemoteNodeSplitSamplerInput:
     input_type: str | None
 
     def __post_init__(self) -> None:
-        """Make the split one of ``Split``."""
+        """Convert the split to ``Split``."""
         object.__setattr__(self, "split", Split(self.split))
 
 
@@ -91,18 +91,18 @@ RemoteSamplerInput = RemoteNodePathSamplerInput | RemoteNodeSplitSamplerInput
 
 @dataclass(eq=False)
 class EdgeSamplerInput:
-    """Links to sample around.
+    """Links as seeds.
 
     Attributes:
         row: int64[n], ids of sources.
         col: int64[n], ids of destinations.
-        label: Labels, n of them, or None.
-        input_type: The edge type; None in a graph with one.
-        neg_sampling: Which negatives come with them: a ``NegativeSampling``, PyG's, a mode or a mapping, or None.
+        label: n labels, or None.
+        input_type: The edge type; None in a graph with one edge type.
+        neg_sampling: Settings of negatives: a ``NegativeSampling``, PyG's, a mode or a mapping, or None.
 
     Raises:
         SchemaError: ``row`` or ``col`` is no list of ids, or the lengths differ.
-        SettingsError: ``neg_sampling`` is nothing of the kind.
+        SettingsError: ``neg_sampling`` is none of these.
     """
 
     row: Tensor
@@ -112,7 +112,7 @@ class EdgeSamplerInput:
     neg_sampling: NegativeSampling | None = None
 
     def __post_init__(self) -> None:
-        """Make ids int64, and check lengths."""
+        """Convert ids to int64, and check lengths."""
         self.row, self.col = id_list_given(self.row, "row"), id_list_given(self.col, "col")
         for name, column in (("col", self.col), ("label", self.label)):
             if column is not None and len(column) != len(self.row):
@@ -120,17 +120,17 @@ class EdgeSamplerInput:
         self.neg_sampling = read_negative_sampling(self.neg_sampling)
 
     def __len__(self) -> int:
-        """How many links."""
+        """Return the number of links."""
         return self.row.numel()
 
     def __getitem__(self, index: Any) -> EdgeSamplerInput:
-        """The input of some places, as for nodes."""
+        """Return the input at some indices; see ``NodeSamplerInput``."""
         places = places_given(index, self.row)
         label = None if self.label is None else self.label[places]
         return EdgeSamplerInput(self.row[places], self.col[places], label, self.input_type, self.neg_sampling)
 
     def share_memory(self) -> Self:
-        """Move ids and labels to memory that other processes can map; returns the same input."""
+        """Move ids and labels to memory that other processes can map; return the same input."""
         for column in (self.row, self.col, self.label):
             if column is not None:
                 column.share_memory_()  # type: ignore[no-untyped-call]
@@ -141,14 +141,14 @@ SamplerInput = NodeSamplerInput | EdgeSamplerInput
 
 
 def places_given(index: Any, of: Tensor) -> Tensor:
-    """int64[n] or bool[n], places among ids, on their device; one integer is a list of one."""
+    """Return int64[n] or bool[n], indices of ids, on the ids' device; one integer becomes a list of one."""
     if isinstance(index, Tensor) and index.dim() == 1:
         return index.to(of.device)
     return id_list_given([index] if isinstance(index, int) else index, "index").to(of.device)
 
 
 class SamplingType(Enum):
-    """What a loader samples around."""
+    """Kind of a loader's seeds and subgraphs."""
 
     NODE = 0
     LINK = 1
@@ -158,23 +158,23 @@ class SamplingType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How a loader samples; two loaders can share a sampling backend if theirs are equal.
+    """Settings of a loader's sampling; loaders with equal settings can share a sampling backend.
 
     Attributes:
-        sampling_type: What it samples around.
-        num_neighbors: Neighbours per hop, for all edge types or per edge type; None where there are no hops.
+        sampling_type: Kind of seeds and subgraphs.
+        num_neighbors: Neighbours per hop, for all edge types or by edge type; None without hops.
         batch_size: Seeds per batch.
-        shuffle: Seeds come in another order in every epoch.
-        drop_last: A last batch with fewer seeds is left out.
-        with_edge: Batches have ids of edges.
-        collect_features: Batches have features.
-        with_neg: Batches of links have negatives.
-        with_weight: Neighbours are drawn in proportion to the weights of edges.
+        shuffle: Shuffle the seeds in every epoch.
+        drop_last: Drop a last batch with fewer seeds.
+        with_edge: Include ids of edges in batches.
+        collect_features: Include features in batches.
+        with_neg: Include negatives in batches of links.
+        with_weight: Draw neighbours in proportion to the weights of edges.
         edge_dir: ``in`` follows edges from destinations to sources, ``out`` the other way.
-        seed: What all that is random follows from; None for what the session draws.
+        seed: Seed of order and draws; None for the loader's default.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of its range.
     """
 
     sampling_type: SamplingType
@@ -190,7 +190,7 @@ class SamplingConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check every field but the fan-outs, which only make sense on a graph."""
+        """Check every field except the fan-outs, which need a graph."""
         if not isinstance(self.sampling_type, SamplingType):
             raise SettingsError(f"sampling_type is {self.sampling_type!r}; give a SamplingType, such as NODE")
         object.__setattr__(self, "batch_size", read_integer("batch_size", self.batch_size, 1, MAX_BATCH_SIZE))

@@ -30,7 +30,7 @@ class Split(Enum):
     test = "test"
 
     def name_among(self, known: Collection[str]) -> str:
-        """The name that a dataset with some splits gives this one."""
+        """Return the dataset's name of this split."""
         return "val" if self is Split.valid and "val" in known else self.value
 
 
@@ -39,7 +39,7 @@ HeteroFeaturePartitionData = dict[NodeType | EdgeType, FeaturePartitionData]
 HeteroNodePartitionDict = dict[NodeType, PartitionBook]
 HeteroEdgePartitionDict = dict[EdgeType, PartitionBook]
 Seeds = Tensor | str | Split
-"""Ids; or, where servers sample, a file of ids that ``torch.save`` wrote, or a split."""
+"""Ids; if servers sample, also a file of ids that ``torch.save`` wrote, or a split."""
 InputNodes = Seeds | Sequence[Seeds] | tuple[NodeType, Seeds | Sequence[Seeds]]
 EdgeIndexTensor = Tensor | tuple[Tensor, Tensor]
 InputEdges = EdgeIndexTensor | EdgeType | tuple[EdgeType, EdgeIndexTensor | None]

@@ -1,7 +1,7 @@
-"""The names of PyG's distributed and remote interfaces that this package has.
+"""Names of PyG's distributed and remote interfaces.
 
-``import hopstream.compat.pyg as pyg_dist`` in place of ``import torch_geometric.distributed as pyg_dist``. Names are
-loaded when they are first used.
+Write ``import hopstream.compat.pyg as pyg_dist`` in place of ``import torch_geometric.distributed as pyg_dist``. A name
+is loaded on first use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from its module when it is first used."""
+    """Load a public name from its module on first use."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'hopstream.compat.pyg' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(import_module(_MODULE_OF[name]), name)
@@ -47,5 +47,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """Return the public names, loaded or not."""
     return list(__all__)

@@ -1,4 +1,4 @@
-"""Puts outputs into a channel and takes them out, with a deadline for every wait."""
+"""Sender and receiver of samples through a channel, with a deadline for every wait."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hopstream.errors import StateError, StoreTimeout
 def to_asyncio_future(future: torch.futures.Future[Any]) -> asyncio.Future[Any]:
     """Make a future that a coroutine of the running event loop can await.
 
-    It has the result or the error of ``future``, whichever thread sets that. A deadline is the coroutine's:
-    ``await asyncio.wait_for(to_asyncio_future(future), seconds)``.
+    It takes the result or the error of ``future``, which any thread may set. The caller sets the deadline: ``await
+    asyncio.wait_for(to_asyncio_future(future), seconds)``.
 
     Raises:
         RuntimeError: No event loop runs in this thread.
@@ -33,7 +33,7 @@ def to_asyncio_future(future: torch.futures.Future[Any]) -> asyncio.Future[Any]:
             return
         try:
             awaitable.set_result(done.value())
-        except Exception as error:  # whatever it is, it is the coroutine's to handle
+        except Exception as error:  # the coroutine handles errors of every type
             awaitable.set_exception(error)
 
     def on_done(done: torch.futures.Future[Any]) -> None:
@@ -45,25 +45,25 @@ def to_asyncio_future(future: torch.futures.Future[Any]) -> asyncio.Future[Any]:
 
 
 _PUT_S = 0.1
-"""How often who waits for room in a channel looks whether the sampler is closed."""
+"""Interval in seconds at which a thread that waits for room in a channel checks whether the sampler is closed."""
 
 
 class ChannelSender:
-    """Threads that make samples and put them into a channel; they start with the first."""
+    """Thread pool that makes samples and puts them into a channel; the first sample starts the threads."""
 
     def __init__(self, num_threads: int) -> None:
-        """Start none yet."""
+        """Set the number of threads; start none."""
         self._num_threads = num_threads
         self._pool: ThreadPoolExecutor | None = None
         self._is_closing = threading.Event()
 
     def deliver(self, channel: Any, work: Callable[[], Output], callback: Callable[[Any], None] | None) -> None:
-        """Have a sample made, which comes into the channel, or the error in its place.
+        """Make a sample in a thread, and put it or its error into the channel.
 
         Args:
             channel: A queue of this process, or of ``torch.multiprocessing``.
             work: Makes the sample.
-            callback: Called with what was put.
+            callback: Called with the sample or the error after it was put.
         """
         if self._pool is None:
             self._is_closing.clear()
@@ -73,11 +73,11 @@ class ChannelSender:
             if self._put_in_time(channel, found) and callback is not None:
                 callback(found)
 
-        def make() -> None:  # puts it there itself: who asks for samples may be the one who has to empty the channel
+        def make() -> None:  # puts the sample itself: the caller of deliver may also be the channel's only reader
             found: Any
             try:
                 found = work()
-            except Exception as error:  # whatever it is, it is raised where the output is taken
+            except Exception as error:  # the channel's reader raises errors of every type
                 found = error
             put(found)
 
@@ -85,14 +85,14 @@ class ChannelSender:
         self._pool.submit(make).add_done_callback(lambda future: put(closed) if future.cancelled() else None)
 
     def close(self) -> None:
-        """End the threads; samples that are not begun are a ``StateError``, as far as the channel has room."""
+        """End the threads; queued samples become a ``StateError`` in the channel, while it has room."""
         if self._pool is not None:
             self._is_closing.set()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
     def _put_in_time(self, channel: Any, found: Any) -> bool:
-        """Wait for room in the channel, until this is closed."""
+        """Wait for room in the channel, until the sender is closed; return whether the output was put."""
         while not self._is_closing.is_set():
             with suppress(queue.Full):
                 channel.put(found, timeout=_PUT_S)
@@ -104,14 +104,14 @@ class ChannelSender:
 
 
 def take_from(channel: Any, timeout_s: float) -> Any:
-    """The next output of a channel; raises the error that is there in its place.
+    """Return the next output of a channel, or raise the error in its place.
 
     Args:
         channel: A queue of this process, or of ``torch.multiprocessing``.
-        timeout_s: How long to wait.
+        timeout_s: Deadline in seconds.
 
     Raises:
-        StoreTimeout: Nothing came in time.
+        StoreTimeout: The deadline passed.
     """
     try:
         found = channel.get(timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""Loads batches of nodes' or links' neighbourhoods from the partitions of all ranks, under PyG's names."""
+"""Loaders of nodes' and links' neighbourhoods over the partitions of all ranks, under PyG's names."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "weight_attr": "partitions in memory hold no weights; write the graph's parts with write_parts(…, weight_attr=…) "
     "and use hopstream.NeighborLoader",
 }
-"""Options of PyG's loaders that are not options here, and what to do instead."""
+"""Options of PyG's loaders that these loaders refuse, with the alternative."""
 WITHOUT_EFFECT = (
     "persistent_workers", "multiprocessing_context", "pin_memory_device", "is_sorted", "share_memory", "in_order",
     "num_rpc_threads",
 )  # fmt: skip
-"""Options of PyG's loaders that steer processes, which there are none of here."""
+"""Options of PyG's loaders for worker processes; these loaders have none."""
 
 
 class DistLoader(OfOneProcess):
     """One rank's loader over the partitions of all ranks.
 
-    One iteration is one epoch. ``with loader as batches:`` is one epoch too, whose threads end with the block;
-    ``close``, or the end of the process, leaves the other ranks, after waiting until they leave too: they may still
-    need this rank's partition.
+    One iteration is one epoch. ``with loader as batches:`` is also one epoch, whose threads end with the block.
+    ``close``, or the end of the process, waits until the other ranks leave too, because they may still need this rank's
+    partition.
     """
 
     _remedy = "make one in each rank; its threads replace the workers of a DataLoader"
@@ -80,25 +80,25 @@ class DistLoader(OfOneProcess):
         security: ServerSecurity | None = None,
         store_settings: StoreSettings | None = None,
     ) -> None:
-        """Meet the other ranks; returns when all are there and agree.
+        """Meet the other ranks; return when all ranks are present and agree.
 
         Args:
-            current_ctx: This process.
-            master_addr: A host name or IP address of the machine of rank 0; ``MASTER_ADDR`` if it is not given.
-            master_port: A free port there; ``MASTER_PORT`` + 1 if it is not given. Loaders may share one.
-            channel: What ``channel_get`` takes from.
-            num_rpc_threads: Without effect: the transport has threads of its own.
-            rpc_timeout: Seconds to wait for other ranks, to begin and to leave, and for an output of the channel.
-            dist_sampler: What samples.
-            security: TLS and token of what this rank serves; needed where ``master_addr`` is not loopback.
-            store_settings: Deadline of requests, token and roots of what this rank asks.
+            current_ctx: The context of this process.
+            master_addr: A host name or IP address of the machine of rank 0. By default ``MASTER_ADDR``.
+            master_port: A free port there. By default ``MASTER_PORT`` + 1. Several loaders may share one.
+            channel: The queue that ``channel_get`` reads.
+            num_rpc_threads: Without effect: the transport has its own threads.
+            rpc_timeout: Deadline in seconds for other ranks, at start and end, and for an output of the channel.
+            dist_sampler: The sampler.
+            security: TLS and token of this rank's server; required unless ``master_addr`` is loopback.
+            store_settings: Deadline, token and roots for this rank's requests.
 
         Raises:
-            SettingsError: Wrong rank, world size, address or port, or a partition that contradicts itself.
-            VersionMismatch: Ranks hold partitions of different graphs or cuts, or one is held by nobody.
-            StoreTimeout: Some ranks did not come in time; the message says which.
+            SettingsError: The rank, world size, address or port is wrong, or a partition contradicts itself.
+            VersionMismatch: Ranks hold partitions of different graphs or cuts, or no rank holds one.
+            StoreTimeout: Some ranks did not join in time; the message names them.
             StoreUnavailable: Rank 0 cannot be reached or cannot listen, or a rank gave up.
-            AccessDenied: Others could reach this rank, and TLS or a token is missing.
+            AccessDenied: Other machines could reach this rank, and TLS or a token is missing.
         """
         self.current_ctx = check_context(current_ctx)
         self.master_addr, self.master_port = _address(type(self).__name__, master_addr, master_port)
@@ -107,7 +107,7 @@ class DistLoader(OfOneProcess):
         self.rpc_timeout = rpc_timeout
         self.dist_sampler = dist_sampler
         self.num_workers = 0
-        """Worker processes: none."""
+        """Number of worker processes: 0."""
         self.pid = os.getpid()
         self._security = security
         self._store_settings = store_settings
@@ -127,10 +127,10 @@ class DistLoader(OfOneProcess):
             raise
 
     def worker_init_fn(self, worker_id: int) -> None:
-        """Meet the other ranks and make one store of all partitions; override it to do more.
+        """Meet the other ranks and open one store of all partitions; override it to do more.
 
         Args:
-            worker_id: 0: threads of this process do what PyG's worker processes do.
+            worker_id: 0; threads of this process replace PyG's worker processes.
         """
         init_rpc(
             self.current_ctx, self.master_addr, self.master_port, self.num_rpc_threads, self.rpc_timeout,
@@ -142,16 +142,16 @@ class DistLoader(OfOneProcess):
         global_barrier()
 
     def channel_get(self, out: Any) -> Any:
-        """The next output of the channel; without one, what is given.
+        """Return the next output of the channel, or ``out`` without a channel.
 
         Raises:
-            StoreTimeout: Nothing came within ``rpc_timeout``.
+            StoreTimeout: ``rpc_timeout`` passed.
         """
         return take_from(self.channel, self.rpc_timeout) if self.channel is not None else out
 
     @property
     def loader(self) -> SubgraphLoader:
-        """The loader that makes the batches: it has ``state_dict``, ``set_epoch`` and the rest.
+        """The loader that makes the batches, with ``state_dict``, ``set_epoch`` and its other methods.
 
         Raises:
             StateError: The loader is closed.
@@ -161,7 +161,7 @@ class DistLoader(OfOneProcess):
         return self._loader
 
     def __len__(self) -> int:
-        """Batches of one epoch on this rank."""
+        """Return the number of batches per epoch on this rank."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
@@ -169,7 +169,7 @@ class DistLoader(OfOneProcess):
         return iter(self.loader)
 
     def __call__(self, index: Any) -> Any:
-        """Refuse, as batches here are numbered and not asked for by seeds.
+        """Refuse a call with seeds, because batches are numbered.
 
         Raises:
             SettingsError: Always.
@@ -177,7 +177,7 @@ class DistLoader(OfOneProcess):
         raise SettingsError("a loader is not called with seeds; use dist_sampler.sample_from_nodes, or iterate")
 
     def __enter__(self) -> Iterator[Any]:
-        """Start the next epoch; the block's end is its end, and the loader can be used again."""
+        """Start the next epoch; it ends with the block, and the loader can be used again."""
         self._entered = iter(self.loader)
         return self._entered
 
@@ -188,19 +188,19 @@ class DistLoader(OfOneProcess):
             entered.close()
 
     def close(self, *, waits: bool | None = None) -> None:
-        """End the epoch, wait until all ranks leave, and stop to serve; a second call does nothing.
+        """End the epoch, wait until all ranks leave, and stop the server; a second call does nothing.
 
         Args:
-            waits: Wait for the others. None: unless an exception is being handled, as in ``finally`` after an error.
-                Where nobody is waited for, the others hear of the error at their next request.
+            waits: Wait for the other ranks. None waits, except while an exception is being handled, as in ``finally``
+                after an error. Without waiting, the other ranks get the error with their next request.
 
         Raises:
-            StoreTimeout: Some ranks did not leave in time; this one has left all the same.
-            StoreUnavailable: A rank gave up while this one waited; this one has left all the same.
+            StoreTimeout: Some ranks did not leave in time. This rank has left.
+            StoreUnavailable: A rank gave up while this one waited. This rank has left.
         """
         member, self._member = self._member, None
         loader, self._loader = self._loader, None
-        waits = member is not None and member.will_wait(waits)  # the others hear of an error before threads have ended
+        waits = member is not None and member.will_wait(waits)  # report an error before the threads have ended
         try:
             if loader is not None:
                 loader.close()
@@ -209,18 +209,18 @@ class DistLoader(OfOneProcess):
                 member.end(waits)
 
     def _give_up(self, error: BaseException) -> None:
-        """Tell the others, who may be waiting, of an error here, and leave."""
+        """Send an error to the other ranks, which may be waiting, and leave."""
         member, self._member = self._member, None
         if member is not None:
             member.tell(error)
             member.end(waits=False)
 
     def _build(self, make: Callable[[], SubgraphLoader], in_caller: Callable[[Any], Any] | None) -> None:
-        """Make the loader that makes the batches, as all ranks do; an error of one is told to the others.
+        """Make the loader of batches together with all ranks; send an error of this rank to the others.
 
         Args:
             make: Makes the loader.
-            in_caller: Called with each batch by who asks for it, or None.
+            in_caller: Called with each batch by the thread that asks for it, or None.
         """
         loader = None
         try:
@@ -235,12 +235,12 @@ class DistLoader(OfOneProcess):
         self._loader = loader
 
     def _agree(self) -> None:
-        """Wait for the loaders of all ranks, whatever kind they are of."""
+        """Wait for the loaders of all ranks, of any class."""
         if self._member is not None and self._member.group is not None:
             self._member.group.gather(None, "for the loaders of all ranks")
 
     def __repr__(self) -> str:
-        """The loader in one line."""
+        """Return the loader in one line."""
         return f"{type(self).__name__}(pid={self.pid})"
 
 
@@ -248,22 +248,23 @@ def common_options(
     door: Callable[..., object], options: Mapping[str, Any], *, transform: Any, concurrency: int,
     filter_per_worker: bool | None, async_sampling: bool,
 ) -> tuple[dict[str, Any], Callable[[Any], Any] | None]:  # fmt: skip
-    """PyG's options of a loader as ours.
+    """Translate PyG's options of a loader to Hopstream's.
 
     Args:
         door: The loader's class, for messages.
-        options: What the user gave beside the arguments.
+        options: The user's keyword arguments.
         transform: A function of a batch, or None.
-        concurrency: How many batches are made at once, for each of ``num_workers``.
-        filter_per_worker: The threads that make batches call the transform; else whoever asks for them.
-        async_sampling: Batches are made ahead.
+        concurrency: Number of batches made at once, per worker of ``num_workers``.
+        filter_per_worker: Call the transform in the threads that make batches; otherwise in the thread that asks for
+            them.
+        async_sampling: Make batches ahead.
 
     Returns:
-        Our options, and what whoever asks for a batch has to call with it, or None.
+        Hopstream's options, and the function that the thread that asks for a batch must call with it, or None.
 
     Raises:
-        SettingsError: An option that is not to be had here; the message says what stands for it.
-        TypeError: Nobody has it.
+        SettingsError: The option is refused here; the message names the alternative.
+        TypeError: No loader has the option.
     """
     concurrency = read_integer("concurrency", concurrency, 1)
     set_here = {"transform", "rank", "world_size", "verify", "store_settings"}
@@ -291,7 +292,7 @@ def common_options(
 
 
 def _address(door: str, addr: str | None, port: int | str | None) -> tuple[str, int | str]:
-    """Where rank 0 is, from the arguments or from torch's environment variables, as in PyG."""
+    """Return the address of rank 0 from the arguments or from torch's environment variables, as in PyG."""
     addr = addr if addr is not None else os.environ.get("MASTER_ADDR")
     if addr is None:
         raise SettingsError(
@@ -338,30 +339,30 @@ class DistNeighborLoader(DistLoader):
         store_settings: StoreSettings | None = None,
         **options: Any,
     ) -> None:
-        """Meet the other ranks, which all make this loader, and prepare batches.
+        """Meet the other ranks, which must all make this loader, and prepare batches.
 
         Args:
             data: ``(feature_store, graph_store)`` of this rank's partition.
             num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all.
             master_addr: See ``DistLoader``.
             master_port: See ``DistLoader``.
-            current_ctx: This process.
-            input_nodes: Global ids of the nodes that this rank starts from, or a mask of all nodes; in a graph with
-                types with the type in front. None, or a type alone, means the nodes that this rank owns.
-            input_time: An integer per node of ``input_nodes``; with ``time_attr``.
-            dist_sampler: A sampler that says how to sample in place of the arguments from ``replace`` to ``time_attr``,
-                and of ``num_neighbors``.
+            current_ctx: The context of this process.
+            input_nodes: Global ids of this rank's seeds, or a mask of all nodes; in a graph with types, a pair with the
+                node type first. None, or only a type, means the nodes that this rank owns.
+            input_time: One integer per node of ``input_nodes``; needs ``time_attr``.
+            dist_sampler: A sampler whose settings replace ``num_neighbors`` and the arguments from ``replace`` to
+                ``time_attr``.
             replace: Draw neighbours with replacement.
             subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
-            disjoint: Every seed grows a tree of its own; always so with ``time_attr``.
+            disjoint: Sample a separate tree for every seed; always so with ``time_attr``.
             temporal_strategy: ``uniform`` or ``last``.
             time_attr: The tensor of nodes or edges that holds times.
             transform: Called with each batch.
-            concurrency: How many batches are made at once, for each of ``num_workers``; with ``async_sampling``.
+            concurrency: Number of batches made at once, per worker of ``num_workers``; needs ``async_sampling``.
             num_rpc_threads: Without effect.
-            filter_per_worker: True: the threads that make batches call ``transform``; else the thread that asks for
-                them.
-            async_sampling: Make batches ahead, in threads; False: only where ``num_workers`` says so.
+            filter_per_worker: True calls ``transform`` in the threads that make batches; otherwise the thread that asks
+                for them calls it.
+            async_sampling: Make batches ahead, in threads. With False, only if ``num_workers`` is above 0.
             device: None or the CPU.
             rpc_timeout: See ``DistLoader``.
             security: See ``DistLoader``.
@@ -371,11 +372,11 @@ class DistNeighborLoader(DistLoader):
                 ``rng_seed``, ``node_features``, ``edge_features``, ``edge_keys``, ``collate``, ``buffer_bytes``.
 
         Raises:
-            SettingsError: A setting that cannot be met; the message says which, and what can be done.
-            UnknownNameError: A node type, edge type or feature that the graph does not have.
-            IdRangeError: A seed outside 0..n-1 of its node type.
-            VersionMismatch: Ranks hold partitions of different graphs or cuts, or one is held by nobody.
-            StoreError: Some ranks did not come, or gave up.
+            SettingsError: A setting is refused; the message names it and the remedy.
+            UnknownNameError: The graph does not have the node type, edge type or feature.
+            IdRangeError: A seed is outside 0..n-1 of its node type.
+            VersionMismatch: Ranks hold partitions of different graphs or cuts, or no rank holds one.
+            StoreError: Some ranks did not join, or gave up.
         """
         if input_time is not None and (time_attr if dist_sampler is None else dist_sampler.time_attr) is None:
             raise SettingsError("input_time needs time_attr=, the tensor that holds times; give both")
@@ -405,7 +406,7 @@ class DistNeighborLoader(DistLoader):
 
 
 def _read_nodes(sampler: DistNeighborSampler, node_type: str | None, seeds: Any) -> Any:
-    """The nodes that the user named, or those that the rank owns."""
+    """Return the user's seeds, or the nodes that the rank owns."""
     schema = sampler.store.schema
     if node_type is None and len(schema.nodes) <= 1:
         node_type = next(iter(schema.nodes), NODE)
@@ -415,7 +416,7 @@ def _read_nodes(sampler: DistNeighborSampler, node_type: str | None, seeds: Any)
 
 
 def _split_type(input_nodes: Any) -> tuple[str | None, Any]:
-    """The node type, where it is named, and the nodes, where they are."""
+    """Split the argument into the node type and the nodes; each may be None."""
     if isinstance(input_nodes, str):
         return input_nodes, None
     if isinstance(input_nodes, tuple | list) and len(input_nodes) == 2 and isinstance(input_nodes[0], str):
@@ -459,30 +460,30 @@ class DistLinkNeighborLoader(DistLoader):
         exclude_links: Any = False,
         **options: Any,
     ) -> None:
-        """Meet the other ranks, which all make this loader, and prepare batches.
+        """Meet the other ranks, which must all make this loader, and prepare batches.
 
         Args:
             data: ``(feature_store, graph_store)`` of this rank's partition.
             num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all.
             master_addr: See ``DistLoader``.
             master_port: See ``DistLoader``.
-            current_ctx: This process.
-            edge_label_index: int64[2, n], global ids of sources and destinations that this rank starts from; in a
-                graph of several edge types with the type in front. None, or a type alone, means the edges that
-                this rank owns.
+            current_ctx: The context of this process.
+            edge_label_index: int64[2, n], global ids of sources and destinations of this rank's links; in a graph of
+                several edge types, a pair with the edge type first. None, or only a type, means the edges that this
+                rank owns.
             edge_label: Numbers, one row per link; see ``LinkNeighborLoader``.
-            edge_label_time: An integer per link; needed with ``time_attr``, and not without.
-            dist_sampler: A sampler that says how to sample in place of the arguments of sampling.
+            edge_label_time: One integer per link; required with ``time_attr``, and refused without it.
+            dist_sampler: A sampler whose settings replace the sampling arguments.
             replace: Draw neighbours with replacement.
             subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
-            disjoint: Every end grows a tree of its own; always so with ``time_attr``.
+            disjoint: Sample a separate tree for every end; always so with ``time_attr``.
             temporal_strategy: ``uniform`` or ``last``.
             neg_sampling: PyG's ``NegativeSampling`` or Hopstream's, its settings as a dict, ``binary`` or ``triplet``;
                 negatives are drawn over the whole graph.
-            neg_sampling_ratio: ``r`` stands for ``NegativeSampling("binary", r)``.
+            neg_sampling_ratio: ``r`` means ``NegativeSampling("binary", r)``.
             time_attr: The tensor of nodes or edges that holds times.
             transform: Called with each batch.
-            concurrency: See ``DistNeighborLoader``, as the six that follow.
+            concurrency: See ``DistNeighborLoader``.
             num_rpc_threads: Without effect.
             filter_per_worker: See ``DistNeighborLoader``.
             async_sampling: See ``DistNeighborLoader``.
@@ -491,14 +492,14 @@ class DistLinkNeighborLoader(DistLoader):
             security: See ``DistLoader``.
             store_settings: See ``DistLoader``.
             exclude_links: See ``LinkNeighborLoader``.
-            **options: As of ``DistNeighborLoader``.
+            **options: See ``DistNeighborLoader``.
 
         Raises:
-            SettingsError: A setting that cannot be met; the message says which, and what can be done.
-            UnknownNameError: A node type, edge type or feature that the graph does not have.
-            IdRangeError: A key outside 0..n-1 of its node type.
-            VersionMismatch: Ranks hold partitions of different graphs or cuts, or one is held by nobody.
-            StoreError: Some ranks did not come, or gave up.
+            SettingsError: A setting is refused; the message names it and the remedy.
+            UnknownNameError: The graph does not have the node type, edge type or feature.
+            IdRangeError: A key is outside 0..n-1 of its node type.
+            VersionMismatch: Ranks hold partitions of different graphs or cuts, or no rank holds one.
+            StoreError: Some ranks did not join, or gave up.
         """
         given_attr = time_attr if dist_sampler is None else dist_sampler.time_attr
         if (edge_label_time is None) != (given_attr is None):
@@ -535,7 +536,10 @@ class DistLinkNeighborLoader(DistLoader):
 
 
 def _edge_features(sampler: DistNeighborSampler) -> dict[EdgeType, list[str]] | None:
-    """All features of edges but those that are called as a batch calls its links, as labels in partition files are."""
+    """Return all features of edges except those whose names a batch uses for its links.
+
+    Labels in partition files have such names.
+    """
     own_names, edges = LinkNeighborLoader.attached_names, sampler.store.schema.edges
     if own_names.isdisjoint(name for features in edges.values() for name in features):
         return None
@@ -543,7 +547,7 @@ def _edge_features(sampler: DistNeighborSampler) -> dict[EdgeType, list[str]] | 
 
 
 def _read_links(sampler: DistNeighborSampler, given: Any) -> Any:
-    """The links that the user named, or those that the rank owns."""
+    """Return the user's links, or the edges that the rank owns."""
     schema = sampler.store.schema
     edge_type = schema.find_edge_type(given) if isinstance(given, str | tuple | list) else None
     pairs = None

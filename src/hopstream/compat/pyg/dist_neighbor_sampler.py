@@ -1,4 +1,4 @@
-"""Samples a graph whose partitions are held by ranks, one each."""
+"""Sampler of a graph whose partitions are held by ranks, one partition per rank."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from hopstream.store.whole import EdgeIdsOfKeys, keeps_edge_keys
 
 @dataclass
 class DistEdgeHeteroSamplerInput:
-    """Seeds of several node types, as the ends of links between types are.
+    """Seeds of several node types, such as the ends of links between types.
 
     Attributes:
-        input_id: The place of each link among the loader's inputs; handed on.
+        input_id: Index of each link among the loader's inputs; passed through.
         node_dict: Node type to int64[n], keys of distinct nodes.
-        time_dict: Node type to int64[n], times of the seeds; None means those of the nodes.
-        input_type: The edge type of the links; not looked at.
+        time_dict: Node type to int64[n], times of the seeds; None means the times of the nodes.
+        input_type: The edge type of the links; ignored.
     """
 
     input_id: torch.Tensor | None
@@ -47,10 +47,10 @@ class DistEdgeHeteroSamplerInput:
 
 
 class DistNeighborSampler:
-    """Samples neighbourhoods over the partitions of all ranks.
+    """Sampler of neighbourhoods over the partitions of all ranks.
 
-    ``init_sampler_instance`` reads what this rank holds, and ``register_sampler_rpc`` makes it one with what the others
-    hold: all ranks call both. From there on every rank samples by itself; loaders do all of this.
+    ``init_sampler_instance`` reads this rank's partition, and ``register_sampler_rpc`` connects it to those of the
+    other ranks. All ranks call both. After that every rank samples independently. Loaders make both calls.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  PyG's arguments, in PyG's order
@@ -70,28 +70,28 @@ class DistNeighborSampler:
         label_type: str | None = None,
         rng_seed: int | None = None,
     ) -> None:
-        """Keep the settings; nothing is read and nobody is asked yet.
+        """Keep the settings; read no data and send no request.
 
         Args:
-            current_ctx: This process.
+            current_ctx: The context of this process.
             data: ``(feature_store, graph_store)`` of this rank's partition.
             num_neighbors: Neighbours per hop, for all edge types or per edge type; -1 means all.
-            channel: A queue that outputs are put into; then ``sample_from_nodes`` and ``sample_from_edges`` return at
-                once. None: they return the output.
+            channel: A queue for outputs; ``sample_from_nodes`` and ``sample_from_edges`` then return at once. With None
+                they return the output.
             replace: Draw with replacement.
             subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
-            disjoint: Every seed grows a tree of its own; always so with ``time_attr``.
+            disjoint: Sample a separate tree for every seed; always so with ``time_attr``.
             temporal_strategy: ``uniform`` or ``last``.
             time_attr: The tensor of nodes or edges that holds times.
-            concurrency: How many samples may be under way at once, with a channel.
-            device: None or the CPU, where samples are made.
-            label_type: The node type that ``feature_store.labels`` is of, where it is one tensor in a graph with types.
-            rng_seed: A number: the ``i``-th sample that is asked for, and the ``i``-th call of ``sample_one_hop``, are
-                drawn alike in every run, whatever ``concurrency`` is. None, the default: each takes its draws from
-                torch's generator (``torch.manual_seed``) when it is asked for.
+            concurrency: Number of samples made at once, with a channel.
+            device: None or the CPU.
+            label_type: The node type of ``feature_store.labels``, if that is one tensor in a graph with types.
+            rng_seed: With a number, the ``i``-th sample and the ``i``-th call of ``sample_one_hop`` have the same draws
+                in every run, for any ``concurrency``. None, the default: each takes its seed from torch's generator
+                (``torch.manual_seed``) when it is requested.
 
         Raises:
-            SettingsError: A setting that cannot be met.
+            SettingsError: A setting is refused.
         """
         self.current_ctx = check_context(current_ctx)
         check_device(device)
@@ -116,25 +116,27 @@ class DistNeighborSampler:
         self._edge_ids: dict[EdgeType, EdgeIdsOfKeys] = {}
 
     def init_sampler_instance(self) -> None:
-        """Read what this rank holds; a second call does nothing.
+        """Read this rank's partition; a second call does nothing.
 
         Raises:
-            SettingsError: The stores miss something, or ``time_attr`` is nowhere.
+            SettingsError: The stores lack data, or no tensor has the name ``time_attr``.
             SchemaError: Tensors and ids contradict each other.
         """
         if self._own is None:
             self._own = read_own_part((self.feature_store, self.graph_store), self.time_attr, self.label_type)
 
     def register_sampler_rpc(self, member: RpcMember | None = None) -> None:
-        """Serve this rank's partition and connect to the others'; all ranks call it. A second call does nothing.
+        """Serve this rank's partition and connect to the others'; a second call does nothing.
+
+        All ranks must call it.
 
         Args:
-            member: What ``init_rpc`` returned; None for the last of this thread.
+            member: The result of ``init_rpc``; None for the last one of this thread.
 
         Raises:
             StateError: ``init_rpc`` or ``init_sampler_instance`` was not called.
-            VersionMismatch: Ranks hold partitions of different graphs or cuts, or one is held by nobody.
-            StoreError: Some ranks did not come, or gave up.
+            VersionMismatch: Ranks hold partitions of different graphs or cuts, or no rank holds one.
+            StoreError: Some ranks did not join, or gave up.
         """
         if self._shared is not None:
             return
@@ -154,7 +156,7 @@ class DistNeighborSampler:
 
     @property
     def store(self) -> Store:
-        """The graph of all ranks.
+        """Store of the whole graph, over all ranks.
 
         Raises:
             StateError: The sampler is not registered, or is closed.
@@ -167,23 +169,23 @@ class DistNeighborSampler:
 
     @property
     def own(self) -> OwnPart:
-        """What this rank holds.
+        """Partition of this rank.
 
         Raises:
-            StateError: It was not read yet.
+            StateError: ``init_sampler_instance`` was not called.
         """
         if self._own is None:
             raise StateError("call init_sampler_instance first")
         return self._own
 
     def own_nodes(self, node_type: str) -> IntArray:
-        """int64[n], the keys of the nodes that this rank owns, ascending."""
+        """Return int64[n], the keys of the nodes that this rank owns, ascending."""
         if node_type not in self.own.owners:
             raise UnknownNameError(f"unknown node type {node_type!r}; {known_names(node_type, self.own.owners)}")
         return np.flatnonzero(self.own.owners[node_type] == self.own.part)
 
     def own_links(self, edge_type: EdgeType) -> IntArray:
-        """int64[2, n], keys of sources and destinations of the edges that this rank owns."""
+        """Return int64[2, n], keys of sources and destinations of the edges that this rank owns."""
         edges = self.own.edges.get(edge_type)
         if edges is not None:
             return np.stack([edges.src_keys, edges.dst_keys])
@@ -196,7 +198,7 @@ class DistNeighborSampler:
         """Sample the neighbourhoods of some nodes; see ``DatasetSampler.sample_from_nodes``.
 
         Returns:
-            The output; None where it goes to the channel.
+            The output, or None if it is put into the channel.
         """
         return self._deliver(self._nodes(inputs), callback)
 
@@ -206,12 +208,12 @@ class DistNeighborSampler:
         """Sample the neighbourhoods of the ends of some links; see ``DatasetSampler.sample_from_edges``.
 
         Returns:
-            The output; None where it goes to the channel.
+            The output, or None if it is put into the channel.
         """
         return self._deliver(self._links(inputs, neg_sampling), callback)
 
     async def node_sample(self, inputs: NodeSamplerInput | DistEdgeHeteroSamplerInput) -> Output:
-        """Sample the neighbourhoods of some nodes, of one type or of several, while the event loop goes on."""
+        """Sample the neighbourhoods of nodes of one or several types, without blocking the event loop."""
         return await asyncio.to_thread(self._nodes(inputs))
 
     async def edge_sample(
@@ -223,11 +225,11 @@ class DistNeighborSampler:
         node_time: object = None,
         neg_sampling: Any = None,
     ) -> Output:
-        """Sample the neighbourhoods of the ends of some links, and of negatives, while the event loop goes on.
+        """Sample the neighbourhoods of the ends of links and negatives, without blocking the event loop.
 
         Args:
             inputs: The links.
-            sample_fn: Without effect, as the three that follow: the sampler knows what they say.
+            sample_fn: Without effect, like the next three: the sampler has these settings.
             num_nodes: Without effect.
             disjoint: Without effect.
             node_time: Without effect.
@@ -246,16 +248,16 @@ class DistNeighborSampler:
         """Draw neighbours of some nodes along one edge type, each at the rank that owns the node.
 
         Args:
-            srcs: int64[n], keys of nodes of the edge type's destination.
+            srcs: int64[n], keys of nodes of the edge type's destination type.
             one_hop_num: Neighbours per node; -1 means all.
-            seed_time: int64[n]: edges after it are not seen.
+            seed_time: int64[n], time of each node; later edges are excluded.
             src_batch: int64[n], the tree of each node.
-            edge_type: May be left out where there is one.
+            edge_type: Optional in a graph with one edge type.
 
         Returns:
-            ``node``: the neighbours' keys, grouped by ``srcs`` in their order, repetitions included; ``edge``: the keys
-            of the edges, or None where edges have none; ``batch``: the tree of each, or None; ``row`` and ``col``:
-            None; ``metadata``: ``(list of the number of neighbours of each node,)``.
+            ``node`` has the neighbours' keys, grouped in the order of ``srcs``, with repetitions. ``edge`` has the keys
+            of the edges, or None if edges have no keys. ``batch`` has the tree of each neighbour, or None. ``row`` and
+            ``col`` are None. ``metadata`` is ``(list of the number of neighbours of each node,)``.
         """
         with self._lock:
             number = self._num_one_hops
@@ -293,9 +295,9 @@ class DistNeighborSampler:
         )  # fmt: skip
 
     def close(self, *, waits: bool = True) -> None:
-        """Stop to serve; a second call does nothing.
+        """Stop the server; a second call does nothing.
 
-        Samples that were asked for and not begun are a ``StateError`` in the channel, as far as it has room.
+        Samples that no thread has started become a ``StateError`` in the channel, while it has room.
 
         Args:
             waits: Serve until all ranks leave.
@@ -316,7 +318,10 @@ class DistNeighborSampler:
         return cast(DatasetSampler, self._sampler)
 
     def _nodes(self, inputs: NodeSamplerInput | DistEdgeHeteroSamplerInput) -> Callable[[], Output]:
-        """The task of a sample; its number is taken now, so that draws do not depend on when a thread comes to it."""
+        """Return a task that samples nodes.
+
+        It takes the sample's number now, so draws do not depend on the order of threads.
+        """
         sampler = self._connected()
         if hasattr(inputs, "node_dict"):
             given = inputs.node_dict, inputs.time_dict, inputs.input_id
@@ -329,7 +334,7 @@ class DistNeighborSampler:
         return partial(sampler.sample_from_nodes, inputs, draws=sampler.next_draws())
 
     def _links(self, inputs: EdgeSamplerInput, neg_sampling: Any) -> Callable[[], Output]:
-        """The task of a sample of links, with its number."""
+        """Return a task that samples links, with the sample's number."""
         sampler = self._connected()
         return partial(sampler.sample_from_edges, inputs, neg_sampling, draws=sampler.next_draws())
 
@@ -342,12 +347,12 @@ class DistNeighborSampler:
     def _lookup_elsewhere(
         self, index: torch.Tensor, is_node_feat: bool, input_type: Any
     ) -> torch.futures.Future[torch.Tensor]:
-        """A future of ``x`` of nodes or ``edge_attr`` of edges that other ranks own, for ``lookup_features``."""
+        """Return a future of ``x`` of nodes or ``edge_attr`` of edges of other ranks, for ``lookup_features``."""
         found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         try:
             rows = self._node_rows(index, input_type) if is_node_feat else self._edge_rows(index, input_type)
             found.set_result(torch.from_numpy(rows))
-        except Exception as error:  # a future has its error, whatever it is
+        except Exception as error:  # the future carries errors of every type
             found.set_exception(error)  # type: ignore[arg-type]
         return found
 
@@ -368,10 +373,10 @@ class DistNeighborSampler:
 
 
 def check_device(device: Any) -> None:
-    """Refuse devices on which nothing is sampled.
+    """Refuse devices other than the CPU.
 
     Raises:
-        SettingsError: It is not the CPU.
+        SettingsError: The device is not the CPU.
     """
     if device is not None and torch.device(device).type != "cpu":
         raise SettingsError(

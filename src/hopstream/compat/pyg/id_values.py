@@ -1,4 +1,4 @@
-"""Reads what a user gives to the stores of a part as ids or as rows."""
+"""Reader of ids and rows that a user passes to the stores of a part."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hopstream.errors import IdRangeError, SchemaError
 
 
 def ids_given(value: Any, what: str) -> Tensor:
-    """Ids, int64 of any shape: a tensor, an array, a list or one integer.
+    """Read ids as int64 of any shape from a tensor, an array, a list or one integer.
 
     Args:
-        value: What was given.
-        what: What messages call it, for example ``index``.
+        value: The user's value.
+        what: Its name in messages, for example ``index``.
 
     Raises:
         SchemaError: It is none of these.
@@ -32,7 +32,7 @@ def ids_given(value: Any, what: str) -> Tensor:
 
 
 def id_list_given(value: Any, what: str) -> Tensor:
-    """int64[n], ids in one dimension; as ``ids_given``."""
+    """Read ids as int64[n]; errors are those of ``ids_given``."""
     ids = ids_given(value, what)
     if ids.dim() != 1:
         raise SchemaError(f"{what} is {ids.dtype}{list(ids.shape)}; wanted ids: int64[n]")
@@ -40,16 +40,16 @@ def id_list_given(value: Any, what: str) -> Tensor:
 
 
 def check_ids(ids: Tensor, num_ids: int, what: str, of: str) -> Tensor:
-    """The same ids.
+    """Check the range of ids and return them.
 
     Args:
         ids: int64 of any shape.
-        num_ids: How many there are: they are ``0..num_ids-1``.
-        what: What messages call them, for example ``index``.
-        of: What they are ids of, for example ``nodes``.
+        num_ids: Number of ids; valid ids are ``0..num_ids-1``.
+        what: Name of the ids in messages, for example ``index``.
+        of: The kind of the items, for example ``nodes``.
 
     Raises:
-        IdRangeError: One of them is of nothing.
+        IdRangeError: An id is out of range.
     """
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_ids:
         there = f"0..{num_ids - 1}" if num_ids else "none"
@@ -58,10 +58,10 @@ def check_ids(ids: Tensor, num_ids: int, what: str, of: str) -> Tensor:
 
 
 def rows_given(value: Any, what: str) -> Tensor:
-    """A tensor, or an array as one, with a row for each node or edge.
+    """Read a tensor or an array with a row for each node or edge, as a tensor.
 
     Raises:
-        SchemaError: It is none.
+        SchemaError: ``value`` is neither, or has no dimension.
     """
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(value)

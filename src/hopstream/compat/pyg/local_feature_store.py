@@ -1,4 +1,4 @@
-"""Holds the features of one part under PyG's interface, and looks up those of other parts."""
+"""Feature store of one part under PyG's interface; it looks up rows of other parts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from hopstream.uris import local_path
 
 NodeOrEdgeType = str | EdgeType
 EDGES = (None, None)
-"""The group of edges in a graph without types; that of nodes is None."""
+"""Group of edges in a graph without types; the group of nodes is None."""
 RemoteLookup = Callable[[Tensor, bool, NodeOrEdgeType | None], "torch.futures.Future[Tensor]"]
-"""Finds rows of other parts: ids, whether of nodes, and their type, to a future of the rows in the order of the ids."""
+"""Finds rows of other parts: takes ids, whether of nodes, and their type; returns a future of rows in the order of ids.
+"""
 
 
 @dataclass
 class LocalTensorAttr(TensorAttr):  # type: ignore[misc]  # torch_geometric has no types
-    """A tensor by group and name; without ``index`` all of its rows are meant."""
+    """A tensor by group and name; without ``index``, all of its rows."""
 
     def __init__(
         self, group_name: Any = _FieldStatus.UNSET, attr_name: Any = _FieldStatus.UNSET, index: Any = None
@@ -50,23 +51,23 @@ class LocalTensorAttr(TensorAttr):  # type: ignore[misc]  # torch_geometric has 
 class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric has no types
     """The features of the nodes and edges of one part, as PyG's ``FeatureStore``.
 
-    A group is a node type or an edge type; in a graph without types, None for nodes and ``(None, None)`` for edges.
-    Global ids are those of the whole graph, of their type. ``time`` of nodes has a row for every node of the type in
-    the whole graph, because a part needs the times of neighbours in other parts; all else has a row per node or edge of
-    the part. ``get_tensor_from_global_id`` knows both.
+    A group is a node type or an edge type. In a graph without types it is None for nodes and ``(None, None)`` for
+    edges. Global ids refer to the whole graph, within their type. ``time`` of nodes has a row for every node of the
+    type in the whole graph, because a part needs the times of neighbours in other parts. Every other tensor has a row
+    per node or edge of the part. ``get_tensor_from_global_id`` handles both.
 
     Attributes:
         num_partitions: Number of parts.
-        partition_idx: The part that is held.
-        node_feat_pb: int64[num_nodes], the part of each node; by node type where the graph has types.
-        edge_feat_pb: int64[num_edges], the part of each edge; by edge type where the graph has types.
-        labels: Labels of all nodes of the graph, if they were set.
-        meta: What ``META.json`` says, ``is_hetero`` at least; None if nothing was said.
-        remote_lookup: Finds rows of other parts for ``lookup_features``; None where only this part can be read.
+        partition_idx: Number of this part.
+        node_feat_pb: int64[num_nodes], the part of each node; in a graph with types, a dict of these by node type.
+        edge_feat_pb: int64[num_edges], the part of each edge; in a graph with types, a dict of these by edge type.
+        labels: Labels of all nodes of the graph, or None.
+        meta: Contents of ``META.json``, at least ``is_hetero``, or None.
+        remote_lookup: Finds rows of other parts for ``lookup_features``; None limits look-ups to this part.
     """
 
     def __init__(self) -> None:
-        """Make a store of one part that holds nothing."""
+        """Make an empty store of one part."""
         super().__init__(tensor_attr_cls=LocalTensorAttr)
         self._tensors: dict[tuple[Any, str], Tensor] = {}
         self._of_all_nodes: set[tuple[Any, str]] = set()
@@ -81,11 +82,11 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
 
     @staticmethod
     def key(attr: TensorAttr) -> tuple[Any, str]:
-        """What a tensor is kept under: its group and name."""
+        """Return the key of a tensor: its group and name."""
         return attr.group_name, attr.attr_name
 
     def put_global_id(self, global_id: Tensor, group_name: Any) -> bool:
-        """Say which node or edge each row of a group is: int64[num_rows], distinct, in any order.
+        """Set the ids of a group's rows: int64[num_rows], distinct, in any order.
 
         Raises:
             SchemaError: They are not distinct integers of rank 1.
@@ -94,21 +95,21 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         return True
 
     def get_global_id(self, group_name: Any) -> Tensor | None:
-        """The ids of a group's rows; None where there are none."""
+        """Return the ids of a group's rows, or None."""
         rows = self._rows.get(group_name)
         return None if rows is None else rows.ids
 
     def remove_global_id(self, group_name: Any) -> bool:
-        """Forget the ids of a group's rows; whether there were any."""
+        """Remove the ids of a group's rows; return whether there were any."""
         return self._rows.pop(group_name, None) is not None
 
     def get_tensor_from_global_id(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Rows of a tensor by the ids of their nodes or edges; arguments are those of ``get_tensor``.
+        """Return rows of a tensor by the ids of their nodes or edges; arguments are those of ``get_tensor``.
 
         Raises:
-            UnknownNameError: There is no such tensor, or no ids of its group.
-            SchemaError: ``index`` is no id and no ids, or there is not one id for each row.
-            IdRangeError: An id is of no row of this part.
+            UnknownNameError: There is no such tensor, or its group has no ids.
+            SchemaError: ``index`` holds no ids, or the number of ids differs from the number of rows.
+            IdRangeError: No row of this part has the id.
         """
         attr = self._tensor_attr_cls.cast(*args, **kwargs)
         key, tensor = self.key(attr), self._known(attr)
@@ -130,43 +131,43 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         return tensor[rows.find(ids)]
 
     def get_all_tensor_attrs(self) -> list[LocalTensorAttr]:
-        """Every tensor that is held, by group and name."""
+        """Return the group and name of every tensor."""
         return [LocalTensorAttr(*key) for key in self._tensors]
 
     def groups(self) -> list[Any]:
-        """Every group that has ids or tensors."""
+        """Return every group with ids or tensors."""
         return list(dict.fromkeys((*self._rows, *(group for group, _ in self._tensors))))
 
     def tensors_of(self, group: Any) -> dict[str, Tensor]:
-        """The tensors of a group by name."""
+        """Return the tensors of a group by name."""
         return {name: tensor for (of, name), tensor in self._tensors.items() if of == group}
 
     def is_of_all_nodes(self, group: Any, name: str) -> bool:
-        """Whether a tensor has a row for every node of the type in the whole graph."""
+        """Return whether a tensor has a row for every node of the type in the whole graph."""
         return (group, name) in self._of_all_nodes
 
     def has_edge_attr(self) -> bool:
-        """Whether any edges have ``edge_attr``."""
+        """Return whether edges of any type have ``edge_attr``."""
         return any(name == "edge_attr" for _, name in self._tensors)
 
     def lookup_features(
         self, index: Tensor, is_node_feat: bool = True, input_type: NodeOrEdgeType | None = None
     ) -> torch.futures.Future[Tensor]:
-        """Find ``x`` of nodes or ``edge_attr`` of edges, of this part and of others.
+        """Look up ``x`` of nodes or ``edge_attr`` of edges, in this part and in others.
 
         Args:
-            index: int64[n] ids in the whole graph, of the type; any order, repeats too.
-            is_node_feat: Whether they are nodes.
-            input_type: The node or edge type; None where the graph has no types.
+            index: int64[n] ids in the whole graph, within the type; any order, with repetitions.
+            is_node_feat: Whether the ids are of nodes.
+            input_type: The node or edge type; None in a graph without types.
 
         Returns:
-            A future of the rows, in the order of ``index``. It has an error where ``remote_lookup`` fails.
+            A future of the rows, in the order of ``index``. It holds the error if ``remote_lookup`` fails.
 
         Raises:
-            StateError: Rows of other parts are wanted and ``remote_lookup`` is not set.
+            StateError: Rows of other parts are requested and ``remote_lookup`` is not set.
             SchemaError: ``index`` is no list of ids.
             UnknownNameError: There is no such type or tensor.
-            IdRangeError: An id is of no node or edge.
+            IdRangeError: No node or edge has the id.
         """
         group, index = self._group(is_node_feat, input_type), id_list_given(index, "index")
         is_here = self._owners(index, is_node_feat, input_type) == self.partition_idx
@@ -192,7 +193,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
                 out[~is_here] = rows
                 if here is not None:
                     out[is_here] = here
-            except Exception as error:  # ``then`` would make a RuntimeError of it, whatever it was
+            except Exception as error:  # ``then`` would replace the error by a RuntimeError
                 merged.set_exception(error)
             else:
                 merged.set_result(out)
@@ -256,7 +257,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         cls, node_id: Tensor, x: Tensor | None = None, y: Tensor | None = None, edge_id: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> LocalFeatureStore:  # fmt: skip
-        """Hold features of a graph without types.
+        """Make a store of a graph without types.
 
         Args:
             node_id: int64[n], the id of each node in the whole graph.
@@ -266,7 +267,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             edge_attr: [m, …] features of edges.
 
         Raises:
-            SchemaError: A tensor has not one row per id, or ``edge_attr`` comes without ``edge_id``.
+            SchemaError: A tensor does not have one row per id, or ``edge_attr`` comes without ``edge_id``.
         """
         store = cls()
         store.meta = {"is_hetero": False}
@@ -280,7 +281,7 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         y_dict: Mapping[str, Tensor] | None = None, edge_id_dict: Mapping[EdgeType, Tensor] | None = None,
         edge_attr_dict: Mapping[EdgeType, Tensor] | None = None,
     ) -> LocalFeatureStore:  # fmt: skip
-        """Hold features of a graph with types; arguments and errors are those of ``from_data``, by type."""
+        """Make a store of a graph with types; arguments and errors are those of ``from_data``, by type."""
         store = cls()
         store.meta = {"is_hetero": True}
         xs, ys, edge_ids, edge_attrs = (of or {} for of in (x_dict, y_dict, edge_id_dict, edge_attr_dict))
@@ -296,14 +297,14 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         """Read one part of PyG's partition files; see ``hopstream.compat.pyg.partition_files``.
 
         Raises:
-            FormatError: A file is missing, damaged, or not what the others say.
+            FormatError: A file is missing, damaged, or contradicts the others.
             IdRangeError: There is no such part.
         """
         return cls._of_part(local_path(root), load_partition_info(root, pid))
 
     @classmethod
     def _of_part(cls, root: Path, info: PartitionInfo) -> LocalFeatureStore:
-        """As ``from_partition``, of a part that ``info`` describes."""
+        """Read the part that ``info`` describes; see ``from_partition``."""
         store = cls()
         store.meta, store.num_partitions, pid, store.node_feat_pb, store.edge_feat_pb = info
         store.partition_idx = pid
@@ -313,12 +314,12 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
             ("edge_feats.pt", store.edge_feat_pb, EDGES, "edge_time"),
         ):  # fmt: skip
             where, is_of_nodes = f"{root}: {file} of part {pid}", single is None
-            # In a graph with types global_id numbers the nodes of all types together, and id those of this one.
+            # In a graph with types, global_id numbers the nodes of all types together, and id those of one type.
             id_name = "id" if is_hetero and is_of_nodes else "global_id"
             found = read_part_file(root, pid, file, books) or {}
             for group, values in (found if is_hetero else {single: found}).items():
                 store._put_part(where, values, group, (id_name, _parts_of(where, books, group)))
-                # Times that the graph calls time are among the features of edges too; they are held once then.
+                # Edges may have a feature called time that holds the same times; they are stored once.
                 if values.get(time) is not None and (is_of_nodes or "time" not in values.get("feats", {})):
                     store.put_tensor(tensor_of(where, values, time), group_name=group, attr_name=time)
                     if is_of_nodes:
@@ -326,7 +327,10 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
         return store
 
     def _put_part(self, where: str, values: Any, group: Any, name_and_parts: tuple[str, Tensor]) -> None:
-        """Hold what a file says of one group, which may be nothing; with the name of ids, and the part of each."""
+        """Store the contents of a file for one group, which may be empty.
+
+        ``name_and_parts`` has the name of the ids in the file, and the part of each id.
+        """
         id_name, parts = name_and_parts
         if not isinstance(values, dict) or not isinstance(values.get("feats", {}), dict):
             raise FormatError(f"{where}: {type(values).__name__} for {_label(group)}; wanted a dictionary with feats")
@@ -344,14 +348,14 @@ class LocalFeatureStore(FeatureStore):  # type: ignore[misc]  # torch_geometric 
 
 
 def _label(group: Any) -> str:
-    """A group as messages name it."""
+    """Return the name of a group in messages."""
     if group is None or isinstance(group, str):
         return "nodes" if group is None else f"nodes {group!r}"
     return "edges" if group == EDGES else f"edges {type_label(group)}"
 
 
 def _parts_of(where: str, parts: Any, of_type: Any) -> Tensor:
-    """The map of parts of one type."""
+    """Return the map of parts of one type."""
     if isinstance(parts, Tensor):
         return parts
     if of_type not in parts:
@@ -362,12 +366,12 @@ def _parts_of(where: str, parts: Any, of_type: Any) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowsOfIds:
-    """Which row has each id: found by bisection, so a part takes memory for its own rows alone.
+    """Map from ids to rows by binary search, so its memory depends only on the rows of the part.
 
     Attributes:
         ids: int64[num_rows], the id of each row.
-        sorted_ids: int64[num_rows], the same, ascending.
-        order: int64[num_rows], the row of each of ``sorted_ids``; None where rows are in the order of ids.
+        sorted_ids: int64[num_rows], the ids in ascending order.
+        order: int64[num_rows], the row of each of ``sorted_ids``; None if rows are in the order of ids.
     """
 
     ids: Tensor
@@ -376,7 +380,7 @@ class _RowsOfIds:
 
     @classmethod
     def of(cls, given: Any, group: Any) -> _RowsOfIds:
-        """Those of a group."""
+        """Make the map of a group's ids."""
         ids = id_list_given(given, f"the ids of {_label(group)}")
         sorted_ids, order = torch.sort(ids)
         is_repeated = sorted_ids[1:] == sorted_ids[:-1]
@@ -386,7 +390,7 @@ class _RowsOfIds:
         return cls(ids, ids if is_ascending else sorted_ids, None if is_ascending else order)
 
     def find(self, ids: Tensor) -> Tensor:
-        """The row of each id, int64 in their shape; raises ``IdRangeError`` for one that has none."""
+        """Return the row of each id, int64 of the same shape; raise ``IdRangeError`` for an id without a row."""
         flat = ids.reshape(-1)
         places = torch.from_numpy(find_sorted(self.sorted_ids.numpy(), flat.numpy()))
         if bool((places < 0).any()):

@@ -1,4 +1,4 @@
-"""Holds the edges of one part under PyG's interface."""
+"""Graph store of one part under PyG's interface."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from hopstream.uris import local_path
 class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has no types
     """The edges of one part, and the parts of all nodes and edges, as PyG's ``GraphStore``.
 
-    An edge lies in the part of its destination. Its ends are ids of the whole graph, of their node types; ``edge_id``
-    is its id in the whole graph, of its edge type.
+    An edge belongs to the part of its destination. Its ends are ids in the whole graph, within their node types.
+    ``edge_id`` is its id in the whole graph, within its edge type.
 
     Attributes:
         num_partitions: Number of parts.
-        partition_idx: The part that is held.
-        node_pb: int64[num_nodes], the part of each node; by node type where the graph has types; None if not known.
-        edge_pb: int64[num_edges], the part of each edge; by edge type where the graph has types; None if not known.
-        meta: What ``META.json`` says, ``is_hetero`` at least; None if nothing was said.
-        is_sorted: Whether edges lie by destination; None if not known.
+        partition_idx: Number of this part.
+        node_pb: int64[num_nodes], the part of each node, or a dict of these by node type; None if unknown.
+        edge_pb: int64[num_edges], the part of each edge, or a dict of these by edge type; None if unknown.
+        meta: Contents of ``META.json``, at least ``is_hetero``, or None.
+        is_sorted: Whether edges are sorted by destination; None if unknown.
     """
 
     def __init__(self) -> None:
-        """Make a store of one part that holds nothing."""
+        """Make an empty store of one part."""
         super().__init__()
         self._edge_index: dict[tuple[Any, str], Any] = {}
         self._edge_attr: dict[tuple[Any, str], EdgeAttr] = {}
@@ -62,43 +62,43 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
 
     @staticmethod
     def key(attr: EdgeAttr) -> tuple[Any, str]:
-        """What edges are kept under: their type and layout."""
+        """Return the key of edges: their type and layout."""
         return attr.edge_type, attr.layout.value
 
     def get_partition_ids_from_nids(self, ids: Tensor, node_type: str | None = None) -> Tensor:
-        """The part of each node.
+        """Return the part of each node.
 
         Args:
-            ids: int64[n] ids of the whole graph, of the node type.
-            node_type: The node type; None where the graph has no types.
+            ids: int64[n] ids in the whole graph, within the node type.
+            node_type: The node type; None in a graph without types.
 
         Raises:
-            StateError: The parts of nodes are not known.
+            StateError: The parts of nodes are unknown.
             UnknownNameError: There is no such node type.
-            SchemaError: ``ids`` are no ids.
-            IdRangeError: An id is of no node.
+            SchemaError: ``ids`` holds no ids.
+            IdRangeError: No node has the id.
         """
         return parts_of(self.node_pb, "node", ids, node_type)
 
     def get_partition_ids_from_eids(self, eids: Tensor, edge_type: EdgeType | None = None) -> Tensor:
-        """The part of each edge; arguments and errors are those of ``get_partition_ids_from_nids``."""
+        """Return the part of each edge; arguments and errors are those of ``get_partition_ids_from_nids``."""
         return parts_of(self.edge_pb, "edge", eids, edge_type)
 
     def put_edge_id(self, edge_id: Tensor, *args: Any, **kwargs: Any) -> bool:
-        """Keep the ids of edges, int64[num_edges], in the order of their edge index."""
+        """Set the ids of edges, int64[num_edges], in the order of their edge index."""
         self._edge_id[self.key(self._edge_attr_cls.cast(*args, **kwargs))] = id_list_given(edge_id, "edge_id")
         return True
 
     def get_edge_id(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The ids of edges; None where there are none."""
+        """Return the ids of edges, or None."""
         return self._edge_id.get(self.key(self._edge_attr_cls.cast(*args, **kwargs)))
 
     def remove_edge_id(self, *args: Any, **kwargs: Any) -> bool:
-        """Forget the ids of edges; whether there were any."""
+        """Remove the ids of edges; return whether there were any."""
         return self._edge_id.pop(self.key(self._edge_attr_cls.cast(*args, **kwargs)), None) is not None
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Every edge index that is held: type, layout, size and order."""
+        """Return type, layout, size and order of every edge index."""
         return list(self._edge_attr.values())
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
@@ -121,17 +121,17 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
 
     @classmethod
     def from_data(cls, edge_id: Tensor, edge_index: Tensor, num_nodes: int, is_sorted: bool = False) -> LocalGraphStore:
-        """Hold the edges of a graph without types.
+        """Make a store of the edges of a graph without types.
 
         Args:
             edge_id: int64[num_edges], the id of each edge in the whole graph.
             edge_index: int64[2, num_edges], sources and destinations.
-            num_nodes: Nodes of the whole graph.
-            is_sorted: Whether edges already lie by destination; they are brought into that order otherwise.
+            num_nodes: Number of nodes of the whole graph.
+            is_sorted: Whether edges are sorted by destination; otherwise they are sorted here.
 
         Raises:
-            SchemaError: There is not one id for each edge, or they are no ids.
-            SettingsError: A number of nodes is none.
+            SchemaError: The number of ids differs from the number of edges, or they are no ids.
+            SettingsError: ``num_nodes`` is no valid count.
         """
         store = cls()
         store.meta = {"is_hetero": False}
@@ -146,12 +146,12 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         num_nodes_dict: Mapping[str, int],
         is_sorted: bool = False,
     ) -> LocalGraphStore:
-        """Hold the edges of a graph with types; arguments are those of ``from_data``, by type.
+        """Make a store of the edges of a graph with types; arguments are those of ``from_data``, by type.
 
         Raises:
-            SchemaError: There is not one id for each edge, or they are no ids.
-            SettingsError: A number of nodes is none.
-            UnknownNameError: Ids or numbers of nodes are missing for a type that has edges.
+            SchemaError: The number of ids differs from the number of edges, or they are no ids.
+            SettingsError: A number of nodes is no valid count.
+            UnknownNameError: A type with edges lacks its ids or its number of nodes.
         """
         store = cls()
         store.meta = {"is_hetero": True}
@@ -167,14 +167,14 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         """Read one part of PyG's partition files; see ``hopstream.compat.pyg.partition_files``.
 
         Raises:
-            FormatError: A file is missing, damaged, or not what the others say.
+            FormatError: A file is missing, damaged, or contradicts the others.
             IdRangeError: There is no such part.
         """
         return cls._of_part(local_path(root), load_partition_info(root, pid))
 
     @classmethod
     def _of_part(cls, root: Path, info: PartitionInfo) -> LocalGraphStore:
-        """As ``from_partition``, of a part that ``info`` describes."""
+        """Read the part that ``info`` describes; see ``from_partition``."""
         store = cls()
         meta, store.num_partitions, pid, store.node_pb, edge_parts = info
         store.meta, store.edge_pb, store.partition_idx = meta, edge_parts, pid
@@ -204,7 +204,11 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
         self, where: str, edges: dict[str, Any], is_sorted: bool, edge_type: EdgeType | None,
         map_and_start: tuple[Tensor, int | None],
     ) -> None:  # fmt: skip
-        """Hold what a file says of one edge type; with the part of each edge, and where numbers of all types start."""
+        """Store the contents of a file for one edge type.
+
+        ``map_and_start`` has the part of each edge, and the type's first number where edges of all types are numbered
+        together.
+        """
         parts, start = map_and_start
         row, col, edge_id = (ids_of(where, edges, name) for name in ("row", "col", "edge_id"))
         if not len(row) == len(col) == len(edge_id):
@@ -231,7 +235,7 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
                 f"edge_index {of} is {list(edge_index.shape)} and there are {len(edge_id)} edge ids; wanted [2, number "
                 "of ids]"
             )
-        # PyG's own page gives fewer nodes than edges name, so they are not compared
+        # PyG's documentation passes fewer nodes than edges refer to, so the two are not compared
         size = tuple(read_integer(f"num_nodes {of}", number, 0, MAX_KEY) for number in size)
         if not is_sorted:
             edge_index, edge_id = sort_edge_index(edge_index, edge_id, sort_by_row=False)
@@ -242,19 +246,19 @@ class LocalGraphStore(GraphStore):  # type: ignore[misc]  # torch_geometric has 
 
 
 def parts_of(parts: Any, what: str, ids: Tensor, of_type: Any) -> Tensor:
-    """The part of each node or edge.
+    """Return the part of each node or edge.
 
     Args:
-        parts: int64[n], or such by type, or None where nothing is known.
+        parts: int64[n], or a dict of these by type, or None if unknown.
         what: ``node`` or ``edge``, for messages.
         ids: int64[m] ids.
-        of_type: The type; None where the graph has no types.
+        of_type: The type; None in a graph without types.
 
     Raises:
-        StateError: Nothing is known.
+        StateError: The parts are unknown.
         UnknownNameError: There is no such type.
-        SchemaError: ``ids`` are no ids.
-        IdRangeError: An id is of no node or edge.
+        SchemaError: ``ids`` holds no ids.
+        IdRangeError: No node or edge has the id.
     """
     if parts is None:
         raise StateError(f"the parts of {what}s are not known; use from_partition, or set {what}_pb")

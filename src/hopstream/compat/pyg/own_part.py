@@ -1,8 +1,8 @@
-"""Reads PyG's local stores as the part of one rank.
+"""Reader of PyG's local stores as the part of one rank.
 
-``LocalGraphStore`` and ``LocalFeatureStore``, PyG's or ours, hold the edges and features of a partition under global
-ids, beside books that say which partition owns each node. This module reads them as an ``OwnPart``, checks it, and asks
-no other rank.
+``LocalGraphStore`` and ``LocalFeatureStore``, PyG's or Hopstream's, hold the edges and features of a partition under
+global ids, and books with the partition of each node. This module reads them as an ``OwnPart`` and checks it. It sends
+no request to other ranks.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from hopstream.errors import IdRangeError, SchemaError, SettingsError
 from hopstream.schema import EDGE, NODE, EdgeType, type_label
 
 TIME_NAMES = ("time",)
-"""Tensors of nodes that PyG's files hold for the whole graph in every part."""
+"""Tensors of nodes that every part of PyG's files holds for the whole graph."""
 _REMEDY = "LocalGraphStore.from_partition sets it, or set it yourself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnEdges:
-    """The edges of one type whose destinations a part owns, in any order.
+    """Edges of one type whose destinations a part owns, in any order.
 
     Attributes:
         src_keys: int64[num_edges], keys of sources, which may belong to any part.
         dst_keys: int64[num_edges], keys of destinations, all of this part.
-        edge_keys: int64[num_edges], keys of the edges in the whole graph, or None where nobody knows them. A node's
-            edges are stored in the order of their keys, and without them in the order in which they are given.
+        edge_keys: int64[num_edges], keys of the edges in the whole graph, or None if unknown. A node's edges are stored
+            in the order of their keys, or without keys in the given order.
         features: Feature name to column of num_edges rows.
     """
 
@@ -43,18 +43,17 @@ class OwnEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnPart:
-    """What one rank holds of a graph.
+    """Part of a graph that one rank holds.
 
     Attributes:
         part: Number of the part.
-        num_parts: How many parts there are.
+        num_parts: Number of parts.
         owners: Node type to int32[num_nodes], the part of each node of the whole graph, by key.
-        node_features: Node type to feature name to column; row ``i`` is the ``i``-th node of the part in the order of
-            keys.
-        edges: Edge type to the edges that lead to the part's nodes.
+        node_features: Node type to feature name to column; row ``i`` is the part's ``i``-th node in the order of keys.
+        edges: Edge type to the edges into the part's nodes.
         time_attr: The feature that holds times, or None.
-        node_times: Node type to integer[num_nodes], the times of all nodes of the whole graph, for types that have any:
-            an edge is as late as the node it comes from.
+        node_times: Node type to integer[num_nodes], the times of all nodes of the whole graph, for types with times.
+            The time of an edge is that of its source.
     """
 
     part: int
@@ -67,17 +66,17 @@ class OwnPart:
 
 
 def read_own_part(data: Any, time_attr: str | None = None, label_type: str | None = None) -> OwnPart:
-    """What one rank holds, as two stores say it.
+    """Read the part of one rank from two stores.
 
-    Edges whose destination another partition owns are left out: they are that partition's.
+    Edges whose destination belongs to another partition are dropped.
 
     Args:
         data: ``(feature_store, graph_store)``.
         time_attr: The tensor of nodes or edges that holds times, or None.
-        label_type: The node type that a single tensor of labels is of, in a graph with types.
+        label_type: The node type of a single tensor of labels, in a graph with types.
 
     Raises:
-        SettingsError: ``data`` are not two such stores, or one misses its books.
+        SettingsError: ``data`` are not two such stores, or one lacks its books.
         SchemaError: A tensor has another number of rows than its ids, or an id is missing.
         IdRangeError: A number of a part or node is out of range.
     """
@@ -96,10 +95,10 @@ def read_own_part(data: Any, time_attr: str | None = None, label_type: str | Non
 
 
 def store_pair(data: Any) -> tuple[Any, Any]:
-    """The feature store and the graph store of ``data``.
+    """Return the feature store and the graph store of ``data``.
 
     Raises:
-        SettingsError: They are not two such stores.
+        SettingsError: ``data`` are not two such stores.
     """
     is_pair = isinstance(data, tuple | list) and len(data) == 2
     if not is_pair or not hasattr(data[0], "get_all_tensor_attrs") or not hasattr(data[1], "get_all_edge_attrs"):
@@ -111,11 +110,11 @@ def store_pair(data: Any) -> tuple[Any, Any]:
 
 
 class _Stores:
-    """Reads the two stores.
+    """Reader of the two stores.
 
     Attributes:
         part: Number of the partition.
-        num_parts: How many there are.
+        num_parts: Number of partitions.
         owners: Node type to the partition of each node.
         tensors: (node or edge type, name) to tensor.
     """
@@ -150,7 +149,7 @@ class _Stores:
             self.owners[str(node_type)] = owners.astype(np.int32, copy=False)
 
     def node_features(self, label_type: str | None) -> dict[str, dict[str, Array]]:
-        """Every tensor of nodes, with one row per node of the partition in the order of keys."""
+        """Return every tensor of nodes, with one row per node of the partition in the order of keys."""
         found: dict[str, dict[str, Array]] = {node_type: {} for node_type in self.owners}
         for (entity, name), values in self.tensors.items():
             if isinstance(entity, str) and entity in found:
@@ -164,7 +163,7 @@ class _Stores:
         return found
 
     def node_times(self) -> dict[str, Array]:
-        """Node type to the times of all nodes, for types that have any."""
+        """Return node type to the times of all nodes, for types with times."""
         found = {}
         for entity, owners in self.owners.items():
             times = self.tensors.get((entity, self._time_attr or ""))
@@ -180,7 +179,7 @@ class _Stores:
         return found
 
     def edges(self) -> dict[EdgeType, OwnEdges]:
-        """Every edge type's edges that lead to nodes of the partition."""
+        """Return the edges into nodes of the partition, by edge type."""
         given = {}
         for attr in self._graph.get_all_edge_attrs():
             layout = getattr(attr.layout, "value", attr.layout)
@@ -201,7 +200,7 @@ class _Stores:
         return {t: self._own_edges(t, *given[t][:2], keys[t]) for t in dict.fromkeys((*wanted, *given))}
 
     def _ids(self, entity: str | EdgeType) -> IntArray | None:
-        """Global ids of the rows of a type's tensors, where the feature store has them."""
+        """Return the global ids of the rows of a type's tensors, or None if the feature store lacks them."""
         group: Any = entity
         if not self._is_hetero:
             group = None if isinstance(entity, str) else (None, None)
@@ -252,10 +251,10 @@ class _Stores:
         )  # fmt: skip
 
     def _edge_keys(self, given: Mapping[EdgeType, tuple[Array, Array, Array | None]]) -> Mapping[EdgeType, Any]:
-        """Keys of edges: their numbers among those of their type, or None where nobody knows them.
+        """Return the keys of edges, their numbers within their type, or None if unknown.
 
-        Ids in PyG's stores are such numbers, or they number the edges of all types through, one type after the other,
-        as ``graph.pt`` does. Which of the two is told by the book: it says which edges lead to the part's own nodes.
+        Ids in PyG's stores are either such numbers, or they number the edges of all types in sequence, as ``graph.pt``
+        does. The book decides between the two, because it says which edges lead to the part's own nodes.
         """
         books = self._graph.edge_pb
         ids = {t: None if of is None else of.astype(np.int64, copy=False) for t, (_, _, of) in given.items()}
@@ -277,7 +276,7 @@ class _Stores:
         raise SchemaError(_unlike(led, starts, booked))
 
     def _own_places(self, edge_type: EdgeType, col: Array) -> IntArray:
-        """The places of edges that lead to nodes of the partition."""
+        """Return the indices of edges into nodes of the partition."""
         num_nodes = len(self.owners[edge_type[2]])
         if len(col) and not 0 <= int(col.min()) <= int(col.max()) < num_nodes:
             raise SchemaError(
@@ -290,7 +289,7 @@ class _Stores:
 def _unlike(
     led: Mapping[EdgeType, IntArray | None], starts: Mapping[EdgeType, int], booked: Mapping[EdgeType, IntArray]
 ) -> str:
-    """What is wrong with ids that are neither of the two numberings; the first type that does not fit is named."""
+    """Describe ids that fit neither of the two numberings; name the first type that does not fit."""
     told = [(t, of) for t, of in led.items() if of is not None]
     single = {t for t, of in told if np.array_equal(of, booked[t])}
     through = {t for t, of in told if np.array_equal(of - starts[t], booked[t])}
@@ -314,7 +313,7 @@ def _shown(ids: IntArray | None) -> str:
 
 
 def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray, values: Array) -> Array:
-    """The rows of values that belong to some ids; ``ids`` are those of all rows."""
+    """Return the rows of values for the ids in ``wanted``; ``ids`` are the ids of all rows."""
     order = np.argsort(ids, kind="stable")
     places = find_sorted(ids[order], wanted)
     (missing,) = np.nonzero(places < 0)
@@ -330,14 +329,14 @@ def _rows_of(where: str, what: str, wanted: IntArray, ids: IntArray, values: Arr
 
 
 def _check_range(what: str, values: Array, num: int, of: str) -> None:
-    """Refuse values that are not numbers of what there are ``num`` of."""
+    """Refuse values outside ``0..num-1``."""
     if len(values) and not 0 <= int(values.min()) <= int(values.max()) < num:
         row = int(np.flatnonzero((values < 0) | (values >= num))[0])
         raise IdRangeError(f"{what}[{row}] is {int(values[row])}; {of} are numbered 0..{num - 1}")
 
 
 def _owner_of(group: Any, *, is_edge: bool = False) -> Any:
-    """A type as the schema names it."""
+    """Return the name of a type in the schema."""
     if group is None:
         return EDGE if is_edge else NODE
     if isinstance(group, tuple | list):

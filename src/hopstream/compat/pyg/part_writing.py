@@ -1,4 +1,4 @@
-"""Compares what ranks say of their parts, and writes one rank's part as an ordinary part of a dataset."""
+"""Writer of one rank's part as an ordinary part of a dataset, after a comparison of all ranks' parts."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from hopstream.schema import EdgeType, FeatureSchema, GraphSchema, type_label
 
 _MASK = (1 << 64) - 1
 _BLOCK = 1 << 16
-"""Keys whose powers are in memory at once."""
+"""Keys per block when powers are summed."""
 
 
 class KeyFacts(NamedTuple):
-    """What one part says of some keys, so that all parts together can tell whether they are 0..n-1, each once.
+    """Summary of one part's keys; all summaries together show whether the keys are 0..n-1, each once.
 
     Attributes:
         first: The lowest key.
@@ -56,7 +56,7 @@ class KeyFacts(NamedTuple):
 
     @classmethod
     def of(cls, keys: IntArray) -> KeyFacts:
-        """Of int64[n], n above 0."""
+        """Summarize int64[n], n above 0."""
         sums = [0, 0, 0]
         for start in range(0, len(keys), _BLOCK):
             block = keys[start : start + _BLOCK].astype(np.uint64)
@@ -69,17 +69,17 @@ class KeyFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFacts:
-    """What the others have to know of a part before anybody can build one.
+    """Facts of a part that the other ranks need before they can build their parts.
 
     Attributes:
         part: Number of the part.
-        num_parts: How many parts there are.
+        num_parts: Number of parts.
         owners: Node type to the number of nodes and the CRC-32C of their owners.
-        schema: What the part has; columns of types without rows may be missing.
-        rows: Label of a node or edge type to how many of them the part owns.
+        schema: Types and columns of the part; columns of types without rows may be missing.
+        rows: Label of a node or edge type to the number of rows that the part owns.
         time_attr: The feature that holds times, or None.
-        edge_keys: Label of an edge type to what is known of the keys of the part's edges; types without edges, and
-            without keys, are missing.
+        edge_keys: Label of an edge type to the summary of the keys of the part's edges. Types without edges or without
+            keys are missing.
     """
 
     part: int
@@ -92,7 +92,7 @@ class PartFacts:
 
     @classmethod
     def of(cls, own: OwnPart) -> PartFacts:
-        """The facts of what a rank holds."""
+        """Collect the facts of a rank's part."""
 
         def columns(features: Mapping[str, Array]) -> dict[str, FeatureSchema]:
             return {name: column_schema(column) for name, column in features.items()}
@@ -113,7 +113,7 @@ class PartFacts:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value that ``from_json`` reads back."""
         return {one.name: getattr(self, one.name) for one in fields(self)} | {"schema": self.schema.to_json()}
 
     @classmethod
@@ -134,12 +134,12 @@ class PartFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WholeFacts:
-    """What all ranks agree on.
+    """Facts of the whole graph, equal on all ranks.
 
     Attributes:
         schema: Types and columns of the whole graph.
-        edge_offsets: (edge type, direction) to int64[num_parts + 1], the range of edge ids that each part owns.
-        has_edge_keys: Edges have keys.
+        edge_offsets: (edge type, direction) to int64[num_parts + 1], the offsets of each part's edge ids.
+        has_edge_keys: Whether edges have keys.
     """
 
     schema: GraphSchema
@@ -148,15 +148,15 @@ class WholeFacts:
 
 
 def agree(facts: Sequence[PartFacts]) -> WholeFacts:
-    """What follows for the whole graph from what every rank said of its part, in the order of ranks.
+    """Derive the facts of the whole graph from the facts of all ranks, in the order of ranks.
 
-    Every rank that is given the same facts comes to the same result, or to the same error.
+    Equal facts give the same result, or the same error, on every rank.
 
     Raises:
-        VersionMismatch: Ranks hold parts of different graphs or cuts, or a part is held by no rank; the message says
-            which ranks differ in what.
+        VersionMismatch: Ranks hold parts of different graphs or cuts, or no rank holds a part; the message names the
+            ranks and the difference.
         UnknownNameError: No type has the feature ``time_attr``.
-        SchemaError: The feature ``time_attr`` cannot be times.
+        SchemaError: The feature ``time_attr`` cannot hold times.
     """
     first = facts[0]
     for rank, other in enumerate(facts[1:], 1):
@@ -209,7 +209,7 @@ def _compare(first: PartFacts, rank: int, other: PartFacts) -> None:
 
 
 def _agree_on_edge_keys(facts: Sequence[PartFacts], labels: Sequence[str]) -> bool:
-    """Whether edges have keys; those of a type have them on all ranks that have such edges, or on none."""
+    """Return whether edges have keys. For each type, all ranks with such edges must have them, or none."""
     for label in labels:
         told = {label in one.edge_keys: rank for rank, one in enumerate(facts) if one.rows.get(label)}
         if len(told) == 2:
@@ -235,7 +235,7 @@ def _check_coverage(parts: Sequence[PartFacts], label: str) -> None:
 
 
 def _merged_columns(facts: Sequence[PartFacts], entity: str | EdgeType) -> Mapping[str, FeatureSchema]:
-    """The columns of a type in all parts together: who has no rows of it need not have them."""
+    """Return the columns of a type in all parts; parts without rows of the type may lack them."""
     found: Mapping[str, FeatureSchema] = {}
     who: int | None = None
     for rank, one in enumerate(facts):
@@ -253,14 +253,14 @@ def _merged_columns(facts: Sequence[PartFacts], entity: str | EdgeType) -> Mappi
 
 
 class PartWriter:
-    """Writes the part of one rank below a folder; no other part need be there to serve it."""
+    """Writer of one rank's part below a folder; a server of the part needs no other part there."""
 
     def __init__(self, own: OwnPart, whole: WholeFacts, root: Path) -> None:
-        """Renumber the nodes; nothing is written yet.
+        """Renumber the nodes; write nothing yet.
 
         Args:
-            own: What this rank holds.
-            whole: What all ranks agree on.
+            own: The part of this rank.
+            whole: The facts of the whole graph.
             root: The folder of the dataset.
         """
         self._own, self._whole, self._root = own, whole, root
@@ -275,7 +275,7 @@ class PartWriter:
         )
 
     def write(self) -> dict[str, FileRecord]:
-        """Write all files of the part; returns path to record.
+        """Write all files of the part; return path to record.
 
         Raises:
             SchemaError: A time does not fit int64.
@@ -286,9 +286,10 @@ class PartWriter:
         }
 
     def write_manifest(self, files: Mapping[str, FileRecord]) -> None:
-        """Write the manifest of all parts, given the records of all their files; it is the same on all ranks.
+        """Write the manifest of all parts from the records of all their files; it is the same on all ranks.
 
-        The graph is named by what its parts hold: no rank has the graph's own columns in their order.
+        The graph's id is a hash of the parts' contents, because no rank has the graph's columns in their original
+        order.
         """
         contents = {name: files[name].content_to_json() for name in sorted(files)}
         written = Written(
@@ -316,13 +317,13 @@ class PartWriter:
         yield from feature_columns(folder, features, np.arange(len(keys)))
 
     def _edge_columns(self, edge_type: EdgeType, schemas: Mapping[str, FeatureSchema]) -> Iterator[StoredColumn]:
-        """The edges of one type, grouped by the node that they lead to, and in a group by time, then by key."""
+        """Yield the edges of one type, grouped by destination, and in a group by time, then by key."""
         part, none = self._own.part, np.empty(0, np.int64)
         edges = self._own.edges.get(edge_type) or OwnEdges(src_keys=none, dst_keys=none, edge_keys=none)
         src, dst = self._nodes[edge_type[0]], self._nodes[edge_type[2]]
         split = split_edges(EdgeTable(src_keys=edges.src_keys, dst_keys=edges.dst_keys), edge_type, "in", self._nodes)
         keys = edges.edge_keys if self._whole.has_edge_keys else None
-        if keys is not None:  # what brings edges into the order of times does it for keys as well
+        if keys is not None:  # the sort by times also sorts by keys
             sort_by_time(split, EdgeTimes(own=keys, neighbor=None, neighbor_keys=None))
         times = self._times(edge_type, edges, src)
         if times is not None:
@@ -347,12 +348,12 @@ class PartWriter:
 
 
 def records_of(told: Sequence[Mapping[str, Any]]) -> dict[str, FileRecord]:
-    """Path to record of the files of all parts, from what the ranks say of their own in JSON."""
+    """Merge the records of the files of all parts from JSON: path to record."""
     return {name: FileRecord.from_json(record) for files in told for name, record in files.items()}
 
 
 def _all_columns(features: Mapping[str, Column], schemas: Mapping[str, FeatureSchema]) -> dict[str, Column]:
-    """Every column of a schema; one that is not there is empty, as its type has no rows here."""
+    """Return every column of a schema; a missing column is empty, because its type has no rows here."""
     return {
         name: features[name] if name in features else np.empty((0, *schema.shape), schema.numpy_dtype)
         for name, schema in schemas.items()

@@ -1,12 +1,12 @@
-"""Names PyG's partition files and reads what they say.
+"""Names and reader of PyG's partition files.
 
 A folder has ``META.json``, the part of every node and edge (``node_map.pt`` and ``edge_map.pt``, or a folder
 ``node_map`` and ``edge_map`` with a file per type), and per part ``graph.pt``, ``node_feats.pt`` and ``edge_feats.pt``.
-Folders as PyG's document writes them (``part0``, ``node-map``, ``edge-map``) are read too.
+The names in PyG's documentation (``part0``, ``node-map``, ``edge-map``) are read too.
 
 Ids in these files are of two kinds. In a graph with types, ``edge_id`` of ``graph.pt`` and ``global_id`` of
-``node_feats.pt`` number the edges and nodes of all types together, in the order of ``META.json``; everything else
-numbers each type by itself.
+``node_feats.pt`` number the edges and nodes of all types together, in the order of ``META.json``. All other ids number
+each type separately.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from hopstream.schema import EdgeType
 from hopstream.uris import local_path
 
 NodeParts = Tensor | dict[str, Tensor]
-"""int64[num_nodes], the part of each node; by node type where the graph has types."""
+"""int64[num_nodes], the part of each node; in a graph with types, a dict of these by node type."""
 EdgeParts = Tensor | dict[EdgeType, Tensor]
-"""int64[num_edges], the part of each edge; by edge type where the graph has types."""
+"""int64[num_edges], the part of each edge; in a graph with types, a dict of these by edge type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMeta:
-    """What ``META.json`` says.
+    """Contents of ``META.json``.
 
     Attributes:
-        values: The file as it is.
+        values: The JSON object.
         num_parts: Number of parts.
-        node_types: Node types in order; None where the graph has no types.
-        edge_types: Edge types in order; None where the graph has no types.
-        is_sorted: Whether edges lie by destination.
+        node_types: Node types in order; None in a graph without types.
+        edge_types: Edge types in order; None in a graph without types.
+        is_sorted: Whether edges are sorted by destination.
     """
 
     values: dict[str, Any]
@@ -58,22 +58,22 @@ class PartitionMeta:
 
 
 PartitionInfo = tuple[dict[str, Any], int, int, Any, Any]
-"""What ``load_partition_info`` gives."""
+"""Result of ``load_partition_info``."""
 
 
 def load_partition_info(root_dir: str | Path, partition_idx: int) -> PartitionInfo:
-    """What every rank knows of a partitioned graph.
+    """Read the facts of a partitioned graph that every rank needs.
 
     Args:
         root_dir: The folder of ``META.json``.
         partition_idx: The part of this rank.
 
     Returns:
-        The content of ``META.json``, the number of parts, ``partition_idx``, the part of every node, and that of every
-        edge: int64 tensors, by type where the graph has types.
+        The content of ``META.json``, the number of parts, ``partition_idx``, the part of every node, and the part of
+        every edge. Parts are int64 tensors; in a graph with types, dicts of these.
 
     Raises:
-        FormatError: A file is missing, damaged, or not what the others say.
+        FormatError: A file is missing, damaged, or contradicts the others.
         IdRangeError: There is no such part.
     """
     root = local_path(root_dir)
@@ -121,10 +121,10 @@ def check_part(root: Path, meta: PartitionMeta, part: int) -> None:
 
 
 def read_maps(root: Path, meta: PartitionMeta) -> tuple[NodeParts, EdgeParts]:
-    """The part of every node and edge.
+    """Read the part of every node and edge.
 
     Raises:
-        FormatError: A file is missing, or holds anything but one part for each node or edge.
+        FormatError: A file is missing, or does not hold one part per node or edge.
     """
     if meta.node_types is None or meta.edge_types is None:
         return _read_map(root, "node_map", None, meta), _read_map(root, "edge_map", None, meta)
@@ -135,14 +135,14 @@ def read_maps(root: Path, meta: PartitionMeta) -> tuple[NodeParts, EdgeParts]:
 def read_part_file(
     root: Path, part: int, name: str, owned: Tensor | Mapping[Any, Tensor] | None = None
 ) -> dict[Any, Any] | None:
-    """One of the files of a part; None where there is none.
+    """Read one of the files of a part; return None if it does not exist.
 
     Args:
         root: The folder of ``META.json``.
         part: The part.
         name: ``graph.pt``, ``node_feats.pt`` or ``edge_feats.pt``.
-        owned: The map of what the file describes: where it gives the part anything, and other parts have such a file,
-            it may not be missing.
+        owned: The map of parts of the file's items. If it gives the part any item, and other parts have such a file,
+            then this part must have it too.
 
     Raises:
         FormatError: The part's folder or the file is missing, or the file is damaged or holds no dictionary.
@@ -165,10 +165,10 @@ def read_part_file(
 
 
 def tensor_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
-    """A tensor of a dictionary, with one row or value per node or edge.
+    """Return a tensor of a dictionary, with one row or value per node or edge.
 
     Raises:
-        FormatError: It is not there, or no tensor of rows.
+        FormatError: The name is missing, or has no tensor of rows.
     """
     value = values.get(name)
     if not isinstance(value, Tensor) or value.dim() == 0:
@@ -178,10 +178,10 @@ def tensor_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor
 
 
 def ids_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
-    """int64[n], the ids in a dictionary.
+    """Return int64[n], the ids in a dictionary.
 
     Raises:
-        FormatError: They are not there, or no integers.
+        FormatError: The ids are missing, or are no integers.
     """
     value = tensor_of(where, values, name)
     if value.dim() != 1 or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
@@ -190,10 +190,10 @@ def ids_of(where: Path | str, values: Mapping[Any, Any], name: str) -> Tensor:
 
 
 def size_of(where: Path | str, edges: Mapping[Any, Any]) -> tuple[int, int]:
-    """Numbers of source and destination nodes that a graph file says.
+    """Return the numbers of source and destination nodes in a graph file.
 
     Raises:
-        FormatError: They are not there, or are no such numbers.
+        FormatError: The numbers are missing or invalid.
     """
     size: Any = edges.get("size")
     is_pair = isinstance(size, list | tuple) and len(size) == 2
@@ -203,10 +203,10 @@ def size_of(where: Path | str, edges: Mapping[Any, Any]) -> tuple[int, int]:
 
 
 def check_owned(where: str, ids: Tensor, parts: Tensor, part: int) -> None:
-    """Refuse ids that the map gives to other parts.
+    """Refuse ids that the map assigns to other parts.
 
     Raises:
-        FormatError: There are such ids, or ids that the map does not have.
+        FormatError: An id belongs to another part, or is outside the map.
     """
     is_known = (ids >= 0) & (ids < len(parts))
     is_owned = is_known.clone()
@@ -221,10 +221,10 @@ def check_owned(where: str, ids: Tensor, parts: Tensor, part: int) -> None:
 
 
 def parts_of(path: Path, value: object, num_parts: int) -> Tensor:
-    """int64[n], what a file holds as the part of each node or edge.
+    """Check and return int64[n], the part of each node or edge in a file.
 
     Raises:
-        FormatError: It is anything else.
+        FormatError: The file holds other values.
     """
     parts = ids_of(path, {"the map of parts": value}, "the map of parts")
     if len(parts) and (int(parts.min()) < 0 or int(parts.max()) >= num_parts):
@@ -234,7 +234,7 @@ def parts_of(path: Path, value: object, num_parts: int) -> Tensor:
 
 
 def offsets_of_types(counts: Mapping[Any, int]) -> dict[Any, int]:
-    """Where the numbers of each type start, when the types are numbered one after the other."""
+    """Return the first number of each type, where the types are numbered in sequence."""
     offsets, start = {}, 0
     for of_type, count in counts.items():
         offsets[of_type] = start
@@ -243,10 +243,10 @@ def offsets_of_types(counts: Mapping[Any, int]) -> dict[Any, int]:
 
 
 def ids_of_type(where: str, ids: Tensor, start: int, count: int) -> Tensor:
-    """Ids of one type's nodes or edges, of ids that number all types together.
+    """Convert ids that number all types together to ids of one type.
 
     Raises:
-        FormatError: They are not ids of this type.
+        FormatError: An id belongs to another type.
     """
     if len(ids) and (int(ids.min()) < start or int(ids.max()) >= start + count):
         raise FormatError(

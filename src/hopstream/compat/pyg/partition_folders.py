@@ -1,14 +1,13 @@
-"""Keeps labels, splits and links to predict beside PyG's partition files.
+"""Reader and writer of labels, splits and links to predict beside PyG's partition files.
 
 PyG's scripts keep ``<name>-partitions``, ``<name>-label/label.pt`` with the labels of all nodes, and for each split
-``<name>-<split>-partitions/partition<i>.pt`` with ids of nodes, or with links.
-Where several types have labels or a split, the files hold a dictionary by type; where one has, its value alone.
-Spellings of PyG's document (``<name>-labels``, ``partion<i>.pt``) are read too.
+``<name>-<split>-partitions/partition<i>.pt`` with ids of nodes, or with links. If several types have labels or a split,
+a file holds a dictionary by type; for a single type, it holds only the value. The names in PyG's documentation
+(``<name>-labels``, ``partion<i>.pt``) are read too.
 
-A file holds ``edge_label_index``, ``edge_label`` and, where edges have times, ``edge_label_time``, the moment before
-each link, so that a link is not seen from itself. Where several edge types have a split, it holds that by edge type.
-Which edges the links are is beside it as ``edge_id``; scripts do not look at it, and files without it are read by the
-ends.
+A file of links holds ``edge_label_index``, ``edge_label`` and, where edges have times, ``edge_label_time``. That time
+is one less than the link's own, so that sampling never sees the link itself. ``edge_id`` holds the keys of the links'
+edges. PyG's scripts ignore it. Without it, the ends of a link identify its edge.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ ENDS, EDGE_LABEL, TIME, EDGE_ID = "edge_label_index", "edge_label", "edge_label_
 
 
 def links_of(cut: CutGraph, split: str, part: int) -> dict[EdgeType, dict[str, Tensor]]:
-    """The links of a split that a part owns, as its file holds them, for every edge type that has the split.
+    """Return the links of a split that a part owns, by edge type, in the form of the part's file.
 
     Args:
         cut: The graph and its parts.
@@ -58,8 +57,8 @@ def links_of(cut: CutGraph, split: str, part: int) -> dict[EdgeType, dict[str, T
         part: The part.
 
     Returns:
-        Edge type to ``edge_label_index`` int64[2, n]; ``edge_label``: the edges' feature of this name, else float32
-        ones; ``edge_label_time`` int64[n] where edges have times, one less than them; ``edge_id`` int64[n], edge keys.
+        Edge type to ``edge_label_index`` int64[2, n]; ``edge_label``, the edges' feature of this name, else float32
+        ones; ``edge_label_time`` int64[n], the time minus 1, if edges have times; ``edge_id`` int64[n], edge keys.
     """
     found: dict[EdgeType, dict[str, Tensor]] = {}
     for edge_type, splits in cut.graph.edge_splits.items():
@@ -108,7 +107,7 @@ def _is_ids(value: object, num_dims: int) -> bool:
 
 
 def _edges_between(path: Path, src: IntArray, dst: IntArray, table: EdgeTable) -> IntArray:
-    """The key of the one edge between the ends of each link."""
+    """Return the key of the only edge between the ends of each link."""
     order = np.lexsort((table.dst_keys, table.src_keys))
     ends = np.empty(table.num_edges, [("src", np.int64), ("dst", np.int64)])
     ends["src"], ends["dst"] = table.src_keys[order], table.dst_keys[order]
@@ -141,24 +140,24 @@ def write_partition_folders(
     overwrite: bool = False,
     **options: Unpack[PartitionOptions],
 ) -> None:
-    """Write partition files with labels and splits beside them, as PyG's scripts read them.
+    """Write partition files, with labels and splits beside them, as PyG's scripts read them.
 
-    A part's file of a split has the nodes or links that the part owns; parts together have all. Each folder comes into
-    its place as a whole, the partitions last.
+    A part's file of a split has the nodes or links of the split that the part owns. Each folder is written completely
+    and then renamed; the partitions come last.
 
     Args:
-        graph: A graph, which is cut here; or a dataset or its folder, whose parts are taken as they are.
+        graph: A graph, which is partitioned here; or a dataset or its folder, whose parts are kept.
         root: The folder of the folders.
-        name: What their names start with.
+        name: Prefix of their names.
         owners: The part of each node, as ``hopstream.write_parts`` takes it.
-        overwrite: Replace folders that are there.
-        **options: Fields of ``PartitionSettings``; for a graph alone.
+        overwrite: Replace existing folders.
+        **options: Fields of ``PartitionSettings``; only for a graph.
 
     Raises:
-        SettingsError: A folder holds something else, or is not to be overwritten, or is of labels or of a split that
-            the graph has not, and would be read as the graph's.
-        SchemaError: A feature is no tensor, a name cannot be that of a file, or nodes and links have a split of one
-            name, and so one folder.
+        SettingsError: A folder holds other files, exists without ``overwrite``, or has labels or a split that the graph
+            lacks and that a reader would take for the graph's.
+        SchemaError: A feature is no tensor, a name cannot be a file name, or nodes and links have splits of the same
+            name, and so the same folder.
         FormatError: The dataset is damaged.
     """
     file_name(name)
@@ -203,22 +202,22 @@ def write_partition_folders(
 def read_partition_folders(
     root: str | Path, name: str, node_type: str | None = None, edge_type: EdgeType | None = None
 ) -> tuple[Graph, Owners]:
-    """Read partition files and the labels and splits beside them.
+    """Read partition files, and the labels and splits beside them.
 
     Args:
         root: The folder of the folders.
-        name: What their names start with.
-        node_type: The type of the nodes in files that do not say it; needed where there are several.
-        edge_type: The type of the links in files that do not say it; needed where there are several.
+        name: Prefix of their names.
+        node_type: The type of the nodes in files without types; required if there are several.
+        edge_type: The type of the links in files without types; required if there are several.
 
     Returns:
         The graph, with labels as feature ``y``, and node type to the part of each node, int32[num_nodes].
 
     Raises:
-        FormatError: A file is missing, damaged, or not what the others say; or a link is no edge, or one of several.
-        SettingsError: ``node_type`` or ``edge_type`` is needed.
+        FormatError: A file is missing, damaged, or contradicts the others; or a link is no edge, or several.
+        SettingsError: ``node_type`` or ``edge_type`` is required.
         UnknownNameError: There is no such node or edge type.
-        IdRangeError: A split names a node that is not there.
+        IdRangeError: A split names a node that does not exist.
     """
     place = local_path(root)
     graph, owners = read_partitions(place / f"{name}-partitions")
@@ -243,7 +242,7 @@ def read_partition_folders(
 
 
 def _split_folders(place: Path, name: str) -> dict[str, Path]:
-    """Split name to its folder; those of graphs whose names begin alike are left aside."""
+    """Map each split to its folder; leave out folders of graphs whose names only start with ``name``."""
     folders = sorted(place.iterdir()) if place.is_dir() else []
     graphs = [folder.name.removesuffix(PARTITIONS) for folder in folders if pyg_partitions_of(folder)]
     longer = tuple(f"{other}-" for other in graphs if other.startswith(f"{name}-"))
@@ -276,7 +275,7 @@ def _check_folder(out: Path, *, overwrite: bool) -> None:
 
 
 def _split_of(cut: CutGraph, split: str, part: int) -> dict[str, Tensor]:
-    """The nodes of a split that a part owns, for every type that has the split."""
+    """Return the nodes of a split that a part owns, for every type with the split."""
     keys = {t: splits[split] for t, splits in cut.graph.splits.items() if split in splits}
     return {t: to_tensor(of[cut.owners[t][of] == part], False) for t, of in keys.items()}
 
@@ -284,7 +283,7 @@ def _split_of(cut: CutGraph, split: str, part: int) -> dict[str, Tensor]:
 def _read_split(
     folder: Path, graph: Graph, node_type: str | None, edge_type: EdgeType | None
 ) -> dict[str | EdgeType, IntArray]:
-    """Keys of nodes by node type, or of edges by edge type."""
+    """Read keys of nodes by node type, or of edges by edge type."""
     paths = [path for name in PART_NAMES for path in sorted(folder.glob(f"{name}*.pt"))]
     if not paths:
         raise FormatError(f"{folder} has no {PART_NAMES[0]}0.pt; copy it there, or move the folder away")
@@ -304,7 +303,7 @@ def _read_split(
 
 
 def _node_tensors(path: Path, value: Any, graph: Graph, node_type: str | None) -> dict[str, Tensor]:
-    """What a file holds by node type."""
+    """Return the tensors of a file by node type."""
     value = {node_type: value} if isinstance(value, Tensor) else value
     if not isinstance(value, dict) or not all(isinstance(of, Tensor) for of in value.values()):
         raise FormatError(f"{path} holds {type(value).__name__}; wanted a tensor, or tensors by node type")
@@ -312,10 +311,10 @@ def _node_tensors(path: Path, value: Any, graph: Graph, node_type: str | None) -
 
 
 def _by_type(path: Path, value: dict[Any, Any], known: Mapping[Any, Any], what: str) -> dict[Any, Any]:
-    """What a file holds by type; None stands for the only type, and is one that neither file nor caller names.
+    """Return the contents of a file by type; the key None is replaced by the only type.
 
     Raises:
-        SettingsError: A type is needed.
+        SettingsError: The graph has several types and the file names none.
         UnknownNameError: There is no such type.
     """
     if None in value:

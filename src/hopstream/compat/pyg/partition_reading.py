@@ -1,4 +1,4 @@
-"""Reads PyG's partition files as a graph and its owners."""
+"""Reader of PyG's partition files as a graph, with the part of each node."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ Owners = dict[str, NDArray[np.int32]]
 
 
 def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
-    """Read PyG's partition files, whoever wrote them, into one graph and the part of each node.
+    """Read PyG's partition files into one graph and the part of each node.
 
-    ``hopstream.write_parts(graph, out, owners=owners)`` makes a dataset of the same parts of the result; edges that a
-    file keeps with another part than that of their destination go to the latter. Nodes and edges are in the order of
-    their ids. A graph without types gets the types ``node`` and ``(node, to, node)``. Masks of nodes become splits.
+    ``hopstream.write_parts(graph, out, owners=owners)`` makes a dataset with the same parts of the result. An edge that
+    a file keeps in another part than its destination then moves to the part of its destination. Nodes and edges are in
+    the order of their ids. A graph without types gets the types ``node`` and ``(node, to, node)``. Masks of nodes
+    become splits.
 
     Args:
         root: The folder of ``META.json``.
@@ -38,8 +39,8 @@ def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
         The graph, and node type to int32[num_nodes].
 
     Raises:
-        FormatError: A file is missing, damaged, or not what the others say; or parts have different features.
-        IdRangeError: An edge names a node that is not there.
+        FormatError: A file is missing, damaged, or contradicts the others; or parts have different features.
+        IdRangeError: An edge names a node that does not exist.
     """
     folder = local_path(root)
     meta = read_meta(folder)
@@ -48,7 +49,7 @@ def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
     edge_parts = {EDGE: edge_map} if isinstance(edge_map, Tensor) else edge_map
     reader = _Reader(folder, node_parts, edge_parts)
     for part in range(meta.num_parts):
-        # Every row goes to its id, so edges need not be sorted; and times without ids are in the order of the file.
+        # Rows are stored by id, so edges need no sort, and times without ids keep the order of the file.
         info = ({**meta.values, "is_sorted": True}, meta.num_parts, part, node_map, edge_map)
         reader.read(part, LocalGraphStore._of_part(folder, info), LocalFeatureStore._of_part(folder, info))
     owners = {t: parts.numpy().astype(np.int32) for t, parts in node_parts.items()}
@@ -57,12 +58,13 @@ def read_partitions(root: str | Path) -> tuple[Graph, Owners]:
 
 @dataclass(slots=True)
 class PartRows:
-    """The rows of one type, gathered from the parts.
+    """Rows of one type, collected from the parts.
 
     Attributes:
-        where: What it is, for messages.
+        where: The type, for messages.
         parts: int64[num_rows], the part of each row.
-        columns: What was found so far, by name, each of num_rows rows.
+        columns: The columns found so far, by name, each of num_rows rows.
+        num_found: Column to the number of rows found so far.
     """
 
     where: str
@@ -71,7 +73,7 @@ class PartRows:
     num_found: dict[str, int] = field(default_factory=dict)
 
     def put(self, part: int, ids: Tensor, name: str, values: Tensor) -> None:
-        """Put the values of the rows of one part into their places."""
+        """Store the values of one part's rows."""
         try:
             array = values.detach().numpy()
         except TypeError as error:  # bfloat16, for example
@@ -92,7 +94,7 @@ class PartRows:
         self.num_found[name] = self.num_found.get(name, 0) + len(ids)
 
     def check_ids(self, part: int, ids: Tensor | None) -> Tensor:
-        """Raise ``FormatError`` unless the ids are those that the map says of the part, each once."""
+        """Return the ids; raise ``FormatError`` unless they are exactly the part's ids in the map."""
         ids = torch.empty(0, dtype=torch.int64) if ids is None else ids
         wanted = self.parts == part
         found, num_wanted = torch.zeros_like(wanted), int(wanted.sum())
@@ -105,7 +107,7 @@ class PartRows:
         return ids
 
     def complete(self) -> dict[str, Array]:
-        """The columns; raises ``FormatError`` for one that a part lacks."""
+        """Return the columns; raise ``FormatError`` for one that a part lacks."""
         for name, num_found in self.num_found.items():
             if num_found != len(self.parts):
                 raise FormatError(f"{self.where}: parts have {name} of {num_found} of {len(self.parts)} rows")
@@ -113,7 +115,7 @@ class PartRows:
 
 
 class _Reader:
-    """Gathers the graph from its parts."""
+    """Collector of the graph from its parts."""
 
     def __init__(self, root: Path, node_parts: Mapping[str, Tensor], edge_parts: Mapping[EdgeType, Tensor]) -> None:
         self.nodes = {t: PartRows(f"{root}: nodes {t!r}", parts) for t, parts in node_parts.items()}
@@ -121,7 +123,7 @@ class _Reader:
         self.times: dict[str, Array] = {}
 
     def read(self, part: int, graph: LocalGraphStore, features: LocalFeatureStore) -> None:
-        """Take over one part."""
+        """Add one part."""
         ids_of_edges = {}
         for attr in graph.get_all_edge_attrs():
             edge_type = attr.edge_type or EDGE
@@ -160,7 +162,7 @@ class _Reader:
                 raise FormatError(f"{rows.where}: parts differ in {name}; each part has the values of all nodes")
 
     def graph(self) -> Graph:
-        """The graph of all parts, checked."""
+        """Return the graph of all parts, checked."""
         nodes, all_splits = {}, {}
         for node_type, rows in self.nodes.items():
             features = rows.complete()
@@ -184,5 +186,5 @@ class _Reader:
 
 
 def keys_of(column: Array | None) -> IntArray:
-    """A column of ids as keys; none where no part has it."""
+    """Return a column of ids as keys; None gives no keys."""
     return np.empty(0, np.int64) if column is None else column.astype(np.int64, copy=False)

@@ -1,7 +1,7 @@
-"""Writes a graph, or a PyG data object that it cuts, as PyG's partition files.
+"""Writer of a graph, or of a PyG data object that it partitions, as PyG's partition files.
 
-An edge belongs to the part of its destination, and lies there by destination, and by time where there are times. The
-layout is that of ``hopstream.compat.pyg.partition_files``, with the names that PyG's code gives.
+An edge belongs to the part of its destination. Edges of a part are sorted by destination, then by time if there are
+times. The layout is that of ``hopstream.compat.pyg.partition_files``, with the names that PyG's code uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hopstream.uris import local_path
 
 NODE_TIME = "time"
 EDGE_TIMES = ("edge_time", "time")
-"""Names of the times of edges, the first that is there counts."""
+"""Names of the times of edges; the first existing one is used."""
 MAP_NAMES = ("node_map", "edge_map", "node-map", "edge-map")
 
 
@@ -50,21 +50,21 @@ def write_partitions(
 ) -> None:
     """Write PyG's partition files, which ``torch_geometric.distributed`` and ``read_partitions`` read.
 
-    Splits ``train``, ``val`` and ``test`` of nodes are written as PyG's masks, ``train_mask`` and so on; other splits
-    are not.
+    Splits ``train``, ``val`` and ``test`` of nodes become PyG's masks ``train_mask``, ``val_mask`` and ``test_mask``.
+    Other splits are not written.
 
     Args:
-        graph: A graph, which is cut here; or a dataset or its folder, whose parts are taken as they are.
+        graph: A graph, which is partitioned here; or a dataset or its folder, whose parts are kept.
         root: The folder to write.
         owners: The part of each node, as ``hopstream.write_parts`` takes it.
-        features: Names of the features to write, of whatever type; all if None. Times are always written.
-        overwrite: Replace partition files that are there, when the new ones are complete.
+        features: Names of the features to write, of any type; None for all. Times are always written.
+        overwrite: Replace existing partition files once the new ones are complete.
         **options: Fields of ``PartitionSettings`` for a graph: ``num_parts``, ``method`` and others.
 
     Raises:
-        SettingsError: ``root`` holds something else, or files that are not to be overwritten; or it is said how to cut
-            a dataset that is cut already.
-        SchemaError: A feature is no tensor, or a type's name cannot be that of a file.
+        SettingsError: ``root`` holds other files, or partition files without ``overwrite``; or a dataset, which has its
+            parts already, comes with options of partitioning.
+        SchemaError: A feature is no tensor, or a type's name cannot be a file name.
         UnknownNameError: No type has one of ``features``.
         FormatError: The dataset is damaged.
     """
@@ -76,7 +76,7 @@ def write_partitions(
 
 
 def _with_masks(cut: CutGraph) -> CutGraph:
-    """The same, with splits that PyG has masks for as features."""
+    """Add the splits that PyG has masks for as features."""
     nodes = dict(cut.graph.nodes)
     for node_type, splits in cut.graph.splits.items():
         table, masks = nodes[node_type], {}
@@ -90,7 +90,7 @@ def _with_masks(cut: CutGraph) -> CutGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CutGraph:
-    """A graph and the part of each node.
+    """A graph with the part of each node.
 
     Attributes:
         graph: The graph, checked.
@@ -103,15 +103,15 @@ class CutGraph:
     num_parts: int
 
     def edge_owners(self, edge_type: EdgeType) -> Any:
-        """int32[num_edges], the part of each edge: that of its destination."""
+        """Return int32[num_edges], the part of each edge: that of its destination."""
         return self.owners[edge_type[2]][self.graph.edges[edge_type].dst_keys]
 
 
 def cut_of(graph: Graph | Dataset | str | Path, owners: OwnersSource | None, options: PartitionOptions) -> CutGraph:
-    """Cut a graph, or take the parts of a dataset.
+    """Partition a graph, or take the parts of a dataset.
 
     Raises:
-        SettingsError: It is said how to cut a dataset, or a setting is outside its range.
+        SettingsError: A dataset comes with options of partitioning, or a setting is outside its range.
     """
     if isinstance(graph, Graph):
         if owners is not None:
@@ -136,26 +136,26 @@ def cut_of(graph: Graph | Dataset | str | Path, owners: OwnersSource | None, opt
 
 
 def check_root(out: Path, *, overwrite: bool) -> None:
-    """Refuse a place that holds something else, or partition files that are not to be overwritten.
+    """Refuse a path with other files, or with partition files that must not be overwritten.
 
     Raises:
-        SettingsError: The place is a file, the current folder, holds other things, or files without ``overwrite``.
+        SettingsError: The path is a file or the current folder, or has other files, or has files without ``overwrite``.
     """
     check_layout(out, overwrite=overwrite, whose="PyG", meta=PYG_META, is_of_layout=_is_of_layout)
 
 
 def check_layout(out: Path, *, overwrite: bool, whose: str, meta: str, is_of_layout: Callable[[str], bool]) -> None:
-    """Refuse a place as ``check_root`` does, for the layout of any library.
+    """Refuse a path as ``check_root`` does, for the layout of any library.
 
     Args:
-        out: The place.
-        overwrite: Whether its files are to be overwritten.
+        out: The path.
+        overwrite: Whether its files may be overwritten.
         whose: The library.
         meta: The file that every folder of the layout has.
         is_of_layout: Whether the layout has files or folders of a name.
 
     Raises:
-        SettingsError: The place is a file, the current folder, holds other things, or files without ``overwrite``.
+        SettingsError: The path is a file or the current folder, or has other files, or has files without ``overwrite``.
     """
     root = replaceable(out)
     if root is None:
@@ -178,7 +178,7 @@ def _is_of_layout(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Contents:
-    """What is written of a graph that is cut."""
+    """Contents of the files of a partitioned graph."""
 
     cut: CutGraph
     features: frozenset[str] | None
@@ -203,7 +203,8 @@ class _Contents:
             for node_type, (offsets, order) in nodes.items():
                 keys = np.asarray(order[offsets[part] : offsets[part + 1]], np.int64)
                 start = node_starts[node_type] if is_hetero else None
-                # PyG cannot load a type of which a part has nothing, and a part without its times could not be sampled.
+                # PyG cannot load a type without rows in a part, and sampling needs the times of all nodes in every
+                # part.
                 table = graph.nodes[node_type]
                 if len(keys) or not table.num_nodes or NODE_TIME in table.features:
                     node_feats[node_type] = self._node_feats(node_type, keys, start)
@@ -248,7 +249,7 @@ class _Contents:
         return {**none, "size": (num_nodes, num_nodes)}
 
     def _node_feats(self, node_type: str, keys: IntArray, start: int | None) -> dict[str, Any]:
-        """What is kept of the nodes of a part; ``start`` is where the numbers of the type start, if there are types."""
+        """Return the data of a part's nodes; ``start`` is the first number of the type, or None without types."""
         table = self.cut.graph.nodes[node_type]
         feats: dict[str, Any] = {"global_id": _tensor(keys if start is None else keys + start)}
         if start is not None:
@@ -259,12 +260,12 @@ class _Contents:
         return feats
 
     def _edge_feats(self, edge_type: EdgeType, keys: IntArray) -> dict[str, Any]:
-        """What is kept of the edges of a part; nothing where they have no features, as PyG has it."""
+        """Return the data of a part's edges; empty if they have no features, as in PyG."""
         table = self.cut.graph.edges[edge_type]
         label = type_label(edge_type)
         feats = self._feats(table, keys, label, {EDGE_TIMES[0]})
         time = time_name(table)
-        if time is not None and time != EDGE_TIMES[0]:  # so that its own name is not lost
+        if time is not None and time != EDGE_TIMES[0]:  # keeps the feature's own name
             feats[time] = _tensor(fixed_column(table.features[time], f"{label}.{time}")[keys])
         values: dict[str, Any] = {}
         if feats or time is not None:
@@ -282,10 +283,10 @@ class _Contents:
 
 
 def _grouped_edges(cut: CutGraph, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
-    """The keys of a type's edges by part, then destination, then time, then key; and where each part's start.
+    """Sort the keys of a type's edges by part, then destination, then time, then key.
 
     Returns:
-        int64[num_parts + 1] and int64[num_edges].
+        int64[num_parts + 1], the offset of each part, and int64[num_edges], the keys.
     """
     owners = cut.edge_owners(edge_type)
     keys = np.lexsort((*_sort_times(cut.graph, edge_type), cut.graph.edges[edge_type].dst_keys, owners))
@@ -293,7 +294,7 @@ def _grouped_edges(cut: CutGraph, edge_type: EdgeType) -> tuple[IntArray, IntArr
 
 
 def _sort_times(graph: Graph, edge_type: EdgeType) -> Iterator[Array]:
-    """The times that edges of one destination lie in the order of: their own, or else those of their sources."""
+    """Yield the times that sort the edges of one destination: their own, else their sources'."""
     table, src_type = graph.edges[edge_type], edge_type[0]
     name = time_name(table)
     if name is not None:
@@ -303,7 +304,7 @@ def _sort_times(graph: Graph, edge_type: EdgeType) -> Iterator[Array]:
 
 
 def time_name(table: EdgeTable) -> str | None:
-    """The feature that holds the times of edges, or None."""
+    """Return the name of the feature that holds the times of edges, or None."""
     return next((name for name in EDGE_TIMES if name in table.features), None)
 
 
@@ -320,7 +321,7 @@ def _chosen(graph: Graph, features: Collection[str] | None) -> frozenset[str] | 
 
 
 def fixed_column(column: Any, where: str) -> Array:
-    """A column as one array; raises ``SchemaError`` for strings and rows of different lengths."""
+    """Return a column as one array; raise ``SchemaError`` for strings and rows of different lengths."""
     if isinstance(column, RaggedArray):
         raise SchemaError(
             f"{where} holds strings or rows of different lengths, which PyG's files cannot; name what is to be written "
@@ -335,7 +336,7 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 def file_name(of_type: str | EdgeType) -> str:
-    """A type or other name as PyG's and GLT's layouts have it; raises ``SchemaError`` where no file can have it."""
+    """Return the name of a type's file in PyG's and GLT's layouts; raise ``SchemaError`` if invalid."""
     name = of_type if isinstance(of_type, str) else "__".join(of_type)
     if "/" in name or name in ("", ".", ".."):
         raise SchemaError(f"{of_type!r} cannot be the name of a file, which the layout has of each type; rename it")
@@ -343,24 +344,24 @@ def file_name(of_type: str | EdgeType) -> str:
 
 
 class Partitioner:
-    """Cuts a ``Data`` or ``HeteroData`` and writes one folder per part, as ``torch_geometric.distributed`` has them.
+    """Partitioner that writes one folder per part, in the layout of ``torch_geometric.distributed``.
 
-    Nodes are assigned by METIS, or another method of Hopstream; the same settings give the same parts. Every feature
-    that is a tensor is written, labels too, and masks of nodes.
+    METIS, or another method of Hopstream, assigns the nodes; the same settings give the same parts. Every feature that
+    is a tensor is written, including labels, and masks of nodes.
     """
 
     def __init__(self, data: Any, num_parts: int, root: str | Path, recursive: bool = False, **options: Any) -> None:
-        """Say what to cut, and where to.
+        """Set the graph, the folder and the options.
 
         Args:
             data: A PyG ``Data`` or ``HeteroData``, or a ``Graph``.
             num_parts: Number of parts.
-            root: The folder to write. PyG's partition files that are there are replaced when the new ones are complete.
-            recursive: Let METIS cut in two, and those in two again, in place of into all parts at once.
+            root: The folder to write. Existing partition files are replaced once the new ones are complete.
+            recursive: Let METIS bisect recursively, instead of partitioning k-way.
             **options: Fields of ``PartitionSettings``, such as ``method="kaminpar"``, ``rng_seed`` or ``balance``.
 
         Raises:
-            SettingsError: A setting is outside its range, or ``root`` holds something else.
+            SettingsError: A setting is outside its range, or ``root`` holds other files.
         """
         if not isinstance(root, str | Path):
             raise SettingsError(f"root is {root!r}; give the folder to write")
@@ -376,11 +377,11 @@ class Partitioner:
         check_root(self.root, overwrite=True)
 
     def generate_partition(self) -> None:
-        """Cut and write.
+        """Partition and write.
 
         Raises:
             SchemaError: ``data`` is no graph, or a feature is no tensor.
-            IdRangeError: An edge names a node that is not there.
+            IdRangeError: An edge names a node that does not exist.
         """
         graph = self.data if isinstance(self.data, Graph) else graph_from_data(self.data)
         write_partitions(graph, self.root, overwrite=True, **self.options)

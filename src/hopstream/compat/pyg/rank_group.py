@@ -1,10 +1,11 @@
-"""Lets the ranks of a group meet, exchange JSON values and leave together, through a ``TCPStore`` that rank 0 hosts.
+"""Rendezvous of ranks through a ``TCPStore`` on rank 0: meet, exchange JSON values, leave together.
 
-Rank 0 listens at ``master_addr:master_port``. Each rank puts down a value per round and gets the values of all ranks.
-Only JSON text passes. Ranks ask each other's servers for rows, at addresses that they exchange here.
+Rank 0 listens at ``master_addr:master_port``. In each round, every rank writes a value and reads the values of all
+ranks. Only JSON text is exchanged. Ranks exchange the addresses of their servers here, and then request rows from each
+other's servers.
 
-Rank 0 gives each group a random token, and all keys of the group begin with it. So groups that follow each other at one
-port, and groups of processes that were restarted, never share a key.
+Rank 0 gives each group a random token, and all keys of the group start with it. So groups that use one port in
+sequence, and groups of restarted processes, never share a key.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ _START = "start all ranks with the same master_addr, master_port, group_name and
 _TOGETHER = "it is busy, stopped or waits elsewhere: let ranks make, use and close the same things in the same order"
 MAX_RANKS = 1 << 20
 POLL_S = 0.005
-"""How long a rank that waits rests between two looks at the store, at first."""
+"""First interval between two polls of the store."""
 MAX_POLL_S = 0.05
-"""How long it rests when it has waited for a while; it looks for failures as often."""
+"""Longest interval between two polls of the store; polls back off to it."""
 CALL_S = 5.0
-"""How long one call of the store may take before rank 0 counts as gone."""
+"""Deadline of one call of the store; after it, rank 0 counts as gone."""
 TELL_S = 2.0
-"""How long a rank that gives up tries to say so."""
+"""Deadline for a rank that gives up to report its failure."""
 LINGER_S = 3.0
-"""How long rank 0 hosts on for ranks that have not taken what it says."""
+"""Time that rank 0 keeps hosting for ranks that have not read the last values."""
 PROBE_S = 3.0
-"""How long a rank may take to accept a connection: longer than it takes to send a lost packet again."""
+"""Deadline of one probe connection: longer than a TCP retransmission of the first packet."""
 PROBE_EVERY_S = 1.0
-"""How often a rank that waits to leave probes those that it waits for."""
+"""Interval at which a rank that waits to leave probes the missing ranks."""
 NUM_PROBES = 2
-"""How many times a rank must not accept before it counts as gone."""
+"""Number of failed probes after which a rank counts as gone."""
 LAST_S = 0.2
-"""How long leaving takes at least, so that the others see it."""
+"""Shortest deadline for leaving, so that the other ranks can see it."""
 _OWN = secrets.token_hex(8)
 
 
@@ -61,12 +62,12 @@ class Membership:
     """A rank, the group that it joins, and the address at which the group meets.
 
     Attributes:
-        group: Name of the group. Several groups may meet at one address, also of one name, one after the other.
-        rank: This process.
-        world_size: How many ranks the group has.
+        group: Name of the group. Several groups may meet at one address; groups of one name must follow each other.
+        rank: Rank of this process.
+        world_size: Number of ranks in the group.
         master_addr: A host name or IP address of the machine of rank 0.
         master_port: The port at which rank 0 listens.
-        timeout_s: How long to wait for the other ranks, in each round.
+        timeout_s: Deadline in seconds for the other ranks, in each round.
     """
 
     group: str
@@ -77,7 +78,7 @@ class Membership:
     timeout_s: float = 180.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
+        """Check the ranges of all fields."""
         for name, low, high in (("world_size", 1, MAX_RANKS), ("master_port", 1, 65535)):
             check_int(name, getattr(self, name), low, high)
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or not 0 <= self.rank < self.world_size:
@@ -90,13 +91,13 @@ class Membership:
 
 
 class Group:
-    """One rank's place in a group, from when it is made until it is left or closed."""
+    """Membership of one rank in a group, until it leaves or closes."""
 
     def __init__(self, membership: Membership) -> None:
-        """Prepare to meet; rank 0 listens from now on. Nobody is waited for.
+        """Prepare to meet without waiting; rank 0 starts to listen.
 
         Raises:
-            SettingsError: ``master_addr`` is not known.
+            SettingsError: ``master_addr`` cannot be resolved.
             StoreUnavailable: Rank 0 cannot listen at the port.
         """
         self.membership = membership
@@ -114,17 +115,17 @@ class Group:
             self._open()
 
     def gather(self, value: Any, what: str, timeout_s: float | None = None) -> list[Any]:
-        """Put a value down, wait until all ranks have, and return the values of all in the order of ranks.
+        """Write a value, wait until all ranks have done so, and return all values in the order of ranks.
 
         Args:
-            value: Anything that JSON holds.
-            what: What is waited for, as messages name it.
-            timeout_s: How long to wait; the group's time if it is not given.
+            value: A JSON value.
+            what: The purpose of the wait, for messages.
+            timeout_s: Deadline in seconds; None for the group's.
 
         Raises:
-            StoreTimeout: Some ranks did not come in time; the message says which.
+            StoreTimeout: Some ranks did not come in time; the message names them.
             StoreUnavailable: Rank 0 cannot be reached, or a rank gave up; the message says why.
-            SettingsError: Ranks disagree about ``world_size``, or two processes have one rank.
+            SettingsError: Ranks disagree about ``world_size``, or two processes have the same rank.
         """
         self._num_rounds += 1
         values = self._meet(f"{self._num_rounds}", value, what, timeout_s or self.membership.timeout_s)
@@ -132,40 +133,41 @@ class Group:
         return [values[rank] for rank in range(self.membership.world_size)]
 
     def fail(self, message: str) -> None:
-        """Tell the other ranks, who may be waiting, that this one cannot go on; says nothing where nobody listens."""
+        """Report to the other ranks that this one cannot go on; do nothing if rank 0 cannot be reached."""
         if self._prefix:
-            with suppress(StoreUnavailable):  # the error that made this rank give up is the one to be seen
+            with suppress(StoreUnavailable):  # the caller reports the original error
                 why = f"rank {self.membership.rank} gave up: {message}"  # the first reason counts
                 self._calls.call("compare_set", f"{self._prefix}/failure", "", why, timeout_s=TELL_S)
                 if self.membership.rank != 0:
                     self._acknowledge()
 
     def failure(self) -> str:
-        """Which rank gave up, and why; empty where none did, or rank 0 cannot be asked."""
+        """Return which rank gave up, and why; empty if none did, or rank 0 cannot be reached."""
         with suppress(StoreUnavailable):
             return self._failure()
         return ""
 
     def leave_by(self, ends: float) -> None:
-        """Wait for the others to leave no longer than until a time of ``time.monotonic()``."""
+        """Set a deadline, in ``time.monotonic()``, for waiting for the other ranks to leave."""
         self._leaves_by = ends
 
     def leave(self, locations: Sequence[str], timeout_s: float | None = None) -> list[int]:
-        """Wait until all ranks leave, so that nobody misses what this one serves; then close.
+        """Wait until all ranks leave, because they may need this rank's server; then close.
 
-        Where a rank gave up, the group stays open: end what is served, so that the others ask why, and close then.
+        If a rank gave up, the group stays open: stop the server, so that the other ranks read the reason, and then
+        close.
 
         Args:
-            locations: Where each rank serves: a rank that does not leave and serves no more is gone. Empty where no
-                rank serves yet.
-            timeout_s: How long to wait; the group's time if it is not given.
+            locations: Address of each rank's server. A rank that neither leaves nor accepts connections is gone. Empty
+                before ranks have servers.
+            timeout_s: Deadline in seconds; None for the group's.
 
         Returns:
-            The ranks that went without leaving; none where rank 0, who would know, has left before.
+            The ranks that ended without leaving; empty if rank 0, which keeps the record, has left before.
 
         Raises:
-            StoreTimeout: Some ranks that are there did not leave in time.
-            StoreUnavailable: A rank gave up; the message says why. Where rank 0 has left, nobody is waited for.
+            StoreTimeout: Some live ranks did not leave in time.
+            StoreUnavailable: A rank gave up; the message says why. If rank 0 has left, this rank does not wait.
         """
         if self._is_closed:
             return []
@@ -183,9 +185,10 @@ class Group:
                 self.close()
 
     def close(self) -> None:
-        """Leave without waiting for anybody to leave; a second call does nothing.
+        """Leave without waiting for the other ranks to leave; a second call does nothing.
 
-        Rank 0 hosts on, for ``LINGER_S`` at most, until all ranks have taken the last values, or know who gave up.
+        Rank 0 keeps hosting, at most ``LINGER_S``, until all ranks have read the last values, or the reason of a
+        failure.
         """
         if self._is_closed:
             return
@@ -202,7 +205,7 @@ class Group:
         self._calls.close()
 
     def _open(self) -> None:
-        """Listen, and open the group."""
+        """Listen, and publish the group."""
         who, port = self.membership, self.membership.master_port
         try:
             self._calls.open(self._host, port, is_master=True, timeout_s=who.timeout_s)
@@ -220,7 +223,7 @@ class Group:
         self._calls.call("set", f"{self._prefix}/place/0", self._place)
 
     def _join(self, ends: float, what: str) -> None:
-        """Take this rank's place in the group that rank 0 has open; it may have to open it yet."""
+        """Join the group that rank 0 has open; wait until rank 0 opens one."""
         who = self.membership
         while True:
             try:
@@ -229,7 +232,7 @@ class Group:
                 return self._take_place(ends, what)
             except StoreTimeout:
                 raise
-            except OSError as error:  # nobody listens, or rank 0 left meanwhile
+            except OSError as error:  # rank 0 does not listen yet, or left meanwhile
                 if time.monotonic() + MAX_POLL_S >= ends:
                     raise StoreUnavailable(
                         f"rank {who.rank} of {who.world_size} cannot reach rank 0 at {self._where} {what} (tried for "
@@ -249,7 +252,7 @@ class Group:
                 prefix = f"hopstream/{told['group']}"
                 refusal, is_own = self._refusal(prefix, int(told["world_size"]))
                 if refusal:
-                    if self._calls.call("add", f"{prefix}/came", 0) < told["world_size"]:  # else it goes on without us
+                    if self._calls.call("add", f"{prefix}/came", 0) < told["world_size"]:  # a complete group goes on
                         self._calls.call("compare_set", f"{prefix}/failure", "", refusal)
                     raise SettingsError(refusal)
                 if is_own:
@@ -260,9 +263,10 @@ class Group:
         raise self._late([0], what, who.timeout_s)
 
     def _refusal(self, prefix: str, world_size: int) -> tuple[str, bool]:
-        """Why this process does not belong to a group, or empty; and whether the rank's place is its own now.
+        """Try to take this process's rank in a group; return why it is refused, and whether it has the rank.
 
-        It is neither where another member of this process has the rank: then the next group is to be waited for.
+        The reason is empty and the rank not taken if another member in this process has the rank: the caller must then
+        wait for the next group.
         """
         who, key = self.membership, f"{prefix}/place/{self.membership.rank}"
         if self._read(key).startswith(f"{own_process()}."):
@@ -282,12 +286,15 @@ class Group:
     def _meet(
         self, name: str, value: Any, what: str, timeout_s: float, locations: Sequence[str] = ()
     ) -> Mapping[int, Any]:
-        """The values of all ranks by rank, or, with locations, of all but those that serve no more."""
+        """Return the values of all ranks by rank.
+
+        With locations, ranks that accept no connections may be missing.
+        """
         who, ends = self.membership, time.monotonic() + timeout_s
         if not self._prefix:
             self._join(ends, what)
         key, last_key = f"{self._prefix}/{name}", self._heard[0]
-        if name != "leave":  # a rank that leaves in vain has no news for the others
+        if name != "leave":  # after a failed leave, the last values still have to be read
             self._heard = ("", 0)
         self._calls.call("append", f"{key}/values", json.dumps([who.rank, value]) + "\n")
         self._calls.call("add", f"{key}/num", 1)
@@ -308,13 +315,13 @@ class Group:
         values = self._values(key)
         self._heard = (f"{key}/heard", len(values))
         self._calls.call("add", f"{key}/heard", 1)
-        if who.rank == 0 and last_key:  # ranks that are in this round have the values of the one before
+        if who.rank == 0 and last_key:  # all ranks in this round have read the values of the round before
             for kind in ("values", "num", "heard"):
                 self._calls.call("delete_key", last_key.removesuffix("heard") + kind)
         return values
 
     def _check_goes_on(self, what: str) -> None:
-        """Raise ``StoreUnavailable`` where a rank gave up, or rank 0 has left."""
+        """Raise ``StoreUnavailable`` if a rank gave up, or rank 0 has left."""
         who = self.membership
         if failure := self._failure():
             self._has_failed = True
@@ -345,19 +352,19 @@ class Group:
         return failure
 
     def _acknowledge(self) -> None:
-        """Tell rank 0 that this rank needs nothing more of it."""
+        """Report to rank 0 that this rank makes no further calls."""
         if not self._has_told:
             self._has_told = True
             self._calls.call("add", f"{self._prefix}/told", 1, timeout_s=TELL_S)
 
     def _read(self, key: str, timeout_s: float = CALL_S) -> str:
-        """The text under a key; empty where there is none."""
+        """Return the text of a key, or an empty text."""
         if not self._calls.call("check", [key], timeout_s=timeout_s):
             return ""
         return str(self._calls.call("get", key, timeout_s=timeout_s).decode())
 
     def _linger(self) -> None:
-        """Host on until all ranks have taken the last values; where some gave up or missed, until those here left."""
+        """Host until all ranks have read the last values; after a failure, until they have read the reason."""
         ends = time.monotonic() + LINGER_S
         key, num_wanted = self._heard
         if self._failure() or not key:
@@ -367,10 +374,10 @@ class Group:
 
 
 class _StoreThread:
-    """Calls one ``TCPStore`` in a daemon thread, so that a call which hangs holds up nobody for long.
+    """Daemon thread that calls one ``TCPStore``, so that a hanging call blocks no caller for long.
 
-    The store's own calls have no deadline where the machine of rank 0 is frozen or cut off. The thread starts early,
-    because none can be started when the process ends.
+    The store's own calls have no deadline while the machine of rank 0 is frozen or disconnected. The thread starts
+    early, because a process that is exiting cannot start threads.
     """
 
     def __init__(self) -> None:
@@ -387,10 +394,10 @@ class _StoreThread:
         self.call("open", host, port, options, timeout_s=timeout_s)
 
     def call(self, name: str, *args: Any, timeout_s: float = CALL_S) -> Any:
-        """The result of one of the store's methods.
+        """Call one of the store's methods and return its result.
 
         Raises:
-            StoreUnavailable: Rank 0 is gone, or gave no answer in time.
+            StoreUnavailable: Rank 0 is gone, or did not answer in time.
         """
         if self._is_lost:
             raise StoreUnavailable("rank 0 is gone, or this rank has left")
@@ -404,7 +411,7 @@ class _StoreThread:
             raise StoreUnavailable(why) from error
 
     def close(self) -> None:
-        """Let go of the store; a port that it hosts is free then."""
+        """Release the store, which frees the port that it hosts."""
         self._asked.put(None)
         if not self._is_lost:
             self._is_lost = True
@@ -423,11 +430,11 @@ class _StoreThread:
                     future.set_result(getattr(store, name)(*args))
             except BaseException as error:
                 future.set_exception(error)
-        store = None  # an error that somebody keeps refers to this frame
+        store = None  # a stored error refers to this frame, and would keep the store alive
 
 
 def own_process() -> str:
-    """What tells this process from others, also from one that it was forked from."""
+    """Return a name of this process that differs from those of other processes, including forks."""
     return f"{_OWN}-{os.getpid()}"
 
 
@@ -440,10 +447,10 @@ def _left(ends: float) -> float:
 
 
 def _await_port(host: str, port: int, ends: float) -> None:
-    """Wait until somebody listens; a ``TCPStore`` that finds nobody writes to stderr.
+    """Wait until a process listens; a ``TCPStore`` that cannot connect writes to stderr.
 
     Raises:
-        OSError: Nobody does until the time ends.
+        OSError: No process listens before the deadline.
     """
     while True:
         try:
@@ -456,7 +463,7 @@ def _await_port(host: str, port: int, ends: float) -> None:
 
 
 def _silent(ranks: Iterable[int], locations: Sequence[str], ends: float) -> frozenset[int]:
-    """Those of some ranks whose servers take no connections, as far as that can be told until a time."""
+    """Return the ranks whose servers accept no connections, as far as probes show before the deadline."""
     return frozenset(rank for rank in ranks if _is_silent(Location.parse(locations[rank]), ends))
 
 
@@ -465,7 +472,7 @@ def _is_silent(location: Location, ends: float) -> bool:
         try:
             socket.create_connection((location.host, location.port), min(PROBE_S, _left(ends))).close()
         except OSError:
-            if time.monotonic() >= ends:  # it had less time than it may take
+            if time.monotonic() >= ends:  # the probe had less than its full time
                 return False
             continue
         return False
@@ -473,7 +480,7 @@ def _is_silent(location: Location, ends: float) -> bool:
 
 
 def resolved(host: str) -> str:
-    """An IP address, so that all sides mean the same one; the first of version 4 where there are several."""
+    """Resolve a host to an IP address that all ranks use; prefer version 4."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Opens one store over the parts of all ranks: writes and serves this rank's part, and connects to those of the others.
+"""Store over the parts of all ranks: serves this rank's part and connects to the other servers.
 
-Ranks compare what they hold, each writes its part below a temporary folder as an ordinary part of one dataset, and
-serves it as any part is served. The folder is removed as soon as its files are mapped, so a rank that is killed leaves
-none. Nobody stops to serve while others sample.
+Ranks compare their parts. Each writes its part to a temporary folder as an ordinary part of one dataset, and serves it
+like any part. It removes the folder as soon as its files are mapped, so that a killed rank leaves none. No rank stops
+its server while others sample.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _ORDER = "a rank takes part when it makes its loader or sampler: all ranks make 
 
 
 class RankStore:
-    """A store over the parts of all ranks, and the server of this rank's part, until it is closed."""
+    """Store over the parts of all ranks, and server of this rank's part."""
 
     def __init__(self, own: OwnPart, member: RpcMember) -> None:
-        """Compare parts with the other ranks, serve the own part, and connect to the others'.
+        """Compare parts with the other ranks, serve this rank's part, and connect to the others'.
 
         Args:
-            own: What this rank holds.
-            member: The rank's place among the others; its group is left, or closed, with this object.
+            own: The part of this rank.
+            member: The rank's membership; this object leaves or closes its group.
 
         Raises:
-            VersionMismatch: Ranks hold parts of different graphs or cuts, or a part is held by no rank; all raise.
-            SchemaError: What this rank holds contradicts itself.
+            VersionMismatch: Ranks hold parts of different graphs or cuts, or no rank holds a part; all ranks raise it.
+            SchemaError: This rank's part contradicts itself.
             StoreTimeout: Some ranks did not come in time.
             StoreUnavailable: Rank 0 or a server cannot be reached, or a rank gave up.
         """
@@ -66,7 +66,7 @@ class RankStore:
 
     @property
     def store(self) -> Store:
-        """The store over all parts."""
+        """Store over all parts."""
         if self._store is None:
             raise StoreUnavailable("the store of all ranks was not opened")
         return self._store
@@ -96,7 +96,7 @@ class RankStore:
         cluster = Cluster(dataset_id=self._served.dataset_id, servers=tuple(entries))
         try:
             return open_cluster(cluster, member.settings or StoreSettings(), own=mine, explain=self._explain)
-        except StoreUnavailable as error:  # the server may be that of a rank that gave up meanwhile
+        except StoreUnavailable as error:  # the server may belong to a rank that has given up
             if why := self._group.failure():
                 raise StoreUnavailable(f"rank {self._group.membership.rank} cannot go on: {why}") from error
             raise
@@ -111,8 +111,8 @@ class RankStore:
             raise
 
     def _explain(self, error: HopstreamError, parts: Sequence[int]) -> HopstreamError:
-        """Why parts of others cannot be had: which rank gave up, with its words, or which ranks are gone."""
-        if self._group is None or self._is_closed or isinstance(error, StoreTimeout):  # who gives up ends its server
+        """Explain why other ranks' parts are unavailable: a rank gave up, with its reason, or ranks are gone."""
+        if self._group is None or self._is_closed or isinstance(error, StoreTimeout):  # a failed rank has no server
             return error
         why = self._group.failure()
         if not why:
@@ -126,14 +126,14 @@ class RankStore:
         return told
 
     def close(self, *, waits: bool = True) -> None:
-        """Leave the group and stop to serve; a second call does nothing.
+        """Leave the group and stop the server; a second call does nothing.
 
         Args:
-            waits: Serve until all ranks leave; False where this rank failed, so that the others hear of it at once.
+            waits: Serve until all ranks leave. False after a failure of this rank reports it to the others at once.
 
         Raises:
-            StoreTimeout: Some ranks are there and did not leave in time. This one has left all the same.
-            StoreUnavailable: A rank gave up while this one waited. This one has left all the same.
+            StoreTimeout: Some live ranks did not leave in time. This rank has left.
+            StoreUnavailable: A rank gave up while this one waited. This rank has left.
         """
         if self._is_closed:
             return
@@ -144,7 +144,7 @@ class RankStore:
                 if gone:
                     LOG.warning("rank %s ended without leaving", ", ".join(map(str, gone)))
         finally:
-            self._release()  # who misses this rank asks the group why
+            self._release()  # ranks that lose this server ask the group for the reason
             if self._group is not None:
                 self._group.close()
 
@@ -158,9 +158,9 @@ class RankStore:
 
 
 def check_reach(locations: Sequence[str]) -> None:
-    """Refuse ranks that serve at a loopback address while others are elsewhere; all ranks raise the same error.
+    """Refuse ranks that serve at a loopback address while others do not; all ranks raise the same error.
 
-    It happens where rank 0's machine knows its own name as a loopback address, as Debian's do.
+    This happens if the machine of rank 0 resolves its own name to a loopback address, as on Debian.
     """
     lonely = [rank for rank, where in enumerate(locations) if Location.parse(where).is_loopback]
     if lonely and len(lonely) < len(locations):

@@ -1,7 +1,7 @@
-"""Begins and ends a rank's place among all ranks, under the names of PyG's set-up of torch RPC.
+"""Entry and exit of a rank, under the names of PyG's set-up of torch RPC.
 
-Nothing here is torch RPC: ``init_rpc`` is a meeting of all ranks at ``master_addr:master_port``. Loaders call it by
-themselves; the names are for scripts that override ``DistLoader.worker_init_fn``.
+``init_rpc`` does not use torch RPC; it is a rendezvous of all ranks at ``master_addr:master_port``. Loaders call it
+themselves. Scripts that override ``DistLoader.worker_init_fn`` need the names.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ LOG = logging.getLogger(__name__)
 
 
 class DistRole(Enum):
-    """What a process does; there is one role."""
+    """Role of a process; there is one role."""
 
     WORKER = 1
 
 
 @dataclass
 class DistContext:
-    """One process among those that load together.
+    """One of the processes that load together.
 
     Attributes:
-        rank: This process, in ``[0, world_size)``.
-        global_rank: The same over all groups; not looked at.
-        world_size: How many processes load together.
-        global_world_size: The same over all groups; not looked at.
+        rank: Rank of this process, in ``[0, world_size)``.
+        global_rank: Rank over all groups; ignored.
+        world_size: Number of processes that load together.
+        global_world_size: Number of processes over all groups; ignored.
         group_name: Name of the group; the same in all of its processes.
-        role: There is one role.
+        role: The only role.
     """
 
     rank: int
@@ -55,15 +55,15 @@ class DistContext:
 
     @property
     def worker_name(self) -> str:
-        """The process as messages name it."""
+        """Name of the process in messages."""
         return f"{self.group_name}-{self.rank}"
 
 
 def check_context(context: object) -> DistContext:
-    """The context of this process, ours or PyG's, after checking its numbers.
+    """Check and return the context of this process, Hopstream's or PyG's.
 
     Raises:
-        SettingsError: It is something else, or its rank is not below its world size.
+        SettingsError: ``context`` is no context, or its rank is not below its world size.
     """
     names = ("rank", "world_size", "group_name")
     if not all(hasattr(context, name) for name in names):
@@ -78,16 +78,16 @@ def check_context(context: object) -> DistContext:
 
 @dataclass(slots=True, eq=False)
 class RpcMember:
-    """One rank's place in one meeting.
+    """Membership of one rank in one rendezvous.
 
     Attributes:
-        name: The process as its context names it.
-        group: The meeting; None where there is one rank.
-        location: Where this rank's servers listen, with a port that the system chooses.
-        security: What this rank's servers show and ask for.
-        settings: Deadline of requests, and what this rank shows to others.
-        before: The exception that was being handled when the rank came, which says nothing of how it leaves.
-        closers: What to end with it; each is told whether to wait for the others.
+        name: Name of the process in its context.
+        group: The rendezvous; None with one rank.
+        location: Address of this rank's servers; the operating system chooses the port.
+        security: Certificate and requirements of this rank's servers.
+        settings: Deadline of requests, and this rank's credentials for other servers.
+        before: The exception in progress when the rank joined; it does not count as a failure when the rank leaves.
+        closers: Functions that close this rank's resources; the argument says whether to wait for the other ranks.
     """
 
     name: str
@@ -99,10 +99,10 @@ class RpcMember:
     closers: list[Callable[[bool], None]] = field(default_factory=list)
 
     def will_wait(self, waits: bool | None) -> bool:
-        """Whether to wait for the others when leaving; where not because of an error, they hear of it at once.
+        """Return whether to wait for the other ranks when leaving; if an error prevents it, report the error.
 
         Args:
-            waits: What the caller wants; None: to wait, unless an exception is being handled.
+            waits: The caller's choice; None waits unless an exception is in progress.
         """
         error = sys.exc_info()[1]
         error = None if error is self.before else _cause_of(error)
@@ -113,7 +113,7 @@ class RpcMember:
         return waits
 
     def tell(self, error: BaseException) -> None:
-        """Tell the others, who may be waiting, of an error here."""
+        """Report an error of this rank to the other ranks, which may be waiting."""
         if self.group is not None:
             self.group.fail(f"{type(error).__name__}: {error}")
 
@@ -122,9 +122,9 @@ class RpcMember:
         self.end(self.will_wait(waits))
 
     def end(self, waits: bool) -> None:
-        """End what was begun, in reverse, and leave."""
+        """Close all resources in reverse order, and leave."""
         _forget(self)
-        with ExitStack() as stack:  # in reverse, and all of them also where one fails
+        with ExitStack() as stack:  # reverse order; calls the rest even if one fails
             if self.group is not None:
                 stack.callback(self.group.close)
             while self.closers:
@@ -132,9 +132,9 @@ class RpcMember:
 
 
 def _cause_of(error: BaseException | None) -> BaseException | None:
-    """The error that ends a block or a process by an exception; None where it ends well.
+    """Return the error that ends a block or a process; None if it ends without an error.
 
-    Processes of multiprocessing that fail end by ``sys.exit(1)`` in the handler of their error.
+    A failed process of multiprocessing calls ``sys.exit(1)`` in the handler of its error.
     """
     if isinstance(error, SystemExit):
         return None if error.code in (None, 0) else error.__context__ or error
@@ -157,26 +157,26 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
     security: ServerSecurity | None = None,
     store_settings: StoreSettings | None = None,
 ) -> RpcMember:
-    """Meet the other ranks; returns when all are there.
+    """Meet the other ranks; return when all are present.
 
     Args:
-        current_ctx: This process.
+        current_ctx: The context of this process.
         master_addr: A host name or IP address of the machine of rank 0.
         master_port: A free port there. Several loaders may share one.
-        num_rpc_threads: Without effect: the transport has threads of its own.
-        rpc_timeout: Seconds to wait for the other ranks.
+        num_rpc_threads: Without effect: the transport has its own threads.
+        rpc_timeout: Deadline in seconds for the other ranks.
         rpc_worker_names: Without effect.
-        security: TLS and token of what this rank serves; needed where ``master_addr`` is not loopback.
-        store_settings: Deadline of requests, token and roots of what this rank asks.
+        security: TLS and token of this rank's server; required unless ``master_addr`` is loopback.
+        store_settings: Deadline, token and roots for this rank's requests.
 
     Returns:
-        The rank's place, which ``register_sampler_rpc``, ``global_barrier`` and ``shutdown_rpc`` find by themselves.
+        The membership; ``register_sampler_rpc``, ``global_barrier`` and ``shutdown_rpc`` find it by themselves.
 
     Raises:
-        SettingsError: Wrong rank, world size, address or port.
+        SettingsError: The rank, world size, address or port is wrong.
         StoreTimeout: Some ranks did not come in time.
         StoreUnavailable: Rank 0 cannot be reached, or cannot listen.
-        AccessDenied: Others could reach this rank, and TLS or a token is missing.
+        AccessDenied: Other machines could reach this rank, and TLS or a token is missing.
     """
     context = check_context(current_ctx)
     port = _read_port(master_port)
@@ -197,7 +197,7 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
     member = RpcMember(f"{context.group_name}-{context.rank}", group, location, security, store_settings, before)
     with _LOCK:
         if not _MEMBERS:
-            Finalize(None, _close_all, exitpriority=100)  # in processes that multiprocessing started
+            Finalize(None, _close_all, exitpriority=100)  # atexit does not run in processes of multiprocessing
         _MEMBERS.append(member)
     _CURRENT.member = member
     leave_at_exit()
@@ -205,19 +205,20 @@ def init_rpc(  # noqa: PLR0913  PyG's arguments, in PyG's order
 
 
 def leave_at_exit() -> None:
-    """See that the process leaves before it ends, also where it was said before.
+    """Register the exit handler again, so that it runs before handlers registered earlier.
 
-    The transport ends its servers at exit too, and what was said last is done first: to be called when a server began.
+    The transport ends its servers at exit too, and atexit runs the last registered handler first. Call this function
+    after a server has started.
     """
     atexit.unregister(_close_all)
     atexit.register(_close_all)
 
 
 def current_member() -> RpcMember:
-    """The place that this thread's last ``init_rpc`` gave.
+    """Return the membership from this thread's last ``init_rpc``.
 
     Raises:
-        StateError: There is none.
+        StateError: This thread has none.
     """
     member = member_of_thread()
     if member is None:
@@ -226,20 +227,20 @@ def current_member() -> RpcMember:
 
 
 def member_of_thread() -> RpcMember | None:
-    """The place that this thread's last ``init_rpc`` gave, or None."""
+    """Return the membership from this thread's last ``init_rpc``, or None."""
     return getattr(_CURRENT, "member", None)
 
 
 def global_barrier(timeout: float | None = None) -> None:
-    """Wait until all ranks are here.
+    """Wait until all ranks reach the barrier.
 
     Args:
-        timeout: Seconds to wait; None means ``rpc_timeout`` of ``init_rpc``.
+        timeout: Deadline in seconds; None means ``rpc_timeout`` of ``init_rpc``.
 
     Raises:
         StateError: ``init_rpc`` was not called.
         StoreTimeout: Some ranks did not come in time.
-        StoreUnavailable: Rank 0 has gone, or a rank gave up.
+        StoreUnavailable: Rank 0 has left, or a rank gave up.
     """
     group = current_member().group
     if group is not None:
@@ -247,16 +248,16 @@ def global_barrier(timeout: float | None = None) -> None:
 
 
 def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 240.0) -> None:
-    """Stop to serve this rank's parts, and leave.
+    """Stop serving this rank's parts, and leave.
 
     Args:
-        id: The name of the worker that leaves; None for all of this process.
-        graceful: Wait until all ranks leave, so that nobody misses this rank's part. Where an exception is being
-            handled, nobody is waited for, and the others are told of it.
-        timeout: Without effect: ``rpc_timeout`` of ``init_rpc`` says how long to wait.
+        id: The name of the worker that leaves; None for all workers of this process.
+        graceful: Wait until all ranks leave, because they may need this rank's part. While an exception is in progress,
+            do not wait, but report it to the other ranks.
+        timeout: Without effect: ``rpc_timeout`` of ``init_rpc`` is the deadline.
 
     Raises:
-        StoreTimeout: Some ranks did not leave in time; this one has left all the same.
+        StoreTimeout: Some ranks did not leave in time. This rank has left.
     """
     with _LOCK:
         leaving = [member for member in _MEMBERS if id is None or member.name == id]
@@ -264,16 +265,16 @@ def shutdown_rpc(id: str | None = None, graceful: bool = True, timeout: float = 
 
 
 def _leave(members: Sequence[RpcMember], leave: Callable[[RpcMember], None]) -> None:
-    """Let members leave, the last first, also where one fails."""
+    """Call ``leave`` for all members, the last first, even if one fails."""
     with ExitStack() as stack:
         for member in members:
             stack.callback(leave, member)
 
 
 def _own_location(membership: Membership, security: ServerSecurity) -> Location:
-    """Where this rank's servers listen, after checking that they may."""
+    """Return the address for this rank's servers; check that security allows it."""
     master = Location(resolved(membership.master_addr), membership.master_port, security.certificate is not None)
-    if not security.is_insecure:  # a server of an insecure rank writes a warning of its own
+    if not security.is_insecure:  # a server of an insecure rank logs its own warning
         security.check_bind(master)
     try:
         return master.towards()
@@ -282,7 +283,7 @@ def _own_location(membership: Membership, security: ServerSecurity) -> Location:
 
 
 def _read_port(port: object) -> int:
-    if isinstance(port, str) and port.isdecimal():  # as environments hold it
+    if isinstance(port, str) and port.isdecimal():  # from an environment variable
         return int(port)
     return read_integer("master_port", port)
 
@@ -296,10 +297,9 @@ def _forget(member: RpcMember) -> None:
 
 
 def _close_all() -> None:
-    """Leave when the process ends; one that fails does not wait for the others, but tells them why.
+    """Leave at the end of the process; a failed process reports its error without waiting.
 
-    ``sys.exit`` in a script cannot be told from an end without errors. The others are waited for once, not once per
-    member.
+    ``sys.exit`` in a script looks like an end without errors. All members share one deadline.
     """
     error = _cause_of(sys.exc_info()[1] or getattr(sys, "last_value", None))
     with _LOCK:
@@ -309,7 +309,7 @@ def _close_all() -> None:
     for group in groups:
         group.leave_by(ends)
     if error is not None:
-        for member in leaving:  # before any is left, which may take a while
+        for member in leaving:  # before the first one leaves, which may take a while
             member.tell(error)
     try:
         _leave(leaving, lambda member: member.end(waits=error is None))

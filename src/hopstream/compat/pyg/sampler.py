@@ -1,7 +1,7 @@
-"""A sampler of PyG's loaders that samples a dataset, and subgraphs as PyG's samplers return them.
+"""Sampler for PyG's loaders that samples a dataset, and subgraphs in the form of PyG's samplers.
 
-``DatasetSampler`` stands where PyG's ``NeighborSampler`` does: PyG's loaders hand it the seeds of a batch, and get a
-subgraph that is made as Hopstream's own loaders make it.
+``DatasetSampler`` replaces PyG's ``NeighborSampler``. PyG's loaders pass it the seeds of a batch, and get a subgraph
+from the same code as Hopstream's own loaders.
 """
 
 from __future__ import annotations
@@ -54,17 +54,20 @@ Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 
 def sampler_output(batch: MiniBatch, is_homogeneous: bool) -> Output:
-    """A sampled subgraph as PyG's samplers return it; tensors share the memory of the batch's arrays.
+    """Convert a sampled subgraph to the output of PyG's samplers.
+
+    Tensors share the memory of the batch's arrays.
 
     Args:
-        batch: The subgraph, as loaders make it with ``collate="numpy"``. Features in it are left aside.
-        is_homogeneous: Return a ``SamplerOutput``, of the only node and edge type.
+        batch: The subgraph, from a loader with ``collate="numpy"``. Its features are ignored.
+        is_homogeneous: Return a ``SamplerOutput`` of the only node and edge type.
 
     Returns:
-        ``node`` are keys, seeds first; ``row`` and ``col`` positions in them; ``edge`` edge keys, or None where the
-        batch has none; ``batch`` the tree of each node in disjoint subgraphs; ``metadata`` what PyG's loaders look for:
-        ``(input_id, seed_time)`` of nodes, ``(input_id, edge_label_index, edge_label, edge_label_time)`` of links, and
-        ``(input_id, src_index, dst_pos_index, dst_neg_index, seed_time)`` of triplets, with None for what is not there.
+        ``node`` has keys, seeds first. ``row`` and ``col`` are positions in ``node``. ``edge`` has edge keys, or None
+        if the batch has none. ``batch`` has the tree of each node in disjoint subgraphs. ``metadata`` has the fields of
+        PyG's loaders: ``(input_id, seed_time)`` of nodes, ``(input_id, edge_label_index, edge_label, edge_label_time)``
+        of links, and ``(input_id, src_index, dst_pos_index, dst_neg_index, seed_time)`` of triplets, with None for
+        missing fields.
     """
     node = {t: to_tensor(keys, False) for t, keys in batch.node_keys.items()}
     row = {t: to_tensor(edge_index[0], False) for t, edge_index in batch.edge_index.items()}
@@ -86,7 +89,7 @@ def sampler_output(batch: MiniBatch, is_homogeneous: bool) -> Output:
 
 
 def _metadata(batch: MiniBatch) -> tuple[Any, ...]:
-    """What PyG's loaders attach to a batch, in the order in which they look for it."""
+    """Return the fields that PyG's loaders attach to a batch, in their order."""
     input_ids = to_tensor(batch.input_ids, False)
     if isinstance(batch.seed_type, str):
         return (input_ids, _attribute(batch, batch.seed_type, "seed_time"))
@@ -108,7 +111,7 @@ T = TypeVar("T", str, EdgeType)
 
 @dataclass(slots=True, eq=False)
 class _Desk:
-    """What one thread samples with."""
+    """State for sampling in one thread."""
 
     setup: LoaderSetup
     sampling: Sampling
@@ -119,12 +122,14 @@ class _Desk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDraws:
-    """What the draws of one batch depend on; who hands batches to threads takes it first, in their order.
+    """Numbers that fix the draws of one batch.
+
+    A caller that passes batches to threads takes the numbers first, in the order of the batches.
 
     Attributes:
         epoch: The epoch.
-        number: Number of the batch in it.
-        rng_seed: Of all draws.
+        number: Number of the batch in the epoch.
+        rng_seed: Seed of all draws.
     """
 
     epoch: int
@@ -137,15 +142,15 @@ class SamplerArguments(SamplingSettings):
     """Arguments of ``DatasetSampler``.
 
     Attributes:
-        source: A dataset folder, a ``cluster.json``, addresses, an open store, or what ``open_stores`` gave. What
-            the sampler opens, it closes.
-        num_neighbors: As of ``NeighborLoader``, or PyG's ``NumNeighbors``. May be set later, as PyG's Lightning
-            modules do for evaluation.
-        rng_seed: None: what is drawn follows torch's generator (``torch.manual_seed``), in worker processes too.
-            A number: batch ``i`` after ``set_epoch(e)`` is drawn as batch ``i`` of epoch ``e`` by Hopstream's own
+        source: A dataset folder, a ``cluster.json``, addresses, an open store, or the result of ``open_stores``. The
+            sampler closes only what it has opened.
+        num_neighbors: As of ``NeighborLoader``, or PyG's ``NumNeighbors``. May be set later, as PyG's Lightning modules
+            do for evaluation.
+        rng_seed: With None, draws depend on torch's generator (``torch.manual_seed``), in worker processes too. With a
+            number, batch ``i`` after ``set_epoch(e)`` has the draws of batch ``i`` of epoch ``e`` of Hopstream's own
             loaders with that ``rng_seed``.
         exclude_links: As of ``LinkNeighborLoader``.
-        store_settings: Deadline, token and certificates, where servers are asked.
+        store_settings: Deadline, token and certificates for requests to servers.
     """
 
     source: SourceLike = field(kw_only=False)
@@ -162,11 +167,12 @@ class SamplerArguments(SamplingSettings):
 
 
 class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has no types
-    """Samples a dataset, wherever its parts are, for PyG's ``NodeLoader``, ``LinkLoader`` and ``NeighborLoader``.
+    """Sampler of a dataset, local or on servers, for PyG's loaders.
 
-    It goes with PyG's ``Data`` or ``HeteroData`` of the same graph, whose nodes are numbered as in the dataset, or with
-    the stores that ``open_stores`` gives. Threads may share it. Worker processes open the source anew; where it is
-    servers they have to be started with ``multiprocessing_context="spawn"``.
+    The loaders are ``NodeLoader``, ``LinkLoader`` and ``NeighborLoader``, with PyG's ``Data`` or ``HeteroData`` of the
+    same graph and the same node numbers, or with the stores from ``open_stores``. Threads may share a sampler. Each
+    worker process opens the source again. If the source is servers, start workers with
+    ``multiprocessing_context="spawn"``.
     """
 
     @takes(SamplerArguments)
@@ -174,9 +180,9 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         """Open the source and check every setting against it.
 
         Raises:
-            SettingsError: A setting that cannot be met; the message says which, and what can be done.
-            UnknownNameError: An edge type or feature that the graph does not have.
-            TypeError: An option that nobody has.
+            SettingsError: A setting is refused; the message names it and the remedy.
+            UnknownNameError: The graph does not have the edge type or feature.
+            TypeError: There is no such option.
             FormatError: ``source`` is no dataset and no cluster file.
             StoreError: A server cannot be reached, or refused to answer.
         """
@@ -196,7 +202,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
             raise
 
     def _begin(self) -> None:
-        """What every process and every copy has for itself."""
+        """Make the state that processes and copies do not share."""
         self._lock = threading.Lock()
         self._local = threading.local()
 
@@ -217,41 +223,41 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
 
     @property
     def disjoint(self) -> bool:
-        """Every seed grows a tree of its own; always so with ``time_attr``."""
+        """Whether every seed has a separate tree; always so with ``time_attr``."""
         return self._desk().sampling.settings.is_disjoint
 
     @property
     def is_hetero(self) -> bool:
-        """The graph has types."""
+        """Whether the graph has types."""
         return not self._source.store().schema.is_homogeneous
 
     @property
     def is_temporal(self) -> bool:
-        """Every tree has a time, and edges after it are not seen."""
+        """Whether every tree has a time, after which edges are excluded."""
         return self._desk().sampling.settings.is_temporal
 
     @property
     def edge_permutation(self) -> None:
-        """None: edges are named by their keys, which is their order in the graph."""
+        """None: edges have their keys, the order in the graph."""
         return
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: with ``rng_seed``, the batches that follow are drawn as those of that epoch.
+        """Start an epoch; with ``rng_seed``, the next batches have the draws of that epoch.
 
-        Worker processes learn of it when they are started, so not with ``persistent_workers=True``.
+        Worker processes read the epoch when they start, so it has no effect with ``persistent_workers=True``.
 
         Raises:
-            SettingsError: It is no number of an epoch.
+            SettingsError: ``epoch`` is no integer of at least 0.
         """
         with self._lock:
             self._epoch = read_integer("epoch", epoch, 0)
             self._num_batches = 0
 
     def next_draws(self) -> BatchDraws:
-        """Take the number of the next batch; without ``rng_seed``, its draws from torch's generator.
+        """Take the number of the next batch; without ``rng_seed``, also a seed from torch's generator.
 
         Raises:
-            SettingsError: ``rng_seed`` in a worker process, and no epoch was set.
+            SettingsError: A worker process has ``rng_seed`` and no epoch was set.
         """
         if self._rng_seed is None:
             return BatchDraws(epoch=0, number=0, rng_seed=int(torch.randint(0, 1 << 62, ())))
@@ -264,7 +270,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         with self._lock:
             epoch, number = self._epoch or 0, self._num_batches
             self._num_batches += 1
-        # DataLoader hands batches to its workers in turn.
+        # DataLoader assigns batches to its workers in turn.
         number = number if worker is None else number * worker.num_workers + worker.id
         return BatchDraws(epoch=epoch, number=number, rng_seed=self._rng_seed)
 
@@ -272,18 +278,18 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         """Sample the neighbourhoods of some nodes.
 
         Args:
-            index: PyG's record of a batch: keys of nodes, their type where the graph has types, and their times, or
-                None for those that the dataset has.
-            draws: What ``next_draws`` gave; None takes the next.
+            index: PyG's record of a batch: keys of nodes, their type in a graph with types, and their times, or None
+                for the times in the dataset.
+            draws: The result of ``next_draws``; None takes the next.
 
         Returns:
             See ``sampler_output``; ``metadata`` is ``(input_id, seed_time)``.
 
         Raises:
-            SettingsError: Times where sampling is not temporal, or the other way round.
+            SettingsError: There are times and sampling is not temporal, or the other way round.
             UnknownNameError: The graph has no such node type.
-            IdRangeError: A key outside 0..n-1 of its node type.
-            StoreError: A server failed, or gave no answer in time.
+            IdRangeError: A key is outside 0..n-1 of its node type.
+            StoreError: A server failed, or did not answer in time.
         """
         desk = self._desk()
         store = desk.setup.store
@@ -308,19 +314,21 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         """Sample the neighbourhoods of the ends of some links, and of negatives.
 
         Args:
-            index: PyG's record of a batch: keys of sources and destinations, the edge type where the graph has types,
-                labels and times. With binary negatives label 0 is theirs, as PyG's ``LinkLoader`` sees to.
+            index: PyG's record of a batch: keys of sources and destinations, the edge type in a graph with types,
+                labels and times. With binary negatives, label 0 is theirs; PyG's ``LinkLoader`` shifts the labels of
+                the links.
             neg_sampling: PyG's settings of negatives, or Hopstream's, or None.
-            draws: What ``next_draws`` gave; None takes the next.
+            draws: The result of ``next_draws``; None takes the next.
 
         Returns:
             See ``sampler_output``.
 
         Raises:
-            SettingsError: Labels of triplets, no times where sampling is temporal, or negatives that are not to be had.
+            SettingsError: Triplets have labels, times are missing for temporal sampling, or settings of negatives are
+                refused.
             UnknownNameError: The graph has no such edge type.
-            IdRangeError: A key outside 0..n-1 of its node type.
-            StoreError: A server failed, or gave no answer in time.
+            IdRangeError: A key is outside 0..n-1 of its node type.
+            StoreError: A server failed, or did not answer in time.
         """
         desk = self._desk()
         store, sampling = desk.setup.store, desk.sampling
@@ -354,20 +362,20 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         """Sample the neighbourhoods of nodes of several types.
 
         Args:
-            nodes: Node type to int64[n], keys; distinct, unless every seed grows a tree of its own. Trees are numbered
-                through, one type after the other.
-            times: Node type to int64[n], times of the seeds; None means those that the dataset has.
-            input_id: Handed on.
-            draws: What ``next_draws`` gave; None takes the next.
+            nodes: Node type to int64[n], keys; distinct, unless every seed has a separate tree. Numbers of trees go on
+                from one type to the next.
+            times: Node type to int64[n], times of the seeds; None for the times in the dataset.
+            input_id: Passed through.
+            draws: The result of ``next_draws``; None takes the next.
 
         Returns:
             See ``sampler_output``; ``metadata`` is ``(input_id, times)``.
 
         Raises:
-            SettingsError: Seeds repeat, or times where sampling is not temporal.
+            SettingsError: Seeds repeat, or there are times and sampling is not temporal.
             UnknownNameError: The graph has no such node type.
-            IdRangeError: A key outside 0..n-1 of its node type.
-            StoreError: A server failed, or gave no answer in time.
+            IdRangeError: A key is outside 0..n-1 of its node type.
+            StoreError: A server failed, or did not answer in time.
         """
         desk = self._desk()
         store, sampling = desk.setup.store, desk.sampling
@@ -402,7 +410,7 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         return output
 
     def close(self) -> None:
-        """Close what the sampler opened; copies of it are closed with it. A second call does nothing."""
+        """Close the source if the sampler opened it, which closes copies too; a second call does nothing."""
         if self._is_own:
             self._source.close()
 
@@ -415,16 +423,16 @@ class DatasetSampler(BaseSampler):  # type: ignore[misc]  # torch_geometric has 
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings, for a copy, or for another process."""
+        """Return the settings, for a copy or another process."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_local")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a sampler of these settings."""
+        """Restore a sampler from settings."""
         self.__dict__.update(state)
         self._begin()
 
     def _desk(self) -> _Desk:
-        """What this thread samples with, over this process's store."""
+        """Return this thread's sampling state, over this process's store."""
         store = self._source.store()
         desk: _Desk | None = getattr(self._local, "desk", None)
         if desk is None or desk.setup.store is not store:
@@ -463,7 +471,7 @@ def _only_type(types: Mapping[T, Any], what: str) -> T:
 
 
 def _negatives(desk: _Desk, edge_type: EdgeType, given: object) -> NegativeSampler | None:
-    """What draws negatives; kept from batch to batch, because weights are added up for it."""
+    """Return the sampler of negatives; it is kept between batches, because it adds up weights once."""
     if desk.negatives is not None and desk.negatives[0] is given and desk.negatives[1] == edge_type:
         return desk.negatives[2]
     how = read_negative_sampling(given)
@@ -476,7 +484,7 @@ def _negatives(desk: _Desk, edge_type: EdgeType, given: object) -> NegativeSampl
 
 
 def _output(batch: MiniBatch, schema: GraphSchema, input_id: torch.Tensor | None) -> Output:
-    """What the sampler returns, with the loader's own ``input_id``."""
+    """Return the output of a batch, with the loader's own ``input_id``."""
     output = sampler_output(batch, schema.is_homogeneous)
     output.metadata = (input_id, *output.metadata[1:])
     return output

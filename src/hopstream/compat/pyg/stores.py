@@ -1,10 +1,10 @@
-"""Reads a dataset for PyG's remote backend, from sources that worker processes open for themselves.
+"""Stores of a dataset for PyG's remote backend; each worker process opens the source for itself.
 
-``DatasetFeatureStore`` and ``DatasetGraphStore`` are PyG's ``FeatureStore`` and ``GraphStore`` over a dataset, wherever
-its parts are. Nodes and edges are named by their keys: their order in the graph that the dataset was made of.
+``DatasetFeatureStore`` and ``DatasetGraphStore`` are PyG's ``FeatureStore`` and ``GraphStore`` over a dataset, local or
+on servers. Keys identify nodes and edges: their order in the original graph.
 
-Maps of files may be shared with processes that are forked, connections may not, and neither can be sent. So a source is
-kept by name, and opened by each process that uses it.
+Forked processes may share memory maps of files, but not connections, and neither can be pickled. So a source is kept by
+name, and each process that uses it opens it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 
 class ProcessStore:
-    """A source that can be sent to other processes, and is opened once in each; safe to use from many threads."""
+    """Source that other processes can receive and that each process opens once. Thread-safe."""
 
     def __init__(self, source: Source, settings: StoreSettings | None = None) -> None:
         """Open the source.
 
         Args:
-            source: See ``open_store``. A store that is given open is not closed here, and cannot be sent.
-            settings: Deadline and security, where servers are asked.
+            source: See ``open_store``. An open store is not closed here, and cannot be pickled.
+            settings: Deadline and security for requests to servers.
 
         Raises:
             FormatError: The folder is not a dataset, or the file is not a cluster file.
-            SettingsError: The source is nothing that can be opened.
+            SettingsError: The source cannot be opened.
             StoreError: A server cannot be reached, or refused to answer.
         """
         if not isinstance(source, Store):
@@ -69,12 +69,12 @@ class ProcessStore:
         self._is_closed = False
 
     def store(self) -> Store:
-        """The store of this process.
+        """Return the store of this process.
 
         Raises:
-            SettingsError: It was closed, or this process was forked from one that has connections to servers.
-            FormatError: As for ``__init__``, where this process opens it.
-            StoreError: As for ``__init__``, where this process opens it.
+            SettingsError: The source was closed, or this process was forked from one that has connections to servers.
+            FormatError: As for ``__init__``, if this process opens the source.
+            StoreError: As for ``__init__``, if this process opens the source.
         """
         with self._lock:
             if self._is_closed:
@@ -92,14 +92,17 @@ class ProcessStore:
         self._process_id = os.getpid()
         self._store = open_store(self._source, self._settings)
         if self._store is not self._source:
-            # Also when nobody holds this any more or the program ends: a connection must not outlive the interpreter.
+            # Also closes the store if it is garbage-collected or at exit: a connection must not outlive the
+            # interpreter.
             weakref.finalize(self, _close, self._store, self._process_id)
 
     def edge_ids(self, store: Store, edge_type: EdgeType) -> IntArray:
-        """int64[num_edges], the id of each edge key; 8 bytes per edge of each type asked for, read once per process.
+        """Return int64[num_edges], the id of each edge key.
+
+        Each process reads it once per edge type, and keeps 8 bytes per edge.
 
         Raises:
-            SettingsError: The dataset keeps no edge keys.
+            SettingsError: The dataset has no edge keys.
         """
         with self._edge_lock:
             if edge_type not in self._edge_ids:
@@ -114,46 +117,46 @@ class ProcessStore:
             return self._edge_ids[edge_type]
 
     def close(self) -> None:
-        """Close what was opened here; a second call does nothing."""
+        """Close the store if it was opened here; a second call does nothing."""
         with self._lock:
             self._is_closed = True
             if self._store is not None and self._store is not self._source:
                 _close(self._store, self._process_id)
 
     def __getstate__(self) -> dict[str, object]:
-        """What another process opens; an open store refuses to be sent."""
+        """Return the source and settings for another process; an open store cannot be pickled."""
         return {"source": self._source, "settings": self._settings}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Become a source that is opened when it is first used."""
+        """Restore a source, which opens on first use."""
         self._begin(**state)  # type: ignore[arg-type]  # what __getstate__ gives
 
 
 def _close(store: Store, process_id: int) -> None:
-    """Close a store in the process that opened it; one that was forked from there leaves it alone."""
+    """Close a store in the process that opened it; do nothing in a forked one."""
     if os.getpid() == process_id:
         store.close()
 
 
 SourceLike = Any
-"""A ``Source``, one of the stores here, or a pair of them."""
+"""A ``Source``, one of the stores in this module, or a pair of them."""
 BatchLike = TypeVar("BatchLike", Data, HeteroData)
 NO_EDGE_TYPE = (None, None)
-"""What PyG calls the edges of a graph without types where it names features."""
+"""PyG's group of the edges of a graph without types."""
 
 
 def open_stores(
     source: Source, store_settings: StoreSettings | None = None
 ) -> tuple[DatasetFeatureStore, DatasetGraphStore]:
-    """PyG's pair ``(feature_store, graph_store)`` over one dataset, which is opened once.
+    """Open PyG's pair ``(feature_store, graph_store)`` over one dataset, which is opened once.
 
     Args:
         source: A dataset folder, a ``cluster.json``, an address such as ``tcp://host:7001``, or an open store.
-        store_settings: Deadline, token and certificates, where servers are asked.
+        store_settings: Deadline, token and certificates for requests to servers.
 
     Raises:
         FormatError: ``source`` is no dataset and no cluster file.
-        SettingsError: ``source`` is nothing that can be opened.
+        SettingsError: ``source`` cannot be opened.
         StoreError: A server cannot be reached, or refused to answer.
     """
     feature_store = DatasetFeatureStore(source, store_settings)
@@ -161,7 +164,7 @@ def open_stores(
 
 
 def process_store(source: SourceLike, settings: StoreSettings | None = None) -> tuple[ProcessStore, bool]:
-    """The source of stores that are open, or a new one; and whether it is new, so that its opener closes it."""
+    """Return the source of open stores, or a new one; and whether it is new, for the caller to close."""
     given = source[0] if isinstance(source, tuple | list) and len(source) == 2 else source
     if isinstance(given, DatasetFeatureStore | DatasetGraphStore):
         if settings is not None:
@@ -171,7 +174,7 @@ def process_store(source: SourceLike, settings: StoreSettings | None = None) -> 
 
 
 class _DatasetStore:
-    """What both stores have: a source, which may be shared, and is opened anew by other processes."""
+    """Common part of both stores: a source, which stores may share, and which other processes open again."""
 
     def _open(self, source: SourceLike, settings: StoreSettings | None) -> None:
         self.source, self._is_own = process_store(source, settings)
@@ -195,27 +198,27 @@ class _DatasetStore:
         self.close()
 
     def __repr__(self) -> str:
-        """The store in one line."""
+        """Return the store in one line."""
         schema = self.store.schema
         return f"{type(self).__name__}({len(schema.nodes)} node types, {len(schema.edges)} edge types)"
 
 
 class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  # torch_geometric has no types
-    """The features of a dataset as PyG's ``FeatureStore``; it is read-only, and safe to use from many threads.
+    """Read-only features of a dataset as PyG's ``FeatureStore``. Thread-safe.
 
-    A group is a node type or an edge type; in a graph without types, None for nodes and ``(None, None)`` for edges.
-    Rows are in the order of keys. What is no tensor, strings and rows of varying length, is not there.
+    A group is a node type or an edge type. In a graph without types it is None for nodes and ``(None, None)`` for
+    edges. Rows are in the order of keys. Strings and rows of varying length are left out, because they are no tensors.
     """
 
     def __init__(self, source: SourceLike, store_settings: StoreSettings | None = None) -> None:
-        """Open the source, or share that of another store; see ``open_stores``."""
+        """Open the source, or share the source of another store; see ``open_stores``."""
         super().__init__()
         self._open(source, store_settings)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Every tensor that there is, by group and name.
+        """Return the group and name of every tensor.
 
-        Features of edges of a graph without types are left out, because PyG's loaders would take nodes' rows of them.
+        Features of edges in a graph without types are left out, because PyG's loaders would index them by nodes.
         """
         schema = self.store.schema
         nodes = [(None if schema.is_homogeneous else t, fs) for t, fs in schema.nodes.items()]
@@ -228,11 +231,13 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         ]
 
     def input_nodes(self, split: str, node_type: str | None = None) -> Tensor | tuple[str, Tensor]:
-        """A split as PyG's loaders take it as ``input_nodes``: int64[n] keys, after their type if the graph has types.
+        """Return a split in the form of ``input_nodes`` of PyG's loaders.
+
+        That is int64[n] keys, with their type first in a graph with types.
 
         Raises:
             UnknownNameError: There is no such node type or split.
-            SettingsError: No node type where the graph has several.
+            SettingsError: No node type is given and the graph has several.
         """
         store = self.store
         seeds = read_seeds(store, split if node_type is None else (node_type, split), "split")
@@ -240,14 +245,14 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         return keys if store.schema.is_homogeneous else (seeds.node_type, keys)
 
     def input_edges(self, split: str | None = None, edge_type: EdgeType | None = None) -> tuple[Any, Tensor]:
-        """A split of links, or all edges of a type, as PyG's loaders take it as ``edge_label_index``.
+        """Return a split of links, or all edges of a type, as ``edge_label_index`` of PyG's loaders.
 
         Returns:
-            The edge type, None where the graph has no types, and int64[2, n] keys of sources and destinations.
+            The edge type, None in a graph without types, and int64[2, n] keys of sources and destinations.
 
         Raises:
             UnknownNameError: There is no such edge type or split, or the dataset does not keep links.
-            SettingsError: No edge type where the graph has several.
+            SettingsError: No edge type is given and the graph has several.
         """
         store = self.store
         links = read_link_inputs(store, split if edge_type is None else (edge_type, split), None, None)
@@ -256,13 +261,13 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         return (None if store.schema.is_homogeneous else links.edge_type), keys
 
     def add_edge_features(self, batch: BatchLike) -> BatchLike:
-        """A batch of PyG's loaders with the features of its edges, which they do not fetch from stores themselves.
+        """Add the features of edges to a batch of PyG's loaders, which do not fetch them from stores.
 
-        Give it to them as ``transform=feature_store.add_edge_features``. Where edges are is kept, 8 bytes for each edge
-        of a type with features; ``hopstream.NeighborLoader`` needs no such table.
+        Pass it to them as ``transform=feature_store.add_edge_features``. It keeps a table of 8 bytes per edge for each
+        type with features. ``hopstream.NeighborLoader`` needs no such table.
 
         Raises:
-            SettingsError: The batch does not name its edges, as the dataset keeps no edge keys.
+            SettingsError: The batch has no edge keys, because the dataset has none.
         """
         schema = self.store.schema
         wanted: list[TensorAttr] = []
@@ -280,7 +285,7 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         return self._multi_get_tensor([attr])[0]
 
     def _multi_get_tensor(self, attrs: Sequence[TensorAttr]) -> list[Tensor]:
-        """Rows of several tensors, in one round trip where none is wanted whole."""
+        """Return rows of several tensors, with one round trip for all that are not read whole."""
         store = self.store
         groups: dict[tuple[str | EdgeType, int], list[int]] = {}
         for number, attr in enumerate(attrs):
@@ -317,7 +322,7 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         raise _read_only("remove_tensor")
 
     def _owner(self, attr: TensorAttr) -> str | EdgeType:
-        """The node type or edge type that a group names, once the feature is known to be a tensor of it."""
+        """Return the type of a group; check that the feature is a tensor."""
         schema = self.store.schema
         group = attr.group_name
         if schema.is_homogeneous and (group is None or group == NO_EDGE_TYPE):
@@ -337,7 +342,7 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
         return book.num_ids(entity) if isinstance(entity, str) else book.num_edges(entity)
 
     def _ids(self, store: Store, entity: str | EdgeType, index: Any) -> IntArray:
-        """int64[n], the ids of what an index says, which are keys."""
+        """Return int64[n], the ids of an index, which holds keys."""
         keys = _keys(index, self._num_rows(entity), type_label(entity))
         if not isinstance(entity, str):
             return self.source.edge_ids(store, entity)[keys]
@@ -345,20 +350,19 @@ class DatasetFeatureStore(_DatasetStore, FeatureStore):  # type: ignore[misc]  #
 
 
 class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # torch_geometric has no types
-    """The edges of a dataset as PyG's ``GraphStore``; it is read-only, and safe to use from many threads.
+    """Read-only edges of a dataset as PyG's ``GraphStore``. Thread-safe.
 
-    Edges of a type are read whole when they are asked for, in COO (the order of their keys), CSC or CSR layout, and are
-    not kept here. So PyG's own ``NeighborSampler`` holds the whole topology, where ``DatasetSampler`` asks for what it
-    draws.
+    A request reads all edges of a type, in COO (the order of their keys), CSC or CSR layout, without a cache. So PyG's
+    own ``NeighborSampler`` holds the whole topology, while ``DatasetSampler`` requests only its draws.
     """
 
     def __init__(self, source: SourceLike, store_settings: StoreSettings | None = None) -> None:
-        """Open the source, or share that of another store; see ``open_stores``."""
+        """Open the source, or share the source of another store; see ``open_stores``."""
         super().__init__()
         self._open(source, store_settings)
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Every edge type: as CSC where edges are in the order of their sources' times, as PyG needs it, else COO."""
+        """Return every edge type: as CSC if edges are sorted by their sources' times, as PyG needs, else COO."""
         schema, book = self.store.schema, self.store.book
         return [
             EdgeAttr(
@@ -370,10 +374,10 @@ class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # tor
         ]
 
     def _is_sorted_by_time(self, edge_type: EdgeType) -> bool:
-        """Whether PyG's own temporal sampling is right on these edges.
+        """Return whether PyG's own temporal sampling is correct on the edges of a type.
 
-        It takes the times of edges in the order of their keys, as if that were the order of CSC, so edges with times of
-        their own are shown as not sorted, which it refuses.
+        PyG takes the times of edges in the order of their keys as if it were the order of CSC. So edges with times of
+        their own are declared unsorted, which PyG refuses.
         """
         time_attr, schema = self.store.time_attr, self.store.schema
         return "in" in self.store.directions and time_attr is not None and time_attr not in schema.edges[edge_type]
@@ -385,7 +389,7 @@ class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # tor
     def _edge_to_layout(
         self, attr: EdgeAttr, layout: EdgeLayout, store: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Rows, columns and the key of each edge in that order, as PyG's samplers ask for them."""
+        """Return rows, columns and edge keys in a layout, as PyG's samplers request them."""
         if store:
             raise _read_only("store=True")
         return self._read(attr.edge_type, layout)
@@ -414,7 +418,7 @@ class DatasetGraphStore(_DatasetStore, GraphStore):  # type: ignore[misc]  # tor
 
 
 def _grouped(edges: WholeEdges, by_destination: bool, num_nodes: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Where each node's edges begin, the other ends, and edge keys, in the order that a layout wants."""
+    """Return the offsets of nodes, the other ends, and edge keys, in the order of a layout."""
     indptr, others, keys = edges.indptr, edges.neighbor_keys, edges.edge_keys
     if by_destination != (edges.direction == "in"):
         src_keys, dst_keys = edges.ends()
@@ -426,16 +430,16 @@ def _grouped(edges: WholeEdges, by_destination: bool, num_nodes: int) -> tuple[T
 
 
 def _is_one(index: Any) -> bool:
-    """Whether an index asks for one row, which has no dimension of rows."""
+    """Return whether an index selects one row, without a dimension of rows."""
     return isinstance(index, int | np.integer)
 
 
 def _keys(index: Any, num_rows: int, label: str) -> IntArray:
-    """int64[n], the keys that an index stands for, as of an array of so many rows.
+    """Return int64[n], the keys that an index selects from ``num_rows`` rows.
 
     Raises:
-        IdRangeError: A key outside 0..n-1.
-        SettingsError: It is no index.
+        IdRangeError: A key is outside 0..n-1.
+        SettingsError: ``index`` is no index.
     """
     if index is None or isinstance(index, slice):
         return np.arange(*(slice(None) if index is None else index).indices(num_rows), dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Answers to the names of ``tensorflow_gnn``, without TensorFlow.
+"""Names of ``tensorflow_gnn``, without TensorFlow.
 
-``import hopstream.compat.tfgnn as tfgnn`` in place of ``import tensorflow_gnn as tfgnn``. Tensors are numpy arrays, and
-``FeatureValues`` where sizes vary. Names that are not here say why.
+Write ``import hopstream.compat.tfgnn as tfgnn`` in place of ``import tensorflow_gnn as tfgnn``. Tensors are numpy
+arrays, or ``FeatureValues`` if sizes vary. A missing name raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Say why a name is not here.
+    """Raise an error that says why a name is missing.
 
     Raises:
-        AttributeError: Always; the error says what to use instead.
+        AttributeError: Always; the error names the alternative.
     """
     raise missing_name(name)

@@ -1,4 +1,4 @@
-"""Writes graph tensors as ``tf.Example`` messages, reads them again, and names their features and their files."""
+"""Reader and writer of graph tensors as ``tf.Example`` messages and TFRecord files."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hopstream.tfgnn.messages import EXAMPLE, message_class
 from hopstream.uris import local_path
 
 Example = message_class(EXAMPLE)
-"""The class of ``tf.Example`` messages, as ``tf.train.Example`` is: same fields, same bytes."""
+"""Class of ``tf.Example`` messages, with the fields and bytes of ``tf.train.Example``."""
 
 
 def write_example(graph: GraphTensor, prefix: str | None = None) -> Any:
-    """A graph tensor as an ``Example`` message.
+    """Convert a graph tensor to an ``Example`` message.
 
     Args:
         graph: One graph, of any number of components.
-        prefix: What stands before every feature's name.
+        prefix: Prefix of every feature's name.
 
     Raises:
-        SchemaError: It is a batch.
+        SchemaError: ``graph`` is a batch.
     """
     check_scalar(graph, "write_example")
     return Example.FromString(encode_graphs(graph.pieces(), prefix=prefix or "")[0])
@@ -39,17 +39,17 @@ def write_example(graph: GraphTensor, prefix: str | None = None) -> Any:
 def parse_single_example(
     spec: GraphTensorSpec, serialized: Any, prefix: str | None = None, validate: bool = True
 ) -> GraphTensor:
-    """A graph tensor from the bytes of an ``Example``.
+    """Parse a graph tensor from the bytes of an ``Example``.
 
     Args:
-        spec: What to look for; other features of the message are passed over.
+        spec: Expected sets and features; other features of the message are ignored.
         serialized: Bytes, or the message itself.
-        prefix: What stands before every feature's name.
-        validate: There for TF-GNN's sake: what is read is always checked.
+        prefix: Prefix of every feature's name.
+        validate: No effect, as in TF-GNN's signature: values are always checked.
 
     Raises:
         FormatError: The bytes are no ``Example``, or contradict the spec or each other; the error names the feature.
-        SchemaError: ``spec`` is that of a batch.
+        SchemaError: ``spec`` describes a batch.
     """
     check_scalar(spec, "parse_single_example")
     pieces = decode_graph(
@@ -61,17 +61,17 @@ def parse_single_example(
 def parse_example(
     spec: GraphTensorSpec, serialized: Any, prefix: str | None = None, validate: bool = True
 ) -> GraphTensor:
-    """A batch of graph tensors from the bytes of several ``Example`` messages.
+    """Parse a batch of graph tensors from the bytes of several ``Example`` messages.
 
     Args:
-        spec: What to look for in each; other features are passed over.
+        spec: Expected sets and features of each graph; other features are ignored.
         serialized: Bytes of each message in a list, a tuple or an object array, or the messages themselves.
-        prefix: What stands before every feature's name.
-        validate: There for TF-GNN's sake: what is read is always checked.
+        prefix: Prefix of every feature's name.
+        validate: No effect, as in TF-GNN's signature: values are always checked.
 
     Raises:
         FormatError: Bytes are no ``Example``, or contradict the spec or each other; the error names the feature.
-        SchemaError: Graphs have different numbers of components, or ``spec`` is that of a batch.
+        SchemaError: Graphs have different numbers of components, or ``spec`` describes a batch.
     """
     check_scalar(spec, "parse_example")
     if isinstance(serialized, str | bytes | bytearray | memoryview):
@@ -82,10 +82,10 @@ def parse_example(
 
 
 def check_scalar(graph: GraphTensor | GraphTensorSpec, what: str) -> None:
-    """Refuse a batch where one graph is wanted.
+    """Refuse a batch where a single graph is required.
 
     Raises:
-        SchemaError: It is a batch.
+        SchemaError: ``graph`` is a batch.
     """
     if graph.rank:
         raise SchemaError(f"{what} takes one graph, got a batch; call merge_batch_to_components first")
@@ -104,28 +104,28 @@ def _bytes_of(serialized: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RowLengths:
-    """A dimension that varies: the row lengths are in another feature, as ``tf.io.RaggedFeature.RowLengths`` says."""
+    """Ragged dimension with row lengths in another feature; same as ``tf.io.RaggedFeature.RowLengths``."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class UniformRowLength:
-    """A dimension of one size, as ``tf.io.RaggedFeature.UniformRowLength`` says."""
+    """Dimension of one size; same as ``tf.io.RaggedFeature.UniformRowLength``."""
 
     length: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedFeature:
-    """How the values of any number of items lie in an ``Example``, with the fields of ``tf.io.RaggedFeature``.
+    """Format of a feature with any number of items in an ``Example``; fields of ``tf.io.RaggedFeature``.
 
     Attributes:
-        dtype: ``int64``, ``float32`` or ``string``, as lists have them.
+        dtype: ``int64``, ``float32`` or ``string``, the dtypes of lists in a message.
         value_key: The feature with the values.
-        partitions: The dimensions of one item's value, the outermost first.
+        partitions: The dimensions of one item's value, outermost first.
         row_splits_dtype: int32 or int64.
-        validate: Whether to check what is read.
+        validate: Whether to check values.
     """
 
     dtype: str
@@ -137,12 +137,12 @@ class RaggedFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedLenFeature:
-    """How values of a known shape lie in an ``Example``, with the fields of ``tf.io.FixedLenFeature``.
+    """Format of a feature of a known shape in an ``Example``; fields of ``tf.io.FixedLenFeature``.
 
     Attributes:
-        shape: Of all values together.
-        dtype: ``int64``, ``float32`` or ``string``, as lists have them.
-        default_value: What is read where the feature is missing; zeros for sizes.
+        shape: Shape of all values together.
+        dtype: ``int64``, ``float32`` or ``string``, the dtypes of lists in a message.
+        default_value: Value of a missing feature; zeros for sizes.
     """
 
     shape: tuple[int, ...]
@@ -154,18 +154,18 @@ IOFeature = FixedLenFeature | RaggedFeature
 
 
 def get_io_spec(spec: GraphTensorSpec, prefix: str | None = None, validate: bool = True) -> dict[str, IOFeature]:
-    """How each feature of a spec lies in an ``Example``.
+    """Return the format of each feature of a spec in an ``Example``.
 
     Args:
         spec: A graph's spec.
-        prefix: What stands before every feature's name.
-        validate: What the records say of checking.
+        prefix: Prefix of every feature's name.
+        validate: Value of ``validate`` in the records.
 
     Returns:
-        A record per feature, by its name in the message. The classes and fields are called as in ``tf.io``.
+        A record per feature, by its name in the message. Classes and fields have the names of ``tf.io``.
 
     Raises:
-        SchemaError: It is the spec of a batch.
+        SchemaError: ``spec`` describes a batch.
     """
     check_scalar(spec, "get_io_spec")
     fields: dict[str, TensorSpec] = {f"{CONTEXT}/{n}": of for n, of in spec.context_spec.features_spec.items()}
@@ -209,10 +209,10 @@ def _ragged(key: str, spec: TensorSpec, splits: str, validate: bool) -> RaggedFe
 
 
 class RecordWriter(tfrecord.RecordWriter):
-    """Writes records to one file, as ``tf.io.TFRecordWriter`` does. Use it as a context, or ``close`` it."""
+    """Writer of records to one file, like ``tf.io.TFRecordWriter``. Use it as a context, or ``close`` it."""
 
     def __init__(self, path: str | Path, *, is_compressed: bool = False) -> None:
-        """Make the file, or empty the one that is there.
+        """Create the file, or truncate an existing one.
 
         Raises:
             OSError: The file cannot be written.
@@ -221,11 +221,11 @@ class RecordWriter(tfrecord.RecordWriter):
 
 
 def read_records(name: str | Path) -> Iterator[bytes]:
-    """The records of one file, of the shards of ``name@15``, or of what a pattern such as ``name-*`` finds, in order.
+    """Yield the records of a file, of shards ``name@15``, or of a pattern such as ``name-*``, in order.
 
     Raises:
-        FormatError: A file is missing, cut off, or no TFRecord file.
-        ChecksumError: A record is not what was written.
+        FormatError: A file is missing, truncated, or no TFRecord file.
+        ChecksumError: A record does not match its checksum.
         OSError: A file cannot be read.
     """
     for path in tfrecord.files_of(name):

@@ -1,4 +1,4 @@
-"""Holds graph tensors, and makes others of them."""
+"""Graph tensors, and conversions between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Set = TypeVar("Set", NodeSet, EdgeSet)
 
 
 class _Sets(dict[str, Any]):
-    """Sets by name, which say what there is where a name is not there."""
+    """Sets by name; the error for an unknown name lists the known ones."""
 
     def __init__(self, what: str, sets: Mapping[str, Any]) -> None:
         super().__init__(sets)
@@ -36,10 +36,10 @@ class _Sets(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GraphTensor:
-    """A graph of one component or several, or a batch of such graphs. Graph tensors do not change.
+    """A graph of one or several components, or a batch of such graphs. Immutable.
 
     Attributes:
-        context: The features of components as a whole.
+        context: Features of components.
         node_sets: Node sets by name.
         edge_sets: Edge sets by name.
     """
@@ -49,7 +49,7 @@ class GraphTensor:
     edge_sets: Mapping[str, EdgeSet]
 
     def __post_init__(self) -> None:
-        """Have names that are not there answered with those that are."""
+        """Wrap the sets, so that errors for unknown names list the known ones."""
         object.__setattr__(self, "node_sets", _Sets("node set", self.node_sets))
         object.__setattr__(self, "edge_sets", _Sets("edge set", self.edge_sets))
 
@@ -58,7 +58,7 @@ class GraphTensor:
         cls, context: Context | None = None, node_sets: Mapping[str, NodeSet] | None = None,
         edge_sets: Mapping[str, EdgeSet] | None = None,
     ) -> GraphTensor:  # fmt: skip
-        """A graph tensor of its pieces; sizes and indices become int64 where any piece's are.
+        """Make a graph tensor from its pieces; sizes and indices become int64 if those of any piece are.
 
         Args:
             context: Features of components; none if None.
@@ -66,8 +66,8 @@ class GraphTensor:
             edge_sets: Edge sets by name.
 
         Raises:
-            SchemaError: Pieces are of different numbers of graphs or components, or edges point at nodes that are not
-                there.
+            SchemaError: Pieces have different numbers of graphs or components, or edges refer to nodes that do not
+                exist.
         """
         nodes, edges = dict(node_sets or {}), dict(edge_sets or {})
         sets: list[NodeSet | EdgeSet] = [*nodes.values(), *edges.values()]
@@ -95,7 +95,7 @@ class GraphTensor:
         )
 
     def __repr__(self) -> str:
-        """Sets, counts and features, a line per set."""
+        """Return sets, counts and features, one line per set."""
         lines = [f"  context: {self.total_num_components} components{_features_text(self.context)}"]
         for name, nodes in self.node_sets.items():
             lines.append(f"  node set {name!r}: {nodes.total_size:,} nodes{_features_text(nodes)}")
@@ -106,12 +106,12 @@ class GraphTensor:
 
     @property
     def rank(self) -> int:
-        """1 for a batch of graphs, else 0."""
+        """1 for a batch of graphs, otherwise 0."""
         return self.context.rank
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(num_graphs,)`` of a batch, else ``()``."""
+        """``(num_graphs,)`` for a batch, otherwise ``()``."""
         return self.context.shape
 
     @property
@@ -121,17 +121,17 @@ class GraphTensor:
 
     @property
     def num_components(self) -> Any:
-        """Components of the graph; int64[num_graphs] of a batch."""
+        """Number of components of the graph; int64[num_graphs] for a batch."""
         return self.context.num_components
 
     @property
     def total_num_components(self) -> int:
-        """Components of all graphs."""
+        """Number of components of all graphs."""
         return self.context.total_num_components
 
     @property
     def spec(self) -> GraphTensorSpec:
-        """What shapes and dtypes there are."""
+        """Shapes and dtypes of the graph tensor."""
         return GraphTensorSpec(
             context_spec=self.context.spec,
             node_sets_spec={name: of.spec for name, of in self.node_sets.items()},
@@ -142,12 +142,12 @@ class GraphTensor:
         self, context: Mapping[str, Any] | None = None, node_sets: Mapping[str, Mapping[str, Any]] | None = None,
         edge_sets: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> GraphTensor:  # fmt: skip
-        """The same graph with other features: each set that is named has those given and no others.
+        """Return the same graph with other features; each named set gets exactly the given features.
 
         Args:
-            context: Features of components by name; the old ones if None.
-            node_sets: Features by node set; others keep theirs.
-            edge_sets: Likewise of edge sets.
+            context: Features of components by name; None keeps the old ones.
+            node_sets: Features by node set; other sets keep theirs.
+            edge_sets: Features by edge set; other sets keep theirs.
 
         Raises:
             SchemaError: There is no such set, or a feature has values of another number of items.
@@ -162,7 +162,7 @@ class GraphTensor:
         self, context: Iterable[str] | None = None, node_sets: Mapping[str, Iterable[str]] | None = None,
         edge_sets: Mapping[str, Iterable[str]] | None = None,
     ) -> GraphTensor:  # fmt: skip
-        """The same graph without some features.
+        """Return the same graph without some features.
 
         Args:
             context: Names of context features.
@@ -179,7 +179,7 @@ class GraphTensor:
         )
 
     def merge_batch_to_components(self) -> GraphTensor:
-        """One graph with the components of all graphs of a batch; indices count from the first node of all."""
+        """Merge the graphs of a batch to components of one graph; indices count from the first node of all."""
         if not self.rank:
             return self
         edge_sets = {}
@@ -199,7 +199,7 @@ class GraphTensor:
         )
 
     def pieces(self) -> GraphPieces:
-        """The graph, or the batch, as the records that ``hopstream.tfgnn`` encodes."""
+        """Convert the graph, or the batch, to the records that ``hopstream.tfgnn`` encodes."""
         num_graphs = self.shape[0] if self.rank else 1
         num_components = self.context.sizes.shape[-1]
         return GraphPieces(
@@ -219,16 +219,16 @@ class GraphTensor:
 
     @classmethod
     def of_pieces(cls, pieces: GraphPieces, *, is_batch: bool = False, indices_dtype: Any = np.int32) -> GraphTensor:
-        """A graph tensor from the records that ``hopstream.tfgnn`` decodes and ``hopstream.export`` samples.
+        """Make a graph tensor from records of ``hopstream.tfgnn`` or ``hopstream.export``.
 
         Args:
             pieces: One graph, or several.
-            is_batch: Make a batch, of one graph too.
-            indices_dtype: int32 or int64, of sizes and indices.
+            is_batch: Make a batch, even of one graph.
+            indices_dtype: dtype of sizes and indices, int32 or int64.
 
         Raises:
-            SchemaError: Graphs of a batch have different numbers of components, or there are several and no batch is
-                wanted.
+            SchemaError: Graphs of a batch have different numbers of components, or there are several graphs without
+                ``is_batch``.
         """
         counts = np.diff(pieces.component_offsets)
         if len(np.unique(counts)) > 1:
@@ -255,7 +255,7 @@ class GraphTensor:
         )  # fmt: skip
 
     def _first_nodes(self, node_set: str) -> IntArray:
-        """int64[num_graphs], the first node of each graph of a batch among the nodes of all."""
+        """Return int64[num_graphs], the offset of each graph's nodes in a batch."""
         return offsets_of(self.node_sets[node_set].sizes.sum(axis=1))[:-1]
 
 
@@ -325,21 +325,21 @@ def homogeneous(  # noqa: PLR0913 - what TF-GNN's own takes, by the same names
     context_features: Mapping[str, Any] | None = None, node_set_name: str = NODES, edge_set_name: str = EDGES,
     node_set_sizes: Any = None, edge_set_sizes: Any = None,
 ) -> GraphTensor:  # fmt: skip
-    """A graph of one node set and one edge set.
+    """Make a graph of one node set and one edge set.
 
     Args:
-        source: int[num_edges], the node that each edge comes from.
-        target: int[num_edges], the node that it goes to.
-        node_features: Features of nodes by name, or one alone, which is called ``hidden_state``.
-        edge_features: Likewise of edges.
+        source: int[num_edges], the source of each edge.
+        target: int[num_edges], the target of each edge.
+        node_features: Features of nodes by name, or a single one, which gets the name ``hidden_state``.
+        edge_features: Features of edges, likewise.
         context_features: Features of components by name.
-        node_set_name: What the node set is called.
-        edge_set_name: What the edge set is called.
-        node_set_sizes: int[num_components]; one component with all nodes that have features if None.
-        edge_set_sizes: int[num_components]; one component with all edges if None.
+        node_set_name: Name of the node set.
+        edge_set_name: Name of the edge set.
+        node_set_sizes: int[num_components]; None for one component, whose size is the number of rows of a node feature.
+        edge_set_sizes: int[num_components]; None for one component with all edges.
 
     Raises:
-        SchemaError: It is not said how many nodes there are, or numbers do not fit.
+        SchemaError: The number of nodes is unknown, or numbers do not fit each other.
     """
     nodes, edges = _by_name(node_features), _by_name(edge_features)
     if node_set_sizes is None:
@@ -356,10 +356,10 @@ def homogeneous(  # noqa: PLR0913 - what TF-GNN's own takes, by the same names
 
 
 def get_homogeneous_node_and_edge_set_name(graph: GraphTensor | GraphTensorSpec) -> tuple[str, str]:
-    """The names of the only node set and the only edge set; auxiliary ones, such as ``_readout``, do not count.
+    """Return the names of the only node set and edge set; auxiliary sets such as ``_readout`` are ignored.
 
     Raises:
-        SchemaError: There are others, or none.
+        SchemaError: There is none, or there are several.
     """
     spec = graph.spec if isinstance(graph, GraphTensor) else graph
     node_sets = [name for name in spec.node_sets_spec if get_aux_type_prefix(name) is None]

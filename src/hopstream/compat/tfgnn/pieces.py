@@ -1,11 +1,10 @@
-"""Holds the context, the node sets and the edge sets of graph tensors, and takes their values as users give them.
+"""Context, node sets and edge sets of graph tensors, and conversion of users' values.
 
-A piece belongs to one graph, where ``sizes`` is int[num_components], or to a batch of them, where it is
-int[num_graphs, num_components]. Sizes and indices are int32 where they are given as lists, as TensorFlow has them.
+A piece belongs to one graph, with ``sizes`` int[num_components], or to a batch, with ``sizes``
+int[num_graphs, num_components]. Sizes and indices from lists become int32, as in TensorFlow.
 
-Values of one shape are arrays, strings among them as ``bytes`` in an object array; values that vary in size are
-``FeatureValues``. A batch of graphs holds the values of all items one after the other, and shows those of each graph as
-a row.
+Values of one shape are arrays; strings are ``bytes`` in an object array. Values of varying size are ``FeatureValues``.
+A batch stores the values of all items in sequence, and presents the values of each graph as a row.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.tfgnn.values import Dim, FeatureValues
 
 Field = Array | FeatureValues
-"""The values of a feature: dtype[items, ...], or values that vary in size."""
+"""Values of a feature: dtype[items, ...], or values of varying size."""
 
 
 def held(values: Any) -> FeatureValues:
-    """Values as they are held. Lists of numbers become int32 and float32, as TensorFlow has them.
+    """Convert values to ``FeatureValues``. Lists of numbers become int32 or float32, as in TensorFlow.
 
     Args:
-        values: An array, ``FeatureValues``, a ``RaggedArray``, or lists in lists, whose lengths may differ.
+        values: An array, ``FeatureValues``, a ``RaggedArray``, or nested lists of any lengths.
 
     Raises:
-        SchemaError: They are not equally deep, or neither numbers nor strings.
+        SchemaError: Lists are not equally deep, or hold neither numbers nor strings.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "OSU" and values.ndim:
         given = values.reshape(-1).tolist()
-        if all(isinstance(value, str | bytes) for value in given):  # as arrays, empty ones are of strings, too
+        if all(isinstance(value, str | bytes) for value in given):  # an empty array is one of strings, too
             strings = FeatureValues.of(given).flat if given else RaggedArray.from_strings([])
             return FeatureValues(strings, len(values), values.shape[1:])
     made = FeatureValues.of(values)
@@ -60,11 +59,11 @@ def held(values: Any) -> FeatureValues:
 
 
 def ragged_constant(rows: Any, ragged_rank: int | None = None) -> FeatureValues:
-    """Values from lists in lists, as ``tf.ragged.constant`` gives them: dimensions may vary even where none does.
+    """Convert nested lists to values with ragged dimensions, like ``tf.ragged.constant``.
 
     Args:
-        rows: Lists in lists of numbers or strings.
-        ragged_rank: How many dimensions may vary, the items' own not counted; all of them if None.
+        rows: Nested lists of numbers or strings.
+        ragged_rank: Number of ragged dimensions, without the items' own; None for all.
 
     Raises:
         SchemaError: Lists are not equally deep, or hold neither numbers nor strings.
@@ -82,7 +81,7 @@ def ragged_constant(rows: Any, ragged_rank: int | None = None) -> FeatureValues:
 
 
 def shown(values: FeatureValues) -> Field:
-    """Values as users see them: an array where no dimension varies."""
+    """Convert values to the user's form: an array if no dimension varies."""
     sizes = [dim for dim in values.dims if isinstance(dim, int)]
     if len(sizes) < len(values.dims):
         return values
@@ -96,15 +95,15 @@ def shown(values: FeatureValues) -> Field:
 
 
 def items_of(values: Any, sizes: IntArray, where: str) -> FeatureValues:
-    """The values of all items, from what is given for one graph or for a batch of them.
+    """Return the values of all items, from values for one graph or for a batch.
 
     Args:
-        values: As ``held`` takes them; those of a batch have a row per graph.
+        values: As for ``held``; values of a batch have a row per graph.
         sizes: int[num_components], or int[num_graphs, num_components].
-        where: What errors call the values.
+        where: Name of the values in errors.
 
     Raises:
-        SchemaError: There are values of another number of items or graphs.
+        SchemaError: The number of items or graphs differs from ``sizes``.
     """
     made = held(values)
     if sizes.ndim == 2:
@@ -119,12 +118,12 @@ def items_of(values: Any, sizes: IntArray, where: str) -> FeatureValues:
 
 
 def rows_of(items: FeatureValues, sizes: IntArray, *, is_uniform: bool = False) -> FeatureValues:
-    """The values of all items as a row per graph where ``sizes`` are those of a batch.
+    """Return the values of all items with a row per graph, if ``sizes`` are those of a batch.
 
     Args:
         items: Values of all items.
         sizes: int[num_components], or int[num_graphs, num_components].
-        is_uniform: Every graph has equally many items, so that rows do not vary.
+        is_uniform: All graphs have equally many items, so the rows are not ragged.
     """
     if sizes.ndim == 1:
         return items
@@ -133,37 +132,37 @@ def rows_of(items: FeatureValues, sizes: IntArray, *, is_uniform: bool = False) 
 
 
 class Fields(Mapping[str, Field]):
-    """The features of a set by name; each is made when it is asked for."""
+    """Features of a set by name; an access makes the feature's values."""
 
     def __init__(self, items: Mapping[str, FeatureValues], sizes: IntArray, where: str, *, is_uniform: bool) -> None:
-        """Look at values of all items, of sets of these sizes; ``where`` is what errors call the set."""
+        """Set the values of all items and the sizes of a set; ``where`` is the set's name in errors."""
         self._items, self._sizes, self._where, self._is_uniform = items, sizes, where, is_uniform
 
     def __getitem__(self, name: str) -> Field:
-        """The values of one feature."""
+        """Return the values of one feature."""
         if name not in self._items:
             raise UnknownNameError(f"{self._where} has no feature {name!r}; {known_words(name, self._items)}")
         return shown(rows_of(self._items[name], self._sizes, is_uniform=self._is_uniform))
 
     def __iter__(self) -> Iterator[str]:
-        """The names of features."""
+        """Yield the names of features."""
         return iter(self._items)
 
     def __len__(self) -> int:
-        """How many features there are."""
+        """Return the number of features."""
         return len(self._items)
 
     def __repr__(self) -> str:
-        """The names and shapes of features."""
+        """Return the names and shapes of features."""
         shapes = (f"{name!r}: {[values.num_items, *values.shape]}" for name, values in self._items.items())
         return f"Fields({', '.join(shapes)})"
 
 
 def integers(values: Any, where: str) -> IntArray:
-    """Sizes or indices as int32 or int64: arrays as they are, lists as int32 where they fit.
+    """Convert sizes or indices to int32 or int64: arrays keep their width, lists become int32 if they fit.
 
     Raises:
-        SchemaError: They are no integers.
+        SchemaError: They are not integers.
     """
     array = np.asarray(values)
     if not array.size:
@@ -179,13 +178,13 @@ def integers(values: Any, where: str) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Adjacency:
-    """Which nodes the edges of a set connect. Nodes are counted from the first one of their graph.
+    """Ends of the edges of a set. Indices of nodes count from the first node of their graph.
 
     Attributes:
         source_name: The node set of sources.
         target_name: The node set of targets.
-        flat: int[num_edges], the sources of all graphs one after the other, and the targets.
-        num_edges: How many edges there are; int64[num_graphs] of a batch.
+        flat: int[num_edges], the sources of all graphs in sequence, and the targets.
+        num_edges: Number of edges; int64[num_graphs] for a batch.
     """
 
     source_name: str
@@ -195,14 +194,14 @@ class Adjacency:
 
     @classmethod
     def from_indices(cls, source: tuple[str, Any], target: tuple[str, Any]) -> Adjacency:
-        """The adjacency of edges.
+        """Make the adjacency of edges.
 
         Args:
-            source: The node set that edges come from, and int[num_edges], their sources; a row per graph of a batch.
-            target: Likewise the node set that they go to, and their targets.
+            source: The node set of the sources, and int[num_edges], the sources; for a batch, a row per graph.
+            target: The node set of the targets, and int[num_edges], the targets; for a batch, a row per graph.
 
         Raises:
-            SchemaError: There are more sources than targets, or fewer, or they are no integers.
+            SchemaError: The numbers of sources and targets differ, or they are not integers.
         """
         sources, num_sources = _indices_of(source[1], "source")
         targets, num_targets = _indices_of(target[1], "target")
@@ -212,30 +211,30 @@ class Adjacency:
 
     @property
     def source(self) -> Field:
-        """int[num_edges], the sources; a row per graph of a batch."""
+        """int[num_edges], the sources; for a batch, a row per graph."""
         return self[SOURCE]
 
     @property
     def target(self) -> Field:
-        """int[num_edges], the targets; a row per graph of a batch."""
+        """int[num_edges], the targets; for a batch, a row per graph."""
         return self[TARGET]
 
     def __getitem__(self, node_tag: int) -> Field:
-        """The indices of ``SOURCE`` or ``TARGET``."""
+        """Return the indices of ``SOURCE`` or ``TARGET``."""
         flat = self.flat[_checked(node_tag)]
         return flat if isinstance(self.num_edges, int) else FeatureValues(flat, len(self.num_edges), (self.num_edges,))
 
     def node_set_name(self, node_tag: int) -> str:
-        """The node set of ``SOURCE`` or ``TARGET``."""
+        """Return the node set of ``SOURCE`` or ``TARGET``."""
         return (self.source_name, self.target_name)[_checked(node_tag)]
 
     def get_indices_dict(self) -> dict[int, tuple[str, Field]]:
-        """The node set and the indices of ``SOURCE`` and of ``TARGET``."""
+        """Return the node set and the indices of ``SOURCE`` and of ``TARGET``."""
         return {tag: (self.node_set_name(tag), self[tag]) for tag in (SOURCE, TARGET)}
 
     @property
     def spec(self) -> AdjacencySpec:
-        """What it connects."""
+        """Spec of the adjacency."""
         dtype = self.flat[0].dtype.name
         shape = (self.num_edges,) if isinstance(self.num_edges, int) else (len(self.num_edges), None)
         return AdjacencySpec(self.source_name, self.target_name, TensorSpec(shape, dtype))
@@ -248,7 +247,7 @@ def _checked(node_tag: int) -> int:
 
 
 def _indices_of(values: Any, where: str) -> tuple[IntArray, int | IntArray]:
-    """All indices, and how many edges there are: one number, or one per graph of a batch."""
+    """Return all indices, and the number of edges: one number, or one per graph of a batch."""
     made = FeatureValues.of(values)
     if isinstance(made.flat, RaggedArray) or len(made.dims) > 1:
         got = f"{'strings' if isinstance(made.flat, RaggedArray) else made.flat.dtype}{[made.num_items, *made.shape]}"
@@ -262,10 +261,10 @@ def _indices_of(values: Any, where: str) -> tuple[IntArray, int | IntArray]:
 
 
 def sizes_of(values: Any, where: str) -> IntArray:
-    """The sizes of a set.
+    """Check and return the sizes of a set.
 
     Raises:
-        SchemaError: They are no integers of 0 or more, of one graph or of several with equally many components.
+        SchemaError: They are not integers of at least 0, for one graph or for several with equally many components.
     """
     sizes = integers(values, f"sizes of {where}")
     if sizes.ndim not in (1, 2):
@@ -277,10 +276,10 @@ def sizes_of(values: Any, where: str) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Piece:
-    """What context, node sets and edge sets have in common.
+    """Common part of context, node sets and edge sets.
 
     Attributes:
-        sizes: int[num_components], items of each component; int[num_graphs, num_components] of a batch.
+        sizes: int[num_components], number of items of each component; int[num_graphs, num_components] for a batch.
         items: Values of all items by name.
     """
 
@@ -289,7 +288,7 @@ class _Piece:
     _kind: ClassVar[str] = "the piece"
 
     def __getitem__(self, name: str) -> Field:
-        """The values of a feature.
+        """Return the values of a feature.
 
         Raises:
             UnknownNameError: There is no such feature.
@@ -298,44 +297,44 @@ class _Piece:
 
     @property
     def features(self) -> Fields:
-        """The features by name: dtype[items, ...], or ``FeatureValues`` of varying sizes; a row per graph."""
+        """Features by name: dtype[items, ...], or ``FeatureValues``; for a batch, a row per graph."""
         return Fields(self.items, self.sizes, self._kind, is_uniform=self._has_uniform_rows())
 
     def get_features_dict(self) -> dict[str, Field]:
-        """The features by name, in a new dict."""
+        """Return the features by name, in a new dict."""
         return dict(self.features)
 
     @property
     def rank(self) -> int:
-        """1 for a batch of graphs, else 0."""
+        """1 for a batch of graphs, otherwise 0."""
         return self.sizes.ndim - 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(num_graphs,)`` of a batch, else ``()``."""
+        """``(num_graphs,)`` for a batch, otherwise ``()``."""
         return self.sizes.shape[:-1]
 
     @property
     def total_size(self) -> int:
-        """Items in all components of all graphs."""
+        """Number of items in all components of all graphs."""
         return int(self.sizes.sum())
 
     @property
     def num_components(self) -> Any:
-        """Components of the graph; int64[num_graphs] of a batch."""
+        """Number of components of the graph; int64[num_graphs] for a batch."""
         number = int(self.sizes.shape[-1])
         return np.full(len(self.sizes), number, np.int64) if self.rank else number
 
     @property
     def total_num_components(self) -> int:
-        """Components of all graphs."""
+        """Number of components of all graphs."""
         return int(self.sizes.size)
 
     def replace_features(self: AnyPiece, features: Mapping[str, Any]) -> AnyPiece:
-        """The same piece with these features and no others.
+        """Return the same piece with exactly these features.
 
         Raises:
-            SchemaError: A feature has values of another number of items.
+            SchemaError: A feature has another number of items.
         """
         return replace(self, items={n: items_of(v, self.sizes, f"{self._kind}.{n}") for n, v in features.items()})
 
@@ -343,7 +342,7 @@ class _Piece:
         return False
 
     def _common_specs(self) -> dict[str, Any]:
-        """What the specs of all pieces have: those of features and of sizes."""
+        """Return the common part of all pieces' specs: those of features and of sizes."""
         rows = {
             name: rows_of(values, self.sizes, is_uniform=self._has_uniform_rows())
             for name, values in self.items.items()
@@ -358,7 +357,7 @@ AnyPiece = TypeVar("AnyPiece", bound=_Piece)
 
 
 class Context(_Piece):
-    """The features of components as a whole."""
+    """Features of components."""
 
     __slots__ = ()
     _kind = "context"
@@ -368,16 +367,16 @@ class Context(_Piece):
         cls, *, features: Mapping[str, Any] | None = None, sizes: Any = None, shape: Sequence[int] = (),
         indices_dtype: Any = np.int32,
     ) -> Context:  # fmt: skip
-        """A context.
+        """Make a context.
 
         Args:
-            features: dtype[num_components, ...] by name; dtype[num_graphs, num_components, ...] of a batch.
-            sizes: Ones, as many as there are components; worked out of the first feature if None.
-            shape: ``(num_graphs,)`` of a batch, where ``sizes`` does not say so.
-            indices_dtype: int32 or int64, of ``sizes``.
+            features: dtype[num_components, ...] by name; dtype[num_graphs, num_components, ...] for a batch.
+            sizes: Ones, one per component; None for the number of items of the first feature.
+            shape: ``(num_graphs,)`` for a batch, if ``sizes`` is None.
+            indices_dtype: dtype of ``sizes``, int32 or int64.
 
         Raises:
-            SchemaError: Features are of different numbers of components.
+            SchemaError: Features have different numbers of components.
         """
         if sizes is None:
             first = next((FeatureValues.of(values) for values in (features or {}).values()), None)
@@ -393,41 +392,41 @@ class Context(_Piece):
 
     @property
     def spec(self) -> ContextSpec:
-        """What shapes and dtypes there are."""
+        """Shapes and dtypes of the context."""
         return ContextSpec(**self._common_specs())
 
 
 class NodeSet(_Piece):
-    """The nodes of one set."""
+    """Nodes of one set."""
 
     __slots__ = ()
     _kind = "node set"
 
     @classmethod
     def from_fields(cls, *, features: Mapping[str, Any] | None = None, sizes: Any) -> NodeSet:
-        """A node set.
+        """Make a node set.
 
         Args:
-            features: dtype[num_nodes, ...] or values that vary in size, by name; a row per graph of a batch.
-            sizes: int[num_components], nodes of each component; int[num_graphs, num_components] of a batch.
+            features: dtype[num_nodes, ...] or values of varying size, by name; for a batch, a row per graph.
+            sizes: int[num_components], nodes per component; int[num_graphs, num_components] for a batch.
 
         Raises:
-            SchemaError: A feature has values of another number of nodes.
+            SchemaError: A feature has another number of nodes.
         """
         return cls(sizes=sizes_of(sizes, "a node set")).replace_features(features or {})
 
     @property
     def spec(self) -> NodeSetSpec:
-        """What shapes and dtypes there are."""
+        """Shapes and dtypes of the node set."""
         return NodeSetSpec(**self._common_specs())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class EdgeSet(_Piece):
-    """The edges of one set.
+    """Edges of one set.
 
     Attributes:
-        adjacency: Which nodes they connect.
+        adjacency: The ends of the edges.
     """
 
     adjacency: Adjacency
@@ -435,15 +434,15 @@ class EdgeSet(_Piece):
 
     @classmethod
     def from_fields(cls, *, features: Mapping[str, Any] | None = None, sizes: Any, adjacency: Adjacency) -> EdgeSet:
-        """An edge set.
+        """Make an edge set.
 
         Args:
-            features: dtype[num_edges, ...] or values that vary in size, by name; a row per graph of a batch.
-            sizes: int[num_components], edges of each component; int[num_graphs, num_components] of a batch.
-            adjacency: Which nodes they connect.
+            features: dtype[num_edges, ...] or values of varying size, by name; for a batch, a row per graph.
+            sizes: int[num_components], edges per component; int[num_graphs, num_components] for a batch.
+            adjacency: The ends of the edges.
 
         Raises:
-            SchemaError: A feature, or the adjacency, is of another number of edges.
+            SchemaError: A feature, or the adjacency, has another number of edges.
         """
         checked = sizes_of(sizes, "an edge set")
         wanted = checked.sum(axis=-1, dtype=np.int64)
@@ -455,5 +454,5 @@ class EdgeSet(_Piece):
 
     @property
     def spec(self) -> EdgeSetSpec:
-        """What shapes and dtypes there are."""
+        """Shapes and dtypes of the edge set."""
         return EdgeSetSpec(adjacency_spec=self.adjacency.spec, **self._common_specs())

@@ -1,4 +1,4 @@
-"""Makes graph tensors of random values, to try out a schema."""
+"""Generator of graph tensors with random values, for tests of a schema."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ def random_graph_tensor(
     spec: GraphTensorSpec, sample_dict: SampleDict | None = None, row_lengths_range: tuple[int, int] = (2, 8),
     validate: bool = True, num_components_range: tuple[int, int] = (1, 1), *, rng_seed: int | None = None,
 ) -> GraphTensor:  # fmt: skip
-    """A graph tensor of a spec with random sizes, edges and values; its readouts are as they should be.
+    """Make a graph tensor of a spec with random sizes, edges and values; its readouts are valid.
 
     Args:
-        spec: What sets and features there are; its own numbers of items do not count.
-        sample_dict: Values to draw features from, by ``(NODES, "paper", "year")``; for the context by
-            ``(CONTEXT, None, "label")``. Others are as ``hopstream.tfgnn.random_graphs`` draws them.
-        row_lengths_range: The fewest and the most nodes of a set in a component, and values in a dimension that varies.
-        validate: There for TF-GNN's sake: what is made is always checked.
-        num_components_range: The fewest and the most components, 1 or more.
-        rng_seed: The same seed gives the same graph; None: another one each time.
+        spec: Sets and features; its numbers of items are ignored.
+        sample_dict: Values from which features are drawn, by ``(NODES, "paper", "year")``, or for the context by
+            ``(CONTEXT, None, "label")``. Other features are drawn as in ``hopstream.tfgnn.random_graphs``.
+        row_lengths_range: Smallest and largest number of nodes of a set per component, and of values in a ragged
+            dimension.
+        validate: No effect, as in TF-GNN's signature: the result is always checked.
+        num_components_range: Smallest and largest number of components, at least 1.
+        rng_seed: Seed; equal seeds give equal graphs. None for a random seed.
 
     Raises:
-        SchemaError: It is the spec of a batch, a readout is not as it should be, or samples are of another dtype.
-        SettingsError: A range is empty, or begins too low.
-        UnknownNameError: Samples are for a feature that is not there.
+        SchemaError: ``spec`` describes a batch, a readout is invalid, or samples have another dtype.
+        SettingsError: A range is empty, or starts too low.
+        UnknownNameError: Samples are given for a feature that does not exist.
     """
     check_scalar(spec, "random_graph_tensor")
     problems = list(readout_problems(create_schema_pb_from_graph_spec(spec)))
@@ -67,7 +68,7 @@ def random_graph_tensor(
 def _with_samples(
     graph: GraphTensor, key: tuple[str, str | None, str], samples: Sequence[Any], rng: np.random.Generator
 ) -> GraphTensor:
-    """The same graph with other values of one feature, of the same dtype and dimensions."""
+    """Return the same graph with other values of one feature, of the same dtype and dimensions."""
     set_type, set_name, name = key
     known: dict[tuple[str, str | None], Context | NodeSet | EdgeSet] = {(CONTEXT, None): graph.context}
     known |= {(NODES, n): of for n, of in graph.node_sets.items()}

@@ -1,4 +1,4 @@
-"""Adds to graph tensors what is predicted, and reads values out from there."""
+"""Readouts: add predictions to graph tensors, and read values from them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from hopstream.tfgnn.readout import READOUT, SHADOW
 def add_readout_from_first_node(
     graph: GraphTensor, key: str, *, node_set_name: str, readout_node_set: str = READOUT
 ) -> GraphTensor:
-    """The same graph with a prediction per component, read out from its first node in one set: the seed, in samples.
+    """Add a prediction per component, read from its first node in one set, which is the seed in samples.
 
     Args:
         graph: One graph, of any number of components.
-        key: What the readout is called.
-        node_set_name: Where the first nodes are.
-        readout_node_set: ``_readout``, or ``_readout:<tag>``; it may be there, with one node per component.
+        key: Name of the readout.
+        node_set_name: The node set of the first nodes.
+        readout_node_set: ``_readout``, or ``_readout:<tag>``; if it exists, it must have one node per component.
 
     Raises:
-        SchemaError: The set is not there or a component has no node in it, or the readout has the key already.
+        SchemaError: The set does not exist, a component has no node in it, or the readout already has the key.
     """
     check_scalar(graph, "add_readout_from_first_node")
     made = readout.add_readout_from_first_node(graph.pieces(), key, node_set_name, readout_node_set=readout_node_set)
@@ -40,20 +40,20 @@ def add_readout_from_first_node(
 def structured_readout(
     graph: GraphTensor, key: str, *, feature_name: str, readout_node_set: str = READOUT, validate: bool = True
 ) -> Field:
-    """The values that predictions are read out from.
+    """Return the values that predictions read.
 
     Args:
         graph: One graph, of any number of components.
-        key: Which of the readout's keys.
-        feature_name: A feature of every set that the key reads from, of one shape.
-        readout_node_set: Which readout.
+        key: A key of the readout.
+        feature_name: A feature of every set from which the key reads, of one shape.
+        readout_node_set: Node set of the readout.
         validate: Check the readout's indices first.
 
     Returns:
         dtype[num_predictions, ...].
 
     Raises:
-        SchemaError: The readout is not as it should be, or a feature is missing or of another shape than others.
+        SchemaError: The readout is invalid, or a feature is missing or has another shape than the others.
     """
     check_scalar(graph, "structured_readout")
     pieces = graph.pieces()
@@ -64,20 +64,20 @@ def structured_readout_into_feature(  # noqa: PLR0913 - what TF-GNN's own takes,
     graph: GraphTensor, key: str, *, feature_name: str, new_feature_name: str | None = None,
     remove_input_feature: bool = False, overwrite: bool = False, readout_node_set: str = READOUT, validate: bool = True,
 ) -> GraphTensor:  # fmt: skip
-    """The same graph with the values of ``structured_readout`` as a feature of the predictions.
+    """Add the values of ``structured_readout`` as a feature of the predictions.
 
     Args:
         graph: One graph, of any number of components.
-        key: Which of the readout's keys.
-        feature_name: A feature of every set that the key reads from.
-        new_feature_name: What the predictions' feature is called; ``feature_name`` if None.
-        remove_input_feature: Take the feature from the sets that it was read from.
-        overwrite: Replace a feature of the predictions that is there already.
-        readout_node_set: Which readout.
+        key: A key of the readout.
+        feature_name: A feature of every set from which the key reads.
+        new_feature_name: Name of the predictions' feature; None for ``feature_name``.
+        remove_input_feature: Remove the feature from the sets that it was read from.
+        overwrite: Replace an existing feature of the predictions.
+        readout_node_set: Node set of the readout.
         validate: Check the readout's indices first.
 
     Raises:
-        SchemaError: As ``structured_readout``, or the predictions have such a feature already.
+        SchemaError: As for ``structured_readout``, or the predictions already have such a feature.
     """
     new_name = new_feature_name or feature_name
     values = structured_readout(
@@ -98,18 +98,19 @@ def context_readout_into_feature(
     graph: GraphTensor, *, feature_name: str, new_feature_name: str | None = None, remove_input_feature: bool = False,
     overwrite: bool = False, readout_node_set: str = READOUT,
 ) -> GraphTensor:  # fmt: skip
-    """The same graph with a context feature as a feature of the predictions, one per component.
+    """Add a context feature as a feature of the predictions, one per component.
 
     Args:
         graph: One graph, of any number of components.
         feature_name: A context feature.
-        new_feature_name: What the predictions' feature is called; ``feature_name`` if None.
-        remove_input_feature: Take the feature from the context.
-        overwrite: Replace a feature of the predictions that is there already.
-        readout_node_set: Which readout; made where it is not there.
+        new_feature_name: Name of the predictions' feature; None for ``feature_name``.
+        remove_input_feature: Remove the feature from the context.
+        overwrite: Replace an existing feature of the predictions.
+        readout_node_set: Node set of the readout; it is added if missing.
 
     Raises:
-        SchemaError: The readout has more or fewer predictions than there are components, or such a feature already.
+        SchemaError: The number of predictions differs from that of components, or the predictions already have the
+            feature.
         UnknownNameError: There is no such context feature.
     """
     check_scalar(graph, "context_readout_into_feature")
@@ -130,7 +131,7 @@ def context_readout_into_feature(
 
 
 def gather_first_node(graph: GraphTensor, node_set_name: str, *, feature_name: str) -> Field:
-    """The values of the first node of each component in one set.
+    """Return the values of the first node of each component in one set.
 
     Returns:
         dtype[num_components, ...].
@@ -155,12 +156,12 @@ def gather_first_node(graph: GraphTensor, node_set_name: str, *, feature_name: s
 def validate_graph_tensor_spec_for_readout(
     graph_spec: GraphTensorSpec, required_keys: Sequence[str] | None = None, *, readout_node_set: str = READOUT
 ) -> None:
-    """Refuse a spec whose readout is not as it should be.
+    """Refuse a spec with an invalid readout.
 
     Args:
         graph_spec: A graph's spec.
-        required_keys: Keys that must be there; any one if None.
-        readout_node_set: Which readout.
+        required_keys: Required keys; None requires at least one.
+        readout_node_set: Node set of the readout.
 
     Raises:
         SchemaError: The node set is missing, or an edge set has the wrong name or target.
@@ -183,7 +184,7 @@ def validate_graph_tensor_spec_for_readout(
 def validate_graph_tensor_for_readout(
     graph: GraphTensor, required_keys: Sequence[str] | None = None, *, readout_node_set: str = READOUT
 ) -> GraphTensor:
-    """The graph itself, if its readout is as it should be, indices included.
+    """Return the graph if its readout is valid, including the indices.
 
     Raises:
         SchemaError: As ``validate_graph_tensor_spec_for_readout``, or a prediction does not have exactly one edge.

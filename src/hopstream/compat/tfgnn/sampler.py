@@ -1,4 +1,4 @@
-"""The names of ``tensorflow_gnn.sampler``, with the messages and strategies that they are here."""
+"""Names of ``tensorflow_gnn.sampler``, with the classes of messages and strategies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hopstream.tfgnn.sampling_spec import (
 from hopstream.tfgnn.spec_builder import SamplingSpecBuilder, make_sampling_spec_tree
 
 SamplingSpec = message_class(SAMPLING_SPEC)
-"""The class of ``SamplingSpec`` messages."""
+"""Class of ``SamplingSpec`` messages."""
 
 
 class SamplingStrategy(IntEnum):
-    """How an op chooses edges, as TF-GNN numbers it."""
+    """Strategy by which an op chooses edges, with TF-GNN's numbers."""
 
     TOP_K = TOP_K
     RANDOM_UNIFORM = RANDOM_UNIFORM

@@ -1,4 +1,4 @@
-"""Reads, writes and compares ``GraphSchema`` messages, and turns them into specs of graph tensors and back."""
+"""Reader, writer and checks of ``GraphSchema`` messages, and conversion to specs of graph tensors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hopstream.tfgnn.spec import FieldSpec, GraphSpec, field_of
 from hopstream.uris import local_path
 
 GraphSchema = message_class(GRAPH_SCHEMA)
-"""The class of ``GraphSchema`` messages."""
+"""Class of ``GraphSchema`` messages."""
 Feature = message_class("tensorflow_gnn.Feature")
-"""The class of what a ``GraphSchema`` says of one feature."""
+"""Class of the message of one feature in a ``GraphSchema``."""
 
 
 def parse_schema(schema_text: str | bytes) -> Any:
-    """A ``GraphSchema`` message from its text form.
+    """Parse a ``GraphSchema`` message from its text form.
 
     Raises:
-        FormatError: It is none; the error names line and column.
+        FormatError: The text is no ``GraphSchema``; the error names line and column.
     """
     try:
         text = schema_text if isinstance(schema_text, str) else schema_text.decode()
@@ -38,7 +38,7 @@ def parse_schema(schema_text: str | bytes) -> Any:
 
 
 def write_schema(schema: Any, filename: str | Path) -> None:
-    """Write a ``GraphSchema`` message as text, beside the file first, which is then replaced.
+    """Write a ``GraphSchema`` message as text, with an atomic rename.
 
     Raises:
         OSError: The file cannot be written.
@@ -50,33 +50,33 @@ def validate_schema(schema: Any) -> list[Exception]:
     """Refuse a schema that contradicts itself.
 
     Returns:
-        What is allowed and seldom meant, such as shape ``[1]``.
+        Warnings about valid but unusual values, such as shape ``[1]``.
 
     Raises:
-        SchemaError: It does contradict itself; the error lists all that is wrong.
+        SchemaError: The schema contradicts itself; the error lists all contradictions.
     """
     graph_schema.check_schema(schema)
     return [SchemaError(remark) for remark in graph_schema.schema_remarks(schema)]
 
 
 def create_graph_spec_from_schema_pb(schema: Any, indices_dtype: Any = np.int32) -> GraphTensorSpec:
-    """The spec of the graph tensors that a schema describes, of one component.
+    """Return the spec of the graph tensors that a schema describes, of one component.
 
     Args:
         schema: A ``GraphSchema`` message.
-        indices_dtype: int32 or int64, of sizes and indices.
+        indices_dtype: dtype of sizes and indices, int32 or int64.
 
     Raises:
-        SchemaError: A feature cannot be stored, or an edge set names a node set that is not there.
+        SchemaError: A feature cannot be stored, or an edge set names a node set that does not exist.
     """
     return GraphTensorSpec.of_graph_spec(GraphSpec.of_schema(schema), indices_dtype)
 
 
 def create_schema_pb_from_graph_spec(graph: GraphTensor | GraphTensorSpec) -> Any:
-    """The ``GraphSchema`` message of a graph tensor or its spec: names, dtypes, shapes, and what edge sets connect.
+    """Make the ``GraphSchema`` of a graph tensor or spec: names, dtypes, shapes, ends of edge sets.
 
     Raises:
-        SchemaError: It is a batch, or a feature is of a dtype that cannot be stored.
+        SchemaError: ``graph`` is a batch, or a feature has a dtype that cannot be stored.
     """
     spec = graph.spec if isinstance(graph, GraphTensor) else graph
     check_scalar(spec, "create_schema_pb_from_graph_spec")
@@ -84,7 +84,7 @@ def create_schema_pb_from_graph_spec(graph: GraphTensor | GraphTensorSpec) -> An
 
 
 def check_compatible_with_schema_pb(graph: GraphTensor | GraphTensorSpec, schema: Any) -> None:
-    """Refuse a graph tensor, or a spec, that is not what a schema describes.
+    """Refuse a graph tensor or a spec that differs from a schema.
 
     Raises:
         SchemaError: Sets, features, dtypes or shapes differ; the error lists them.
@@ -97,7 +97,7 @@ def check_compatible_with_schema_pb(graph: GraphTensor | GraphTensorSpec, schema
 
 
 def iter_sets(schema: Any) -> Iterator[tuple[str, str, Any]]:
-    """The context, the node sets and the edge sets of a schema or a graph tensor: type, name and the set itself."""
+    """Yield type, name and value of the context and all sets of a schema or graph tensor."""
     if isinstance(schema, GraphTensor) or schema.HasField("context"):
         yield CONTEXT, "", schema.context
     for name in sorted(schema.node_sets):
@@ -107,22 +107,21 @@ def iter_sets(schema: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def iter_features(schema: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """All features of a schema or a graph tensor: type and name of the set, name of the feature, and itself."""
+    """Yield type and name of the set, and name and value, of all features of a schema or graph tensor."""
     for set_type, set_name, of in iter_sets(schema):
         for name in sorted(of.features):
             yield set_type, set_name, name, of.features[name]
 
 
 def check_required_features(requirements: Any, actual: Any) -> None:
-    """Refuse a schema without the sets and features that another one requires.
+    """Refuse a schema that lacks the sets and features of another one.
 
     Args:
-        requirements: A ``GraphSchema``; a feature without a dtype or a shape requires none, a size of 0 requires no
-            size.
-        actual: The schema to look at.
+        requirements: A ``GraphSchema``. A feature without dtype or shape accepts any; a size of 0 accepts any size.
+        actual: The schema to check.
 
     Raises:
-        SchemaError: It lacks some, or has them with another dtype or shape; the error lists all.
+        SchemaError: Some are missing, or have another dtype or shape; the error lists all.
     """
     there = {key[:3]: key[3] for key in iter_features(actual)}
     sets = {key[:2] for key in iter_sets(actual)}

@@ -1,7 +1,7 @@
-"""Describes the dtypes and shapes of graph tensors and their pieces, and names sets and ends of edges.
+"""Specs: dtypes and shapes of graph tensors and their pieces, and names of sets and ends of edges.
 
-A shape begins with the items of the set, None where their number is left open; None in a later place is a dimension
-whose size varies. Specs are equal where all they say is.
+A shape starts with the number of items of the set, or None for any number. None in a later place is a ragged dimension.
+Specs with equal fields are equal.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hopstream.tfgnn.values import FeatureValues
 
 _AUXILIARY = re.compile(r"[_#!%.^~][a-zA-Z0-9_]*")
 CONTEXT, NODES, EDGES = "context", "nodes", "edges"
-"""Types of sets, and how the names of their features begin."""
+"""Types of sets, and prefixes of the names of their features."""
 SOURCE, TARGET = 0, 1
-"""The two ends of an edge."""
+"""Ends of an edge."""
 HIDDEN_STATE = "hidden_state"
-"""What models call the feature that they compute."""
+"""Name of the feature that models compute."""
 DEFAULT_STATE_NAME = HIDDEN_STATE
-"""An older name of ``HIDDEN_STATE``."""
+"""Older name of ``HIDDEN_STATE``."""
 
 _KERAS = "it is for Keras models; train with PyTorch Geometric on hopstream.NeighborLoader or on exported samples"
 _OPS = "it is a step of a model; use PyTorch Geometric's layers, or numpy with adjacency.source and .target"
@@ -69,11 +69,11 @@ _NAMES = {
     _PRINT: "graph_tensor_to_values",
 }
 REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
-"""Why each name is not here."""
+"""Name to the reason why this package lacks it."""
 
 
 def reverse_tag(tag: int) -> int:
-    """The other end of an edge.
+    """Return the other end of an edge.
 
     Raises:
         ValueError: ``tag`` is neither ``SOURCE`` nor ``TARGET``.
@@ -84,13 +84,13 @@ def reverse_tag(tag: int) -> int:
 
 
 def get_aux_type_prefix(set_name: str) -> str | None:
-    """How the name of an auxiliary set begins, such as ``_readout``; None for objects and relations of their own."""
+    """Return the prefix of an auxiliary set's name, such as ``_readout``; None for other sets."""
     match = _AUXILIARY.match(set_name)
     return None if match is None else match[0]
 
 
 def missing_name(name: str) -> AttributeError:
-    """The error for a name that is not here, with the reason and what to use."""
+    """Make the error for a name that this package lacks, with the reason and the alternative."""
     if name in REASONS:
         return AttributeError(f"hopstream.compat.tfgnn has no {name!r}: {REASONS[name]}")
     return AttributeError(f"hopstream.compat.tfgnn has no {name!r}; docs/compat-tfgnn.md lists the names that it has")
@@ -101,10 +101,10 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The shape and the dtype of a field, as ``tf.TensorSpec`` and ``tf.RaggedTensorSpec`` say them.
+    """Shape and dtype of a field, like ``tf.TensorSpec`` and ``tf.RaggedTensorSpec``.
 
     Attributes:
-        shape: The items first.
+        shape: Number of items first.
         dtype: A numpy name, ``bfloat16``, or ``string``.
     """
 
@@ -113,16 +113,16 @@ class TensorSpec:
 
     @property
     def is_ragged(self) -> bool:
-        """Values vary in size."""
+        """Whether values vary in size."""
         return None in self.shape[1:]
 
     def is_compatible_with(self, other: TensorSpec, num_open: int = 1) -> bool:
-        """Whether values of the other spec are values of this one.
+        """Return whether values of the other spec fit this one.
 
         Args:
-            other: The other spec; bfloat16 and float32 are one, as they are held as one.
-            num_open: For how many dimensions, the outermost first, None stands for any size. In later ones it stands
-                for sizes that vary, which uniform ones are not.
+            other: The other spec; bfloat16 and float32 are equal, because both are held as float32.
+            num_open: Number of outermost dimensions in which None means any size. In later ones it means a ragged
+                dimension, which a uniform one does not fit.
         """
         fits = len(self.shape) == len(other.shape) and _held(self.dtype) == _held(other.dtype)
         pairs = enumerate(zip(self.shape, other.shape, strict=False))
@@ -130,7 +130,7 @@ class TensorSpec:
 
     @classmethod
     def of(cls, values: FeatureValues) -> TensorSpec:
-        """The spec of values."""
+        """Return the spec of values."""
         dtype = STRING if not isinstance(values.flat, np.ndarray) else values.flat.dtype.name
         return cls((values.num_items, *values.shape), dtype)
 
@@ -141,16 +141,16 @@ class _PieceSpec:
     sizes_spec: TensorSpec = TensorSpec((1,), "int32")
 
     def __getitem__(self, name: str) -> TensorSpec:
-        """The spec of one feature."""
+        """Return the spec of one feature."""
         return self.features_spec[name]
 
     @property
     def rank(self) -> int:
-        """1 for a batch of graphs, else 0."""
+        """1 for a batch of graphs, otherwise 0."""
         return len(self.sizes_spec.shape) - 1
 
     def _problems(self, other: _PieceSpec, where: str) -> list[str]:
-        """In what another piece differs, a line each."""
+        """Return the differences from another piece, one line each."""
         missing = self.features_spec.keys() ^ other.features_spec.keys()
         found = [f"{where}.{name} is in one of them only" for name in sorted(missing)]
         pairs = {n: (spec, other.features_spec[n]) for n, spec in self.features_spec.items() if n not in missing}
@@ -167,20 +167,20 @@ AnyPiece = TypeVar("AnyPiece", bound=_PieceSpec)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextSpec(_PieceSpec):
-    """The context: its features' specs by name, with the components as items."""
+    """Spec of a context: specs of its features by name; the components are the items."""
 
     @classmethod
     def from_field_specs(
         cls, *, features_spec: Mapping[str, TensorSpec] | None = None, shape: Sequence[int | None] = (),
         indices_dtype: Any = np.int32, num_components: int | None = 1,
     ) -> ContextSpec:  # fmt: skip
-        """The spec of a context.
+        """Make the spec of a context.
 
         Args:
             features_spec: Specs by name.
-            shape: ``()``, or ``(num_graphs,)`` of a batch.
-            indices_dtype: int32 or int64, of sizes.
-            num_components: How many components a graph has; None: any number.
+            shape: ``()``, or ``(num_graphs,)`` for a batch.
+            indices_dtype: dtype of sizes, int32 or int64.
+            num_components: Number of components per graph; None for any number.
         """
         sizes = TensorSpec((*shape, num_components), np.dtype(indices_dtype).name)
         return cls(features_spec=dict(features_spec or {}), sizes_spec=sizes)
@@ -188,23 +188,23 @@ class ContextSpec(_PieceSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSetSpec(_PieceSpec):
-    """A node set: its features' specs by name, and that of its sizes."""
+    """Spec of a node set: specs of its features by name, and of its sizes."""
 
     @classmethod
     def from_field_specs(
         cls, *, features_spec: Mapping[str, TensorSpec] | None = None, sizes_spec: TensorSpec
     ) -> NodeSetSpec:
-        """The spec of a node set."""
+        """Make the spec of a node set."""
         return cls(features_spec=dict(features_spec or {}), sizes_spec=sizes_spec)
 
 
 @dataclass(frozen=True, slots=True)
 class AdjacencySpec:
-    """Which node sets edges connect.
+    """Spec of the node sets that edges connect.
 
     Attributes:
-        source_name: The node set of their sources.
-        target_name: The node set of their targets.
+        source_name: The node set of the sources.
+        target_name: The node set of the targets.
         index_spec: The spec of indices.
     """
 
@@ -216,17 +216,17 @@ class AdjacencySpec:
     def from_incident_node_sets(
         cls, source_node_set: str, target_node_set: str, index_spec: TensorSpec = TensorSpec((None,), "int32")
     ) -> AdjacencySpec:
-        """The spec of edges between two node sets."""
+        """Make the spec of edges between two node sets."""
         return cls(source_node_set, target_node_set, index_spec)
 
     def node_set_name(self, node_tag: int) -> str:
-        """The node set of ``SOURCE`` or ``TARGET``."""
+        """Return the node set of ``SOURCE`` or ``TARGET``."""
         return {SOURCE: self.source_name, TARGET: self.target_name}[node_tag]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSetSpec(_PieceSpec):
-    """An edge set: its features' specs by name, that of its sizes, and what it connects."""
+    """Spec of an edge set: specs of its features by name, of its sizes, and of its adjacency."""
 
     adjacency_spec: AdjacencySpec
 
@@ -235,18 +235,18 @@ class EdgeSetSpec(_PieceSpec):
         cls, *, features_spec: Mapping[str, TensorSpec] | None = None, sizes_spec: TensorSpec,
         adjacency_spec: AdjacencySpec,
     ) -> EdgeSetSpec:  # fmt: skip
-        """The spec of an edge set."""
+        """Make the spec of an edge set."""
         return cls(features_spec=dict(features_spec or {}), sizes_spec=sizes_spec, adjacency_spec=adjacency_spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphTensorSpec:
-    """A graph tensor: the specs of its context, node sets and edge sets.
+    """Spec of a graph tensor: specs of its context, node sets and edge sets.
 
     Attributes:
-        context_spec: The context's.
-        node_sets_spec: Those of node sets by name.
-        edge_sets_spec: Those of edge sets by name.
+        context_spec: Spec of the context.
+        node_sets_spec: Specs of node sets by name.
+        edge_sets_spec: Specs of edge sets by name.
     """
 
     context_spec: ContextSpec = field(default_factory=ContextSpec)
@@ -258,11 +258,11 @@ class GraphTensorSpec:
         cls, context_spec: ContextSpec | None = None, node_sets_spec: Mapping[str, NodeSetSpec] | None = None,
         edge_sets_spec: Mapping[str, EdgeSetSpec] | None = None,
     ) -> GraphTensorSpec:  # fmt: skip
-        """The spec of a graph tensor.
+        """Make the spec of a graph tensor.
 
         Raises:
-            SchemaError: Pieces are of different ranks or numbers of components, or an edge set names a node set that
-                is not there.
+            SchemaError: Pieces have different ranks or numbers of components, or an edge set names a node set that does
+                not exist.
         """
         nodes, edges = dict(node_sets_spec or {}), dict(edge_sets_spec or {})
         pieces: list[_PieceSpec] = [*nodes.values(), *edges.values()]
@@ -279,7 +279,7 @@ class GraphTensorSpec:
 
     @classmethod
     def of_graph_spec(cls, spec: GraphSpec, indices_dtype: Any = np.int32) -> GraphTensorSpec:
-        """The spec of graph tensors of one component with the sets and features of the core's spec.
+        """Make the spec of graph tensors of one component from the core's spec of sets and features.
 
         Raises:
             SchemaError: ``indices_dtype`` is neither int32 nor int64, or an edge set names a node set that is missing.
@@ -305,7 +305,7 @@ class GraphTensorSpec:
 
     @property
     def rank(self) -> int:
-        """1 for a batch of graphs, else 0."""
+        """1 for a batch of graphs, otherwise 0."""
         return self.context_spec.rank
 
     @property
@@ -315,13 +315,13 @@ class GraphTensorSpec:
 
     @property
     def num_components(self) -> int | None:
-        """Components of each graph; None: any number."""
+        """Number of components per graph; None for any number."""
         return self.context_spec.sizes_spec.shape[-1]
 
     def relax(
         self, *, num_components: bool = False, num_nodes: bool = False, num_edges: bool = False
     ) -> GraphTensorSpec:
-        """The same spec with numbers of components, nodes or edges left open."""
+        """Return the same spec with open numbers of components, nodes or edges."""
         context = self.context_spec
         if num_components:
             context = replace(_relaxed(context, num_items=True), sizes_spec=_open(context.sizes_spec))
@@ -335,11 +335,11 @@ class GraphTensorSpec:
         return GraphTensorSpec(context_spec=context, node_sets_spec=nodes, edge_sets_spec=edges)
 
     def is_compatible_with(self, other: Any) -> bool:
-        """Whether a graph tensor, or what another spec describes, is one of this spec; None stands for any size."""
+        """Return whether a graph tensor, or another spec, fits this spec; None fits any size."""
         return not self.problems(other)
 
     def problems(self, other: Any) -> list[str]:
-        """In what a graph tensor, or another spec, differs from this one, a line each."""
+        """Return the differences of a graph tensor, or another spec, from this one, one line each."""
         theirs: GraphTensorSpec = getattr(other, "spec", other)
         found = self.context_spec._problems(theirs.context_spec, "context")
         kinds: tuple[tuple[str, Mapping[str, _PieceSpec], Mapping[str, _PieceSpec]], ...] = (
@@ -356,7 +356,7 @@ class GraphTensorSpec:
         return sorted(found)
 
     def graph_spec(self) -> GraphSpec:
-        """The core's spec: what encoding and decoding need."""
+        """Convert to the core's spec, for encoding and decoding."""
         return GraphSpec(
             context=_field_specs(self.context_spec),
             node_sets={name: Nodes(features=_field_specs(spec)) for name, spec in self.node_sets_spec.items()},

@@ -1,1 +1,1 @@
-"""The scripts of DGL's folder ``tools`` that prepare a graph; ``python -m`` runs each."""
+"""Scripts of DGL's folder ``tools`` that prepare a graph; run each with ``python -m``."""

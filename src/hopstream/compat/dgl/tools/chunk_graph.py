@@ -1,6 +1,6 @@
-"""Writes a graph as a chunked graph, with the arguments of DGL's ``chunk_graph``.
+"""Writer of graphs as chunked graphs, with the arguments of DGL's ``chunk_graph``.
 
-DGL's script has no flags: what it chunks is written in it. The flags here are named like the function's arguments.
+DGL's script has no flags; its graph is part of its code. The flags here have the names of the function's arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hopstream.schema import EDGE, NODE, EdgeType
 from hopstream.uris import local_path
 
 Paths = Mapping[str, str | os.PathLike[str]]
-"""Feature name to the ``.npy`` file that holds it."""
+"""Feature name to its ``.npy`` file."""
 
 
 def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
@@ -47,26 +47,25 @@ def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
     """Write a graph as a chunked graph.
 
     Args:
-        g: A ``DGLGraph``, of DGL or of this package, a graph of ours, a PyG ``Data`` or ``HeteroData``, or a dataset's
-            folder. Its own features are not written, as they are not in DGL; features come from files, which are
-            mapped, never loaded.
+        g: A ``DGLGraph``, of DGL or of this package, a ``hopstream.Graph``, a PyG ``Data`` or ``HeteroData``, or a
+            dataset's folder. With paths, as in DGL, its own features are not written; features come from the files,
+            which are mapped, never loaded.
         name: ``graph_name`` of the metadata.
         ndata_paths: Feature name to ``.npy`` file, by node type where there are several. ``train_mask``, ``val_mask``
             and ``test_mask`` are splits. None writes the graph's own features and splits, of nodes and edges.
         edata_paths: The same by edge type: its relation, ``source:relation:destination``, or a tuple of the three.
-        num_chunks: How many files each table is cut into.
+        num_chunks: Number of files per table.
         output_path: A new or empty folder.
         data_fmt: ``numpy`` or ``parquet``, for features.
         edges_fmt: ``csv``, ``parquet`` or ``numpy``.
-        vector_rows: Parquet features as one column of lists.
+        vector_rows: Write Parquet features as one column of lists.
 
     Returns:
         The path of the metadata.
 
     Raises:
-        SettingsError: A format is unknown, ``output_path`` holds something, or only one of the two sets of paths is
-            None.
-        UnknownNameError: Paths are given for a type that is not there, or for a relation of several edge types.
+        SettingsError: A format is unknown, ``output_path`` is not empty, or only one of the two sets of paths is None.
+        UnknownNameError: Paths name a type that does not exist, or a relation of several edge types.
         FormatError: A file is missing or is no ``.npy``.
         SchemaError: A file has another number of rows than its type.
     """
@@ -83,7 +82,7 @@ def chunk_graph(  # noqa: PLR0913, PLR0917  DGL's arguments, in its order
 
 
 def _with_features(graph: Graph, ndata_paths: Mapping[Any, Any], edata_paths: Mapping[Any, Any]) -> Graph:
-    """The same nodes and edges with the features of files alone."""
+    """Return a graph with the same nodes and edges and only the features of files."""
     nodes = {_node_type(graph, t): _open(paths) for t, paths in _by_type(ndata_paths, graph.nodes).items()}
     edges = {_edge_type(graph, t): _open(paths) for t, paths in _by_type(edata_paths, graph.edges).items()}
     return graph_from_arrays(
@@ -96,7 +95,7 @@ def _with_features(graph: Graph, ndata_paths: Mapping[Any, Any], edata_paths: Ma
 
 
 def _by_type(paths: Mapping[Any, Any], types: Iterable[object]) -> Mapping[Any, Paths]:
-    """Paths by type, also where there is one type only and it is not named."""
+    """Return paths by type; a graph with one type may have paths without it."""
     if all(isinstance(value, Mapping) for value in paths.values()):
         return paths
     known = list(types)
@@ -113,7 +112,7 @@ def _node_type(graph: Graph, node_type: str) -> str:
 
 
 def _edge_type(graph: Graph, given: str | EdgeType) -> EdgeType:
-    """An edge type by its tuple, its text, or its relation where only one has it."""
+    """Return the edge type that a tuple, a text or an unambiguous relation names."""
     names = tuple(given.split(":")) if isinstance(given, str) else given
     found = [t for t in graph.edges if names in (t, (t[1],))]
     if not found and given in (DEFAULT_ETYPE, ":".join(DEFAULT_ETYPE), DEFAULT_ETYPE[1]):

@@ -1,6 +1,6 @@
-"""Reads the flags of a tool, runs it, and writes the files that DGL looks for beside a dataset's parts.
+"""Runner of DGL's tools: reads flags, runs a tool, and writes DGL's files beside a dataset's parts.
 
-Exit status 0: done. 2: the user's fault. 1: ours, or something is wrong with what was verified.
+Exit status: 0 success, 2 wrong input, 1 internal error or failed verification, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ ORIG_NIDS, ORIG_EIDS = "orig_nids.dgl", "orig_eids.dgl"
 
 
 def write_dgl_parts(out: Path, graph_name: str) -> None:
-    """Write what DGL's pipeline leaves: ``metadata.json`` and DGL's files of each part, with halos of one hop.
+    """Write ``metadata.json`` and DGL's files of each part with halos of one hop, as DGL's pipeline does.
 
     Args:
-        out: The dataset's folder, where they go; see ``DatasetParts`` for what it must be. Its parts are read one after
-            the other.
-        graph_name: What the JSON calls the graph.
+        out: The dataset's folder, and the folder to write; see ``DatasetParts`` for its form. Parts are read one at a
+            time.
+        graph_name: The graph's name in the JSON file.
 
     Raises:
-        SchemaError: The graph holds text or rows of different lengths, or names that DGL's files cannot hold.
+        SchemaError: The graph has text or rows of different lengths, or names that DGL's files cannot hold.
     """
     with tempfile.TemporaryDirectory(prefix=f".{JSON_STEM}-edges.", suffix=".partial", dir=out) as scratch:
         source = DatasetParts(open_dataset(out), Path(scratch))
@@ -46,20 +46,20 @@ def write_dgl_parts(out: Path, graph_name: str) -> None:
 
 
 def remove_unfinished(out: Path) -> None:
-    """Remove what a process left in a dataset's folder that was ended in ``write_dgl_parts``."""
+    """Remove the temporary files of an interrupted ``write_dgl_parts``."""
     for folder in out.glob(f".{JSON_STEM}*.partial"):
         shutil.rmtree(folder)
 
 
 def write_orig_ids(out: Path, *, nids: bool, eids: bool) -> None:
-    """Write ``orig_nids.dgl`` and ``orig_eids.dgl`` into ``part<i>/`` of a dataset's folder, one part after the other.
+    """Write ``orig_nids.dgl`` and ``orig_eids.dgl`` into ``part<i>/`` of a dataset's folder, part by part.
 
-    A position is DGL's number of a node or edge among those of its type in the part; the value is its key.
+    The position is DGL's number of a node or edge among the part's items of its type. The value is its key.
 
     Args:
         out: The dataset, with edges by destination and their keys.
-        nids: Write those of nodes, by node type.
-        eids: Write those of edges, by ``source:relation:destination``.
+        nids: Write keys of nodes, by node type.
+        eids: Write keys of edges, by ``source:relation:destination``.
     """
     dataset = open_dataset(out)
     node_names, edge_names = dgl_names(dataset.manifest.schema)
@@ -85,15 +85,15 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 class Flags(argparse.ArgumentParser):
-    """Flags that are read in full: no beginnings of names, and none that are unknown."""
+    """Parser that rejects unknown flags and abbreviations."""
 
     def __init__(self, tool: str, description: str) -> None:
-        """Name the tool as it is called."""
+        """Set the tool's name in usage messages."""
         super().__init__(prog=f"python -m hopstream.compat.dgl.tools.{tool}", description=description,
                          allow_abbrev=False)  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
-        """End as every error ends.
+        """Raise an error, which ends the tool like every other error.
 
         Raises:
             SettingsError: Always.
@@ -102,7 +102,7 @@ class Flags(argparse.ArgumentParser):
 
 
 def say(stage: str, text: str) -> None:
-    """Write one line on what was done."""
+    """Write one line of progress."""
     sys.stdout.write(f"{stage:<7} {text}\n")
 
 
@@ -110,9 +110,9 @@ def run_tool(run: Callable[[argparse.Namespace], int], flags: Flags, arguments: 
     """Run a tool; return its exit status.
 
     Args:
-        run: What it does; returns the exit status.
-        flags: Its flags.
-        arguments: What follows its name; None takes it from the command line.
+        run: The tool; it returns the exit status.
+        flags: The tool's flags.
+        arguments: The arguments; None for those of the command line.
     """
     try:
         given = flags.parse_args(arguments)

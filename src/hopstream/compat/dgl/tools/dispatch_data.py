@@ -1,8 +1,8 @@
-"""Write a chunked graph as parts, with the flags of DGL's ``dispatch_data.py``.
+"""Writer of a chunked graph as parts, with the flags of DGL's ``dispatch_data.py``.
 
-One process, and workers of its own, do what DGL starts over ssh on every machine, so flags that say how machines are
-reached are taken and have nothing to do. What is written is a dataset, whose parts keep the original ids of nodes and
-edges, and beside it DGL's own files, made of one part of the dataset after the other.
+One process and its workers do the work that DGL starts over ssh on every machine. So flags for access to machines are
+accepted without effect. The tool writes a dataset, whose parts keep the original ids of nodes and edges. Then it writes
+DGL's own files beside the dataset, part by part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hopstream.store.ip_config import read_ip_config
 from hopstream.transfer.place import place
 
 OF_MACHINES = ("master_port", "python_path", "ssh_port", "process_group_timeout")
-"""Flags on how DGL reaches and starts its workers."""
+"""Flags for how DGL reaches and starts its workers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def _refuse(given: argparse.Namespace) -> None:
 
 
 def _name_for_dgl(given: argparse.Namespace) -> str:
-    """The graph's name; refuses what DGL's files cannot hold, before the work of hours.
+    """Return the graph's name; refuse a graph that DGL's files cannot hold before hours of work.
 
     Raises:
         SchemaError: DGL's files cannot hold the graph.

@@ -1,4 +1,4 @@
-"""Puts each node of a chunked graph into a random part, with the flags of DGL's ``random_partition.py``."""
+"""Random assignment of a chunked graph's nodes to parts, with the flags of ``random_partition.py``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Compares parts with the chunked graph and the owners, with the flags of DGL's ``verify_partitions.py``.
+"""Verifier of parts against a chunked graph and owners, with the flags of ``verify_partitions.py``.
 
-Parts are those of a dataset, or in DGL's files, or both where they lie beside each other.
+The parts are a dataset's, in DGL's files, or both in one folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopstream.preparation.audit.run import verify_dataset
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool; return its exit status, 1 where something is wrong."""
+    """Run the tool; return its exit status, 1 if the parts differ from the source."""
     flags = Flags("verify_partitions", "Compare parts with the chunked graph and the owners that they were made of.")
     flags.add_argument("--orig-dataset-dir", type=Path, required=True, help="folder of the chunked graph")
     flags.add_argument("--part-graph-dir", "--part-graph", type=Path, required=True, help="folder of the parts")
@@ -43,13 +43,13 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _part_configs(folder: Path) -> list[Path]:
-    """The JSON files of DGL's parts; the one that should be there where only the parts are."""
+    """Return the JSON files of DGL's parts, or the expected one if the folder has only the parts."""
     found = sorted(path for path in folder.glob("*.json") if is_dgl_config(path))
     return found or [folder / f"{JSON_STEM}.json"] * any(folder.glob("part[0-9]*/graph.dgl"))
 
 
 def _tell(path: Path, report: VerifyReport, *, is_quiet: bool) -> None:
-    """Say what was verified and what is wrong with it, and what of DGL's files could not be looked at."""
+    """Print what was verified, what is wrong, and which of DGL's files could not be compared."""
     if not is_quiet:
         say("verify", str(path))
         for kind, check in report.checks.items():

@@ -1,4 +1,4 @@
-"""The names of ``gigl.distributed``, loaded when they are first used."""
+"""Names of ``gigl.distributed``, loaded on first use."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module when it is first used.
+    """Load a public name from its module on first use.
 
     Raises:
-        ImportError: GiGL has the name, and it is refused here; the error says what to use instead.
+        ImportError: GiGL has the name, but this package refuses it; the error names the alternative.
         AttributeError: There is no such name.
     """
     return find_name(_HERE, name, _MODULE_OF, _REFUSED, ImportError)

@@ -1,4 +1,4 @@
-"""Loaders of graph-store mode: what ``DistNeighborLoader`` and ``DistABLPLoader`` share."""
+"""Common part of the loaders of graph-store mode, ``DistNeighborLoader`` and ``DistABLPLoader``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from hopstream.schema import EdgeType
 NumNeighbors = list[int] | dict[EdgeType, list[int]]
 DEFAULT_PREFETCH = 4
 _NUMBERS: Counter[str] = Counter()
-"""How many loaders of each class this process has made."""
+"""Number of loaders of each class that this process has made."""
 
 
 class BaseDistLoader(BatchLoader):
-    """One rank's batches, made by the storage servers. Iterating anew begins the next epoch."""
+    """Loader of one rank's batches, which the storage servers make. Each iteration is one epoch."""
 
     input_data: Any = None
 
@@ -55,7 +55,7 @@ class BaseDistLoader(BatchLoader):
         non_blocking_transfers: bool,
         rng_seed: int,
     ) -> None:
-        """Check what the loaders share, and connect to the servers."""
+        """Check the common settings, and read the graph's facts from the servers."""
         if not isinstance(dataset, RemoteDistDataset):
             raise SettingsError(
                 f"dataset is a {type(dataset).__name__}; give a RemoteDistDataset. For a dataset in this process use "
@@ -86,7 +86,7 @@ class BaseDistLoader(BatchLoader):
         self._session = session()
 
     def _open(self, make: Callable[..., SubgraphLoader], input_data: Any, **options: Any) -> None:
-        """Make the loader below, where there are seeds, as ``make_loader`` does."""
+        """Make the loader of batches with ``make``, unless there are no seeds."""
         self.input_data = input_data
         if not len(input_data):
             return
@@ -100,10 +100,10 @@ class BaseDistLoader(BatchLoader):
 
 
 def check_servers(given: Mapping[int, Any], what: str) -> None:
-    """Check that inputs are named by servers.
+    """Check that the keys of inputs are servers.
 
     Raises:
-        SettingsError: They are no mapping, or name a server that is not there.
+        SettingsError: The inputs are no mapping, or name a server that does not exist.
     """
     num_servers = session().num_servers
     if not isinstance(given, Mapping):
@@ -117,7 +117,10 @@ def check_servers(given: Mapping[int, Any], what: str) -> None:
 
 
 def joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """int64[n], ids of several servers, ascending, so that batches do not depend on the number of servers."""
+    """Merge ids of several servers to ascending int64[n].
+
+    The order makes batches independent of the number of servers.
+    """
     return torch.sort(torch.cat([torch.empty(0, dtype=torch.int64), *rows])).values
 
 

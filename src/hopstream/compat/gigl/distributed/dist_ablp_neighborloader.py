@@ -26,12 +26,13 @@ from hopstream.schema import type_label
 
 
 class DistABLPLoader(BaseDistLoader):
-    """Mini-batches around anchors and their label nodes, as PyG's ``Data`` or ``HeteroData`` with GiGL's attributes.
+    """Mini-batches around anchors and their label nodes, as PyG data with GiGL's attributes.
 
-    Anchors come first among ``node``, and ``batch`` and ``batch_size`` count them alone; label nodes are seeds, too.
-    ``y_positive``, and ``y_negative`` where negatives are given, stand on the batch itself: int64[2, n], places of
-    anchors over those of their labels among the nodes of their types, grouped by anchor; or a dict of each anchor's
-    place to int64[k]. With several supervision edge types they are dicts by edge type, from anchors to label nodes.
+    A batch is a ``Data`` or ``HeteroData``. Anchors come first in ``node``, and ``batch`` and ``batch_size`` count only
+    them. Label nodes are seeds too. The batch has ``y_positive``, and ``y_negative`` if negatives are given: int64[2,
+    n], positions of anchors over positions of their labels among the nodes of their types, grouped by anchor; or a dict
+    of each anchor's position to int64[k]. With several supervision edge types they are dicts by edge type, from anchors
+    to label nodes.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
@@ -66,41 +67,41 @@ class DistABLPLoader(BaseDistLoader):
 
         Args:
             dataset: The graph.
-            num_neighbors: Neighbours per hop, for all edge types or for each that is followed; from 0.
-            input_nodes: Server to its anchors with labels, as ``RemoteDistDataset.fetch_ablp_input`` gives them. Labels
-                may be of several supervision edge types, on all servers the same, which begin at the anchors' type.
-            supervision_edge_type: None; ``input_nodes`` name it.
-            num_workers: With ``worker_concurrency``, the most that ``prefetch_size`` may be; servers sample with
-                threads of their own.
+            num_neighbors: Neighbours per hop, for all edge types or by edge type.
+            input_nodes: Server to its anchors with labels, from ``RemoteDistDataset.fetch_ablp_input``. Labels may have
+                several supervision edge types, which must start at the anchors' type and be the same on all servers.
+            supervision_edge_type: None; ``input_nodes`` names it.
+            num_workers: ``num_workers`` times ``worker_concurrency`` limits ``prefetch_size``; servers sample with
+                their own threads.
             batch_size: Anchors per batch.
-            pin_memory_device: Where batches are put; None for this process's GPU, or the CPU.
-            worker_concurrency: As ``num_workers``.
-            prefetch_size: Batches that are fetched ahead per server; None for 4.
-            channel_size: No effect; servers bound what waits.
+            pin_memory_device: Device of the batches; None for this process's GPU, or the CPU.
+            worker_concurrency: See ``num_workers``.
+            prefetch_size: Batches fetched ahead per server; None for 4.
+            channel_size: No effect; servers limit waiting batches.
             process_start_gap_seconds: No effect.
             num_cpu_threads: No effect.
-            shuffle: Anchors come in another order in every epoch.
-            drop_last: A last batch with fewer anchors is left out.
-            with_weight: Neighbours are drawn in proportion to weights.
+            shuffle: Shuffle the anchors in every epoch.
+            drop_last: Drop a last batch with fewer anchors.
+            with_weight: Draw neighbours in proportion to weights.
             sampler_options: Hop by hop, or by personalised PageRank around anchors and label nodes.
             context: No effect.
             local_process_rank: No effect.
             local_process_world_size: No effect.
-            non_blocking_transfers: Copy to a GPU without waiting.
-            use_label_edge_index_output: Labels as int64[2, n] instead of dicts by anchor.
-            rng_seed: What order and draws follow from. Equal seeds give equal batches on any number of servers.
-            exclude_labels: Do not follow edges between a batch's anchors and their labels, nor their reverses; with
-                False a model sees what it is to predict wherever labels are edges of the graph, too, as with GiGL.
-            reverse_types: Edge type to the one that has its edges turned round. Reverses that are named ``rev_…`` are
-                known without; others are followed unless they are given here, and show a model its labels.
+            non_blocking_transfers: Copy to a GPU asynchronously.
+            use_label_edge_index_output: Return labels as int64[2, n] instead of dicts by anchor.
+            rng_seed: Seed of order and draws. Equal seeds give equal batches on any number of servers.
+            exclude_labels: Do not follow edges between a batch's anchors and their labels, nor their reverses. With
+                False, as with GiGL, a model sees its labels if they are edges of the graph.
+            reverse_types: Edge type to its reverse. Reverses with the name ``rev_…`` are found without it. Other
+                reverses leak the labels to the model unless they are given here.
 
         Raises:
-            ValueError: A setting that cannot be met; the message says which.
+            ValueError: A setting is refused; the message names it.
             NotImplementedError: Weights with PageRank.
             RuntimeError: ``init_compute_process`` was not called.
 
         Warns:
-            FutureWarning: Labels are asked for as dicts by anchor.
+            FutureWarning: Labels are requested as dicts by anchor.
         """
         if not use_label_edge_index_output:
             warnings.warn(
@@ -130,10 +131,10 @@ class DistABLPLoader(BaseDistLoader):
 
 
 def _supervision_of(given: Sequence[ABLPInputNodes]) -> tuple[EdgeType, ...]:
-    """The supervision edge types that all servers name.
+    """Return the supervision edge types of all servers.
 
     Raises:
-        SettingsError: Some are no anchors with labels, name other types than the first, or types that begin elsewhere.
+        SettingsError: An input is no anchors with labels, or servers differ in types, or a type starts elsewhere.
     """
     for nodes in given:
         if not isinstance(nodes, ABLPInputNodes):
@@ -161,10 +162,12 @@ def _supervision_of(given: Sequence[ABLPInputNodes]) -> tuple[EdgeType, ...]:
 
 
 def _joined(given: Sequence[ABLPInputNodes], supervision: Sequence[EdgeType]) -> ABLPNodeSamplerInput:
-    """The anchors of all servers by id with their labels, so that batches do not depend on the number of servers.
+    """Merge the anchors of all servers, sorted by id, with their labels.
+
+    The order makes batches independent of the number of servers.
 
     Raises:
-        SchemaError: Anchors are no list of ids, or labels have no row for each of them.
+        SchemaError: Anchors are no list of ids, or labels do not have one row per anchor.
     """
     parts: list[ABLPNodeSamplerInput] = []
     for nodes in given:
@@ -187,7 +190,7 @@ def _joined(given: Sequence[ABLPInputNodes], supervision: Sequence[EdgeType]) ->
 
 
 def _stacked(parts: Sequence[Mapping[EdgeType, torch.Tensor]]) -> dict[EdgeType, torch.Tensor]:
-    """int64[n, m] of every edge type: the rows of all parts, made equally long."""
+    """Concatenate int64[n, m] of all parts for every edge type; pad rows to the same length."""
     found: dict[EdgeType, torch.Tensor] = {}
     for edge_type in parts[0]:
         rows = [part[edge_type] for part in parts]

@@ -21,7 +21,7 @@ Inputs = Mapping[int, torch.Tensor] | tuple[NodeType, Mapping[int, torch.Tensor]
 class DistNeighborLoader(BaseDistLoader):
     """Mini-batches around nodes, as PyG's ``Data`` or ``HeteroData`` with GiGL's attributes.
 
-    ``node`` are ids, seeds first; ``batch`` are ids of the seeds; ``edge_index`` leads from neighbours to seeds.
+    ``node`` has ids, seeds first. ``batch`` has the ids of the seeds. ``edge_index`` leads from neighbours to seeds.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
@@ -52,29 +52,29 @@ class DistNeighborLoader(BaseDistLoader):
 
         Args:
             dataset: The graph.
-            num_neighbors: Neighbours per hop, for all edge types or for each that is followed; from 0.
-            input_nodes: Server to int64[n] ids of seeds, with their type in front where the graph has types.
-            num_workers: With ``worker_concurrency``, the most that ``prefetch_size`` may be; servers sample with
-                threads of their own.
+            num_neighbors: Neighbours per hop, for all edge types or by edge type.
+            input_nodes: Server to int64[n] ids of seeds; in a graph with types, a pair with the node type first.
+            num_workers: ``num_workers`` times ``worker_concurrency`` limits ``prefetch_size``; servers sample with
+                their own threads.
             batch_size: Seeds per batch.
             context: No effect.
             local_process_rank: No effect.
             local_process_world_size: No effect.
-            pin_memory_device: Where batches are put; None for this process's GPU, or the CPU.
-            worker_concurrency: As ``num_workers``.
-            channel_size: No effect; servers bound what waits.
-            prefetch_size: Batches that are fetched ahead per server; None for 4.
+            pin_memory_device: Device of the batches; None for this process's GPU, or the CPU.
+            worker_concurrency: See ``num_workers``.
+            channel_size: No effect; servers limit waiting batches.
+            prefetch_size: Batches fetched ahead per server; None for 4.
             process_start_gap_seconds: No effect.
             num_cpu_threads: No effect.
-            shuffle: Seeds come in another order in every epoch.
-            drop_last: A last batch with fewer seeds is left out.
-            with_weight: Neighbours are drawn in proportion to weights.
+            shuffle: Shuffle the seeds in every epoch.
+            drop_last: Drop a last batch with fewer seeds.
+            with_weight: Draw neighbours in proportion to weights.
             sampler_options: Hop by hop, or by personalised PageRank.
-            non_blocking_transfers: Copy to a GPU without waiting.
-            rng_seed: What order and draws follow from. Equal seeds give equal batches on any number of servers.
+            non_blocking_transfers: Copy to a GPU asynchronously.
+            rng_seed: Seed of order and draws. Equal seeds give equal batches on any number of servers.
 
         Raises:
-            ValueError: A setting that cannot be met; the message says which.
+            ValueError: A setting is refused; the message names it.
             NotImplementedError: Weights with PageRank.
             RuntimeError: ``init_compute_process`` was not called.
         """

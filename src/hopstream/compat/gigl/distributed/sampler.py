@@ -1,4 +1,4 @@
-"""Anchors with their labels: what loaders sample around, and where GiGL has the labels in a batch."""
+"""Anchors with their labels as seeds of loaders, and GiGL's form of labels in a batch."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ class ABLPNodeSamplerInput(NodeSamplerInput):
 
     Attributes:
         node: int64[n], ids of anchors.
-        input_type: Their node type.
-        positive_label_by_edge_types: Edge type to int64[n, m]; row ``i`` has the positives of anchor ``i``, then -1.
-        negative_label_by_edge_types: The same of negatives.
+        input_type: Node type of the anchors.
+        positive_label_by_edge_types: Edge type to int64[n, m]; row ``i`` has the positives of anchor ``i``, padded with
+            -1.
+        negative_label_by_edge_types: The same for negatives.
 
     Raises:
-        SchemaError: ``node`` is no list of ids, or labels have no row for each anchor.
+        SchemaError: ``node`` is no list of ids, or labels do not have one row per anchor.
     """
 
     input_type: str | None = field()
@@ -53,7 +54,7 @@ class ABLPNodeSamplerInput(NodeSamplerInput):
     negative_label_by_edge_types: Mapping[EdgeType, Tensor]
 
     def __post_init__(self) -> None:
-        """Make labels tensors, and check that they have a row for each anchor."""
+        """Convert labels to tensors, and check that they have one row per anchor."""
         super().__post_init__()
         for name in ("positive_label_by_edge_types", "negative_label_by_edge_types"):
             labels = {edge_type: torch.as_tensor(rows) for edge_type, rows in getattr(self, name).items()}
@@ -65,7 +66,7 @@ class ABLPNodeSamplerInput(NodeSamplerInput):
                     )
 
     def __getitem__(self, index: Any) -> ABLPNodeSamplerInput:
-        """The anchors of some places with their labels, as for nodes."""
+        """Return the anchors at some indices with their labels."""
         places = places_given(index, self.node)
         positives, negatives = (
             {edge_type: rows[places] for edge_type, rows in labels.items()}
@@ -74,7 +75,7 @@ class ABLPNodeSamplerInput(NodeSamplerInput):
         return ABLPNodeSamplerInput(self.node[places], self.input_type, positives, negatives)
 
     def share_memory(self) -> Self:
-        """Move ids and labels to memory that other processes can map; returns the same input."""
+        """Move ids and labels to memory that other processes can map; return the same input."""
         for rows in (*self.positive_label_by_edge_types.values(), *self.negative_label_by_edge_types.values()):
             rows.share_memory_()  # type: ignore[no-untyped-call]
         return super().share_memory()
@@ -82,12 +83,12 @@ class ABLPNodeSamplerInput(NodeSamplerInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelForm:
-    """Puts the labels of anchors where GiGL has them, and renames the other attributes of a batch.
+    """Converter of a batch to GiGL's form of labels and names of attributes.
 
     Attributes:
-        form: What renames the other attributes.
-        supervision: The dataset's supervision edge types to what users call them.
-        as_index: Labels are int64[2, n]; otherwise a dict of each anchor's place to int64[k].
+        form: Function that renames the other attributes.
+        supervision: The dataset's supervision edge types to the user's.
+        as_index: Return labels as int64[2, n]; otherwise as a dict of each anchor's position to int64[k].
         anchor_type: The dataset's node type of anchors.
     """
 
@@ -97,7 +98,7 @@ class LabelForm:
     anchor_type: str
 
     def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
-        """A batch with the other names; it shares the tensors. Anchors without labels have none."""
+        """Return a batch with GiGL's names, which shares the tensors."""
         found = {name: self._taken(data, name) for name in ("y_positive", "y_negative")}
         num_anchors = int((data if isinstance(data, Data) else data[self.anchor_type])["batch_size"])
         made = self.form(data)
@@ -108,7 +109,7 @@ class LabelForm:
         return made
 
     def _taken(self, data: Data | HeteroData, name: str) -> dict[EdgeType, torch.Tensor]:
-        """int64[2, n] of every supervision edge type that has some; they are no more on the batch's edge types."""
+        """Take int64[2, n] of every supervision edge type with labels from the batch's edge types."""
         if isinstance(data, Data):
             value = data.get(name, {})
             by_type = value if isinstance(value, dict) else dict.fromkeys(self.supervision, value)
@@ -118,7 +119,7 @@ class LabelForm:
 
 
 def _by_anchor(pairs: torch.Tensor, num_anchors: int) -> dict[int, torch.Tensor]:
-    """Every anchor's place to the places of its labels; pairs are grouped by anchor, in the order of anchors."""
+    """Map each anchor's position to the positions of its labels; pairs are grouped by anchor, ascending."""
     counts = torch.bincount(pairs[0], minlength=num_anchors)
     return dict(enumerate(torch.split(pairs[1], counts.tolist())))
 
@@ -133,20 +134,20 @@ def make_ablp_loader(
     ppr: PPRSettings | None = None,
     **options: Any,
 ) -> SubgraphLoader:
-    """A loader of anchors with labels, whose batches have the attributes that ``LabelForm`` and ``BatchForm`` name.
+    """Make a loader of anchors; batches have the attributes of ``LabelForm`` and ``BatchForm``.
 
     Args:
         source: A store of the whole graph, or servers that sample.
-        facts: The graph.
-        config: How it is sampled.
+        facts: Facts of the graph.
+        config: Settings of sampling.
         given: Anchors, and their labels by edge types of labels, which lead from anchors to label nodes.
         as_index: As for ``LabelForm``.
-        ppr: Find neighbourhoods of anchors and label nodes by personalised PageRank instead of hop by hop.
+        ppr: Settings of personalised PageRank around anchors and label nodes; None samples hop by hop.
         **options: As for ``make_loader``, and ``exclude_labels`` as for ``ABLPLoader``.
 
     Raises:
-        SettingsError: A setting that cannot be met.
-        IdRangeError: An anchor or a label that is no node.
+        SettingsError: A setting is refused.
+        IdRangeError: An anchor or a label is no node.
     """
     supervision, label_direction = _own_types(facts, given)
     labels = {own: _labels_of(given, shown) for own, shown in supervision.items()}
@@ -160,7 +161,7 @@ def make_ablp_loader(
 def label_form(
     facts: GraphFacts, config: SamplingConfig, given: ABLPNodeSamplerInput, ppr: PPRSettings | None, *, as_index: bool
 ) -> LabelForm:
-    """What renames the attributes of a batch of anchors with labels."""
+    """Return the converter of batches of anchors with labels."""
     supervision, _ = _own_types(facts, given)
     anchor_type = facts.node_type(_shown_anchor_type(facts, given))
     return LabelForm(
@@ -173,16 +174,16 @@ def _shown_anchor_type(facts: GraphFacts, given: ABLPNodeSamplerInput) -> str | 
 
 
 def _labels_of(given: ABLPNodeSamplerInput, shown: EdgeType) -> tuple[Any, Any]:
-    """int64[n, m] positives and int64[n, k] negatives of a supervision edge type; None where it has no negatives."""
+    """Return int64[n, m] positives and int64[n, k] negatives, or None without negatives, of an edge type."""
     positives = given.positive_label_by_edge_types[message_passing_to_positive_label(shown)]
     negatives = given.negative_label_by_edge_types.get(message_passing_to_negative_label(shown))
     return positives.numpy(), None if negatives is None else negatives.numpy()
 
 
 def _own_types(facts: GraphFacts, given: ABLPNodeSamplerInput) -> tuple[dict[Types, EdgeType], Direction]:
-    """The dataset's names of supervision edge types, and which of their ends anchors are there.
+    """Return the dataset's names of supervision edge types, and the direction from anchors to labels.
 
-    Where the dataset has all of them turned round, anchors are destinations. Types that it has not keep their names.
+    If the dataset has only their reverses, anchors are destinations. Types that the dataset lacks keep their names.
     """
     supervision = [label_edge_type_to_message_passing_edge_type(t) for t in given.positive_label_by_edge_types]
     own = {_own_type(facts, edge_type): edge_type for edge_type in supervision}

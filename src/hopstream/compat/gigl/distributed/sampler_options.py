@@ -1,4 +1,4 @@
-"""How a loader finds the neighbourhoods of its seeds, in GiGL's words."""
+"""Options of sampling neighbourhoods, with GiGL's names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FanOut = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 
 @dataclass(frozen=True)
 class KHopNeighborSamplerOptions:
-    """Neighbours are drawn hop by hop.
+    """Options of sampling hop by hop.
 
     Attributes:
-        num_neighbors: How many per hop, for all edge types or per edge type; that of the loader.
+        num_neighbors: Neighbours per hop, for all edge types or by edge type; equal to the loader's.
     """
 
     num_neighbors: FanOut
@@ -28,19 +28,19 @@ class KHopNeighborSamplerOptions:
 
 @dataclass(frozen=True)
 class PPRSamplerOptions:
-    """Neighbours are those with the highest scores of personalised PageRank.
+    """Options of personalised PageRank: the nodes with the highest scores are the neighbours.
 
     Attributes:
-        alpha: The chance that a walk ends at each node it comes to.
-        eps: How exact scores are; the smaller, the more.
-        max_ppr_nodes: Nodes per seed at most, the seed among them.
-        enable_residual_topup: Nodes that were reached and not pushed fill what is left of ``max_ppr_nodes``.
-        num_neighbors_per_hop: Neighbours that a node passes on to along one edge type.
-        max_fetch_iterations: Rounds in which a seed may pass along nodes that it has not passed along before; None
+        alpha: Probability that a walk ends at a node.
+        eps: Tolerance of scores; a smaller value is more exact.
+        max_ppr_nodes: Limit of nodes per seed, including the seed.
+        enable_residual_topup: Fill the rest of ``max_ppr_nodes`` with nodes that were reached but not pushed.
+        num_neighbors_per_hop: Limit of neighbours to which a node pushes along one edge type.
+        max_fetch_iterations: Limit of rounds in which a seed pushes from nodes that it has not pushed from before; None
             for no limit.
-        typed_channel_ratios: Edge type, or a tuple of several, to its share of ``max_ppr_nodes``; their order is that
-            of the columns of scores.
-        include_sampled_edges: Batches also have the edges that walks read.
+        typed_channel_ratios: Edge type, or a tuple of several, to its share of ``max_ppr_nodes``; the order is that of
+            the columns of scores.
+        include_sampled_edges: Include the edges that walks read in batches.
 
     Raises:
         SettingsError: A field is outside what ``PPRSettings`` accepts.
@@ -62,11 +62,11 @@ class PPRSamplerOptions:
     def ppr_settings(
         self, direction: Direction = "in", edge_types: Sequence[EdgeType | str] | None = None
     ) -> PPRSettings:
-        """The same as the settings of ``PPRLoader``.
+        """Convert the options to the settings of ``PPRLoader``.
 
         Args:
             direction: ``in`` walks from destinations to sources, ``out`` the other way.
-            edge_types: Edge types to follow; None for all but those of labels.
+            edge_types: Edge types to follow; None for all except those of labels.
 
         Raises:
             SettingsError: An argument is outside what ``PPRSettings`` accepts.
@@ -78,14 +78,14 @@ SamplerOptions = KHopNeighborSamplerOptions | PPRSamplerOptions
 
 
 def resolve_sampler_options(num_neighbors: FanOut, sampler_options: SamplerOptions | None) -> SamplerOptions:
-    """The options of a loader: what was given, or drawing hop by hop.
+    """Return the options of a loader; None means sampling hop by hop.
 
     Args:
-        num_neighbors: The loader's.
-        sampler_options: What was given.
+        num_neighbors: The loader's argument.
+        sampler_options: The user's options, or None.
 
     Raises:
-        SettingsError: The options are of another class, or name other numbers of neighbours.
+        SettingsError: The options have another class, or other numbers of neighbours than the loader.
     """
     if sampler_options is None:
         return KHopNeighborSamplerOptions(num_neighbors)
@@ -103,5 +103,5 @@ def resolve_sampler_options(num_neighbors: FanOut, sampler_options: SamplerOptio
 
 
 def ppr_settings_of(options: SamplerOptions, edge_dir: Direction, facts: GraphFacts) -> PPRSettings | None:
-    """How PageRank walks along the edges that are followed; None where neighbours are drawn hop by hop."""
+    """Return the settings of PageRank along message-passing edges; None for sampling hop by hop."""
     return options.ppr_settings(edge_dir, facts.message_types) if isinstance(options, PPRSamplerOptions) else None

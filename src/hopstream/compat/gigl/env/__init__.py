@@ -1,1 +1,1 @@
-"""The names of ``gigl.env``."""
+"""Names of ``gigl.env``."""

@@ -1,4 +1,4 @@
-"""Which machines and processes a cluster consists of, and the environment variables that say so."""
+"""Machines and processes of a cluster, and the environment variables that describe them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ GRAPH_STORE_READINESS_URI_ENV_KEY = "GIGL_GRAPH_STORE_READINESS_URI"
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """A machine among those that work together; loaders take it and need it no more.
+    """A machine of a cluster; loaders accept it for compatibility and ignore it.
 
     Attributes:
         main_worker_ip_address: Address of the first machine.
-        global_rank: This machine, from 0.
-        global_world_size: How many there are.
+        global_rank: Rank of this machine, from 0.
+        global_world_size: Number of machines.
     """
 
     main_worker_ip_address: str
@@ -30,21 +30,21 @@ class DistributedContext:
 
 @dataclass(frozen=True)
 class GraphStoreInfo:
-    """A cluster of machines that train, which come first in all numbers, and of machines that serve the graph.
+    """A cluster of compute machines, which have the first ranks, and storage machines.
 
     Attributes:
-        num_storage_nodes: Machines that serve.
-        num_compute_nodes: Machines that train.
-        cluster_master_ip: Address of the first machine of all.
-        storage_cluster_master_ip: Address of the first one that serves.
-        compute_cluster_master_ip: Address of the first one that trains.
-        cluster_master_port: Free port of the first machine of all.
-        storage_cluster_master_port: Free port of the first one that serves.
-        compute_cluster_master_port: Free port of the first one that trains.
-        num_processes_per_compute: Processes on each machine that trains.
-        rpc_master_port: Where the first machine that serves is asked; a free port of it.
-        rpc_wait_port: Another one.
-        readiness_uri: Path of the file that says that servers are ready.
+        num_storage_nodes: Number of storage machines.
+        num_compute_nodes: Number of compute machines.
+        cluster_master_ip: Address of the first machine of the cluster.
+        storage_cluster_master_ip: Address of the first storage machine.
+        compute_cluster_master_ip: Address of the first compute machine.
+        cluster_master_port: Free port of the first machine of the cluster.
+        storage_cluster_master_port: Free port of the first storage machine.
+        compute_cluster_master_port: Free port of the first compute machine.
+        num_processes_per_compute: Processes per compute machine.
+        rpc_master_port: Port at which storage server 0 listens.
+        rpc_wait_port: Another free port of the first storage machine.
+        readiness_uri: Path of the readiness file of the servers.
     """
 
     num_storage_nodes: int
@@ -62,29 +62,29 @@ class GraphStoreInfo:
 
     @property
     def num_cluster_nodes(self) -> int:
-        """Machines in all."""
+        """Number of all machines."""
         return self.num_storage_nodes + self.num_compute_nodes
 
     @property
     def compute_cluster_world_size(self) -> int:
-        """Processes that train, on all machines."""
+        """Number of compute processes on all machines."""
         return self.num_compute_nodes * self.num_processes_per_compute
 
     @property
     def storage_node_rank(self) -> int:
-        """This machine among those that serve, from 0.
+        """Rank of this machine among the storage machines, from 0.
 
         Raises:
-            SettingsError: ``RANK`` is not set, or it is none of them.
+            SettingsError: ``RANK`` is not set, or is no storage machine's.
         """
         return self._rank("storage", self.num_compute_nodes, self.num_cluster_nodes)
 
     @property
     def compute_node_rank(self) -> int:
-        """This machine among those that train, from 0.
+        """Rank of this machine among the compute machines, from 0.
 
         Raises:
-            SettingsError: ``RANK`` is not set, or it is none of them.
+            SettingsError: ``RANK`` is not set, or is no compute machine's.
         """
         return self._rank("compute", 0, self.num_compute_nodes)
 
@@ -96,15 +96,15 @@ class GraphStoreInfo:
 
 
 def integer_of_environment(name: str, low: int, default: str | None = None) -> int:
-    """The integer that an environment variable holds.
+    """Read an integer from an environment variable.
 
     Args:
         name: The variable.
-        low: The least that it may be.
-        default: What it is where it is not set.
+        low: The smallest valid value.
+        default: The value of an unset variable.
 
     Raises:
-        SettingsError: It is not set and has no default, or is no integer of ``low`` or above.
+        SettingsError: The variable is not set and has no default, or is no integer of at least ``low``.
     """
     text = os.environ.get(name, default)
     if text is None:

@@ -1,1 +1,1 @@
-"""The names of ``gigl.src``."""
+"""Names of ``gigl.src``."""

@@ -1,1 +1,1 @@
-"""The names of ``gigl.types``."""
+"""Names of ``gigl.types``."""

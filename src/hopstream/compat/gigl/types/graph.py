@@ -1,4 +1,4 @@
-"""What graphs consist of in GiGL's words: default types, edge types of labels, and facts of features."""
+"""GiGL's graph types: default types, edge types of labels, and facts of features."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ BITS = (1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class FeatureInfo:
-    """What the features of a node type or edge type look like.
+    """Width and dtype of the features of a node type or edge type.
 
     Attributes:
         dim: Numbers per row.
-        dtype: What they are.
+        dtype: dtype of the numbers.
     """
 
     dim: int
@@ -39,19 +39,19 @@ class FeatureInfo:
 
 @dataclass(frozen=True)
 class FeatureQuantizationMetadata:
-    """How some columns of a feature are packed into bytes.
+    """Packing of some columns of a feature into bytes.
 
     Attributes:
-        bits: Of each packed number: 1, 2, 4 or 8.
-        feature_dim: Columns of the feature, packed or not.
-        quantized_feature_indices: Which of them are packed, each once.
-        clip_min: Numbers below are taken for this one, with 2, 4 or 8 bits.
-        clip_max: Numbers above are taken for this one.
-        neg_mean: What a negative number is rebuilt as, with 1 bit.
-        pos_mean: What any other is rebuilt as.
+        bits: Bits per packed number: 1, 2, 4 or 8.
+        feature_dim: Number of columns, packed or not.
+        quantized_feature_indices: Indices of the packed columns, each once.
+        clip_min: Lower bound for clipping, with 2, 4 or 8 bits.
+        clip_max: Upper bound for clipping, with 2, 4 or 8 bits.
+        neg_mean: Decoded value of negative numbers, with 1 bit.
+        pos_mean: Decoded value of other numbers, with 1 bit.
 
     Raises:
-        SettingsError: ``bits`` is another number, or the columns are not distinct ones of the feature.
+        SettingsError: ``bits`` is another number, or the columns are not distinct columns of the feature.
     """
 
     bits: int
@@ -78,46 +78,46 @@ class FeatureQuantizationMetadata:
 
     @property
     def quantized_feature_dim(self) -> int:
-        """Columns that are packed."""
+        """Number of packed columns."""
         return len(self.quantized_feature_indices)
 
     @property
     def packed_feature_dim(self) -> int:
-        """Bytes per row that packed columns take."""
+        """Bytes per row of packed columns."""
         return -(-self.quantized_feature_dim * self.bits // 8)
 
     @property
     def raw_feature_indices(self) -> tuple[int, ...]:
-        """Columns that are not packed, ascending."""
+        """Indices of the unpacked columns, ascending."""
         packed = set(self.quantized_feature_indices)
         return tuple(column for column in range(self.feature_dim) if column not in packed)
 
     @property
     def raw_feature_dim(self) -> int:
-        """How many these are."""
+        """Number of unpacked columns."""
         return self.feature_dim - self.quantized_feature_dim
 
 
 def message_passing_to_positive_label(message_passing_edge_type: AnyEdgeType) -> AnyEdgeType:
-    """The edge type that holds positive labels of an edge type; like all edge types here, of the class given."""
+    """Return the edge type of an edge type's positive labels, in the class of the argument."""
     return _with_relation(message_passing_edge_type, message_passing_edge_type[1] + POSITIVE_LABEL_TAG)
 
 
 def message_passing_to_negative_label(message_passing_edge_type: AnyEdgeType) -> AnyEdgeType:
-    """The edge type that holds negative labels of an edge type."""
+    """Return the edge type of an edge type's negative labels, in the class of the argument."""
     return _with_relation(message_passing_edge_type, message_passing_edge_type[1] + NEGATIVE_LABEL_TAG)
 
 
 def is_label_edge_type(edge_type: AnyEdgeType) -> bool:
-    """Whether an edge type holds labels."""
+    """Return whether an edge type holds labels."""
     return edge_type[1].endswith((POSITIVE_LABEL_TAG, NEGATIVE_LABEL_TAG))
 
 
 def label_edge_type_to_message_passing_edge_type(label_edge_type: AnyEdgeType) -> AnyEdgeType:
-    """The edge type of which an edge type holds labels.
+    """Return the edge type to which an edge type of labels belongs.
 
     Raises:
-        SettingsError: It holds none.
+        SettingsError: The edge type holds no labels.
     """
     if not is_label_edge_type(label_edge_type):
         raise SettingsError(
@@ -132,17 +132,17 @@ def label_edge_type_to_message_passing_edge_type(label_edge_type: AnyEdgeType) -
 def select_label_edge_types(
     message_passing_edge_type: AnyEdgeType, edge_entities: Iterable[AnyEdgeType]
 ) -> tuple[AnyEdgeType, AnyEdgeType | None]:
-    """Which of some edge types hold the labels of an edge type.
+    """Select the edge types of an edge type's labels.
 
     Args:
         message_passing_edge_type: The edge type.
-        edge_entities: Those that there are.
+        edge_entities: The existing edge types.
 
     Returns:
-        The edge type of positives, and that of negatives, or None where there is none.
+        The edge type of positives, and the edge type of negatives or None.
 
     Raises:
-        SettingsError: There is none of positives.
+        SettingsError: There is no edge type of positives.
     """
     there = {tuple(edge_type): edge_type for edge_type in edge_entities}
     positive = message_passing_to_positive_label(message_passing_edge_type)
@@ -155,7 +155,7 @@ def select_label_edge_types(
 
 
 def reverse_edge_type(edge_type: AnyEdgeType) -> AnyEdgeType:
-    """The edge type with its ends swapped; the relation stays."""
+    """Return the edge type with its ends swapped and the same relation."""
     return _like(edge_type, (edge_type[2], edge_type[1], edge_type[0]))
 
 
@@ -164,7 +164,7 @@ def _with_relation(edge_type: AnyEdgeType, relation: str) -> AnyEdgeType:
 
 
 def _like(edge_type: AnyEdgeType, names: tuple[str, str, str]) -> AnyEdgeType:
-    """The three names as an edge type of the class of another."""
+    """Return three names as an edge type of the same class as another."""
     return EdgeType(*cast(Any, names)) if isinstance(edge_type, EdgeType) else names
 
 
@@ -173,7 +173,7 @@ def to_heterogeneous_node(x: None) -> None: ...
 @overload
 def to_heterogeneous_node(x: T | dict[NodeType, T]) -> dict[NodeType, T]: ...
 def to_heterogeneous_node(x: Any) -> Any:
-    """Values by node type: a dict as it is, anything else under the default node type; None stays None."""
+    """Return values by node type; a value without types gets the default node type, and None stays None."""
     return x if x is None or isinstance(x, dict) else {DEFAULT_HOMOGENEOUS_NODE_TYPE: x}
 
 
@@ -182,7 +182,7 @@ def to_heterogeneous_edge(x: None) -> None: ...
 @overload
 def to_heterogeneous_edge(x: T | dict[EdgeType, T]) -> dict[EdgeType, T]: ...
 def to_heterogeneous_edge(x: Any) -> Any:
-    """Values by edge type: a dict as it is, anything else under the default edge type; None stays None."""
+    """Return values by edge type; a value without types gets the default edge type, and None stays None."""
     return x if x is None or isinstance(x, dict) else {DEFAULT_HOMOGENEOUS_EDGE_TYPE: x}
 
 
@@ -195,7 +195,7 @@ def to_homogeneous(x: Mapping[EdgeType, T]) -> T: ...
 @overload
 def to_homogeneous(x: T) -> T: ...
 def to_homogeneous(x: Any) -> Any:
-    """The only value of a mapping by types; anything else as it is.
+    """Return the only value of a mapping by types, or any other value unchanged.
 
     Raises:
         SettingsError: The mapping has no value, or several.

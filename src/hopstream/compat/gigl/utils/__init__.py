@@ -1,1 +1,1 @@
-"""The names of ``gigl.utils``."""
+"""Names of ``gigl.utils``."""

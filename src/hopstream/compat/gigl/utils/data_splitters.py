@@ -1,7 +1,7 @@
-"""Which nodes are for training, validation and testing, and which labels anchors have.
+"""Splitters of nodes and anchors into training, validation and testing, and labels of anchors.
 
-Splits follow from a hash of each id alone, so ranks agree on them without a process group, and nodes that are added
-later move no others. Shares are met on average.
+A split depends only on the hash of an id. So ranks agree on splits without a process group, and new nodes do not move
+existing ones. Sizes of splits match the shares on average.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hopstream.graph.splits import TEST, TRAIN, VAL, SplitSettings, places_of_ke
 from hopstream.schema import NODE, Direction
 
 PADDING_NODE = torch.tensor(-1, dtype=torch.int64)
-"""What ends rows of labels that are shorter than others."""
+"""Padding of shorter rows of labels."""
 MAX_LABELS_PER_ANCHOR_NODE_RUNTIME_ARG = "max_labels_per_anchor_node"
 Split = tuple[Tensor, Tensor, Tensor]
 """Ids for training, validation and testing, int64 each."""
@@ -38,33 +38,33 @@ HashFunction = Callable[[Tensor], Tensor]
 
 @runtime_checkable
 class NodeSplitter(Protocol):
-    """What shares out nodes."""
+    """Splitter of nodes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Split | Mapping[NodeType, Split]:
-        """The splits of ids, or by node type of ids by node type."""
+        """Return the splits of ids, or splits by node type for ids by node type."""
 
 
 @runtime_checkable
 class NodeAnchorLinkSplitter(Protocol):
-    """What shares out the anchors of links."""
+    """Splitter of the anchors of links."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Split | Mapping[NodeType, Split]:
-        """The splits of the anchors of edges, or by node type of edges by edge type."""
+        """Return the splits of the anchors of edges, or splits by node type for edges by edge type."""
 
     @property
     def should_convert_labels_to_edges(self) -> bool:
-        """Labels are edge types of their own."""
+        """Whether labels have separate edge types."""
 
 
 @dataclass(frozen=True)
 class DistNodeSplitter:
-    """Shares out nodes.
+    """Splitter of nodes by a hash of their ids.
 
     Attributes:
         num_val: The share for validation.
         num_test: The share for testing.
-        hash_function: int64[n] ids to int64[n]: nodes of equal numbers are in the same split. None: each node by
-            itself. What it returns is hashed again, so it need not be even.
+        hash_function: int64[n] ids to int64[n]; nodes with equal values get the same split. None for the ids. The
+            values are hashed again, so their distribution does not matter.
 
     Raises:
         SettingsError: A share is negative, or nothing is left for training.
@@ -75,7 +75,7 @@ class DistNodeSplitter:
     hash_function: HashFunction | None = None
 
     def __post_init__(self) -> None:
-        """Check shares."""
+        """Check the shares."""
         _settings(self.num_val, self.num_test)
 
     @overload
@@ -83,10 +83,10 @@ class DistNodeSplitter:
     @overload
     def __call__(self, node_ids: Mapping[NodeType, Tensor]) -> dict[NodeType, Split]: ...
     def __call__(self, node_ids: Tensor | Mapping[NodeType, Tensor]) -> Split | dict[NodeType, Split]:
-        """Share out ids, int64[n], or those of each node type; their order stays, and repeated ones stay repeated.
+        """Split ids, int64[n], or ids by node type; keep their order and repetitions.
 
         Raises:
-            SchemaError: Something is no list of ids.
+            SchemaError: A value is no list of ids.
         """
         if isinstance(node_ids, Mapping):
             return {node_type: _split(self, node_type, ids) for node_type, ids in node_ids.items()}
@@ -95,19 +95,19 @@ class DistNodeSplitter:
 
 @dataclass(frozen=True)
 class DistNodeAnchorLinkSplitter:
-    """Shares out the anchors of links, each with all its labels.
+    """Splitter of the anchors of links; an anchor keeps all its labels.
 
     Attributes:
         sampling_direction: ``out``: anchors are the sources of edges; ``in``: their destinations.
         num_val: The share for validation.
         num_test: The share for testing.
         hash_function: As for ``DistNodeSplitter``.
-        supervision_edge_types: Edge types that labels are of; None in a graph with one.
-        should_convert_labels_to_edges: Labels are edge types of their own, named as in ``gigl.types.graph``, and
-            reversed where the direction is ``in``. Otherwise the supervision edge types hold them.
+        supervision_edge_types: Edge types with labels; None in a graph with one edge type.
+        should_convert_labels_to_edges: Labels have separate edge types, with names as in ``gigl.types.graph``, and are
+            reversed for the direction ``in``. Otherwise the supervision edge types hold the labels.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of its range.
     """
 
     sampling_direction: Literal["in", "out"] | str
@@ -118,13 +118,13 @@ class DistNodeAnchorLinkSplitter:
     should_convert_labels_to_edges: bool = True
 
     def __post_init__(self) -> None:
-        """Check shares and direction."""
+        """Check the shares and the direction."""
         check_choice("sampling_direction", self.sampling_direction, get_args(Direction))
         _settings(self.num_val, self.num_test)
 
     @property
     def labeled_edge_types(self) -> list[EdgeType]:
-        """The edge types whose edges have anchors."""
+        """Edge types whose edges have anchors."""
         given = self.supervision_edge_types or [DEFAULT_HOMOGENEOUS_EDGE_TYPE]
         supervision = [EdgeType(*cast(EdgeType, edge_type)) for edge_type in given]
         if not self.should_convert_labels_to_edges:
@@ -138,13 +138,13 @@ class DistNodeAnchorLinkSplitter:
     @overload
     def __call__(self, edge_index: Mapping[EdgeType, Tensor]) -> dict[NodeType, Split]: ...
     def __call__(self, edge_index: Tensor | Mapping[EdgeType, Tensor]) -> Split | dict[NodeType, Split]:
-        """Share out the anchors of edges, int64[2, n], or of those edge types of several that have labels.
+        """Split the anchors of edges, int64[2, n], or of edges by edge type, of types with labels.
 
         Returns:
-            The splits of the anchors, each id once, ascending; by their node type where edges are by edge type.
+            The splits of the anchors, each id once, ascending; for edges by edge type, by the anchors' node type.
 
         Raises:
-            SchemaError: Something is no list of edges.
+            SchemaError: A value is no list of edges.
             SettingsError: No edge type has labels.
         """
         end: Literal[0, 2] = 0 if self.sampling_direction == "out" else 2
@@ -163,10 +163,10 @@ class DistNodeAnchorLinkSplitter:
 
 
 def validate_max_labels_per_anchor_node(max_labels_per_anchor_node: int | None) -> int | None:
-    """The same number, which may be None for no limit.
+    """Check and return the limit of labels; None means no limit.
 
     Raises:
-        SettingsError: It is no integer of 1 or above.
+        SettingsError: The limit is no integer of at least 1.
     """
     if max_labels_per_anchor_node is None:
         return None
@@ -174,10 +174,10 @@ def validate_max_labels_per_anchor_node(max_labels_per_anchor_node: int | None) 
 
 
 def get_max_labels_per_anchor_node_from_runtime_args(runtime_args: Mapping[str, str]) -> int | None:
-    """The limit that the arguments of a run hold, or None where they hold none.
+    """Return the limit of labels from the arguments of a run, or None.
 
     Raises:
-        SettingsError: It is no integer of 1 or above.
+        SettingsError: The limit is no integer of at least 1.
     """
     text = runtime_args.get(MAX_LABELS_PER_ANCHOR_NODE_RUNTIME_ARG)
     try:
@@ -194,23 +194,23 @@ def get_labels_for_anchor_nodes(
     negative_label_edge_type: tuple[str, str, str] | None = None,
     max_labels_per_anchor_node: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The labels of anchors.
+    """Return the labels of anchors.
 
     Args:
-        dataset: Its ``graph`` is a mapping of edge type to what has ``topo.indptr``, int64[num_anchors + 1], and
+        dataset: Its ``graph`` maps each edge type to an object with ``topo.indptr``, int64[num_anchors + 1], and
             ``topo.indices``, int64[num_labels]: arrays or tensors.
         node_ids: int64[n], anchors.
         positive_label_edge_type: The edge type of positives.
-        negative_label_edge_type: That of negatives, or None.
-        max_labels_per_anchor_node: Labels of one anchor and edge type, at most: the first as they are stored.
+        negative_label_edge_type: The edge type of negatives, or None.
+        max_labels_per_anchor_node: Limit of labels per anchor and edge type, in stored order.
 
     Returns:
-        Positives int64[n, m] and negatives int64[n, k], or None where no edge type of them is given; see
-        ``padded_labels``. Anchors that ``indptr`` of negatives does not reach have none.
+        Positives int64[n, m] and negatives int64[n, k], or None without an edge type of negatives; see
+        ``padded_labels``. Anchors beyond ``indptr`` of negatives have no negatives.
 
     Raises:
-        SettingsError: The dataset has one edge type, or the limit is no integer of 1 or above.
-        UnknownNameError: It has no such edge type; also a ``KeyError``.
+        SettingsError: The dataset has one edge type, or the limit is no integer of at least 1.
+        UnknownNameError: There is no such edge type; also a ``KeyError``.
         IdRangeError: An anchor is beyond ``indptr`` of positives; also an ``IndexError``.
     """
     if not isinstance(dataset.graph, Mapping):
@@ -227,19 +227,19 @@ def get_labels_for_anchor_nodes(
 
 
 def padded_labels(anchors: Tensor, indptr: Tensor, indices: Tensor, max_labels: int | None = None) -> Tensor:
-    """Labels of anchors as rows of equal length.
+    """Return labels of anchors as rows of equal length.
 
     Args:
-        anchors: int64[n], rows of ``indptr``; those beyond it have no labels.
+        anchors: int64[n], rows of ``indptr``; anchors beyond it have no labels.
         indptr: int64[num_rows + 1]; row ``i`` has the labels ``indices[indptr[i]:indptr[i + 1]]``.
         indices: int64[num_labels].
-        max_labels: Labels of one anchor, at most: the first. None for all.
+        max_labels: Limit of labels per anchor, in order. None for no limit.
 
     Returns:
-        int64[n, m], where ``m`` is the most that an anchor has; rows that are shorter end in -1.
+        int64[n, m], where ``m`` is the largest number of labels of an anchor; shorter rows are padded with -1.
 
     Raises:
-        SettingsError: ``max_labels`` is no integer of 1 or above.
+        SettingsError: ``max_labels`` is no integer of at least 1.
     """
     max_labels = validate_max_labels_per_anchor_node(max_labels)
     starts, ends = (indptr[rows.clamp(max=len(indptr) - 1)] for rows in (anchors, anchors + 1))
@@ -254,12 +254,12 @@ def padded_labels(anchors: Tensor, indptr: Tensor, indices: Tensor, max_labels: 
 def select_ssl_positive_label_edges(
     edge_index: Tensor, positive_label_percentage: float, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """A share of edges, drawn without replacement, as labels for training that has no others.
+    """Draw a share of edges without replacement, as labels for self-supervised training.
 
     Args:
         edge_index: int64[2, n].
         positive_label_percentage: The share, from 0 to 1; the number of edges is rounded down.
-        generator: What draws; None for torch's own.
+        generator: The generator; None for torch's default.
 
     Returns:
         int64[2, m].
@@ -284,7 +284,7 @@ def _settings(num_val: float, num_test: float) -> SplitSettings:
 
 
 def _split(splitter: DistNodeSplitter | DistNodeAnchorLinkSplitter, node_type: str, given: Tensor) -> Split:
-    """The ids of each split, in the order given."""
+    """Return the ids of each split, in the given order."""
     ids = id_list_given(given, "node_ids")
     keys = ids
     if splitter.hash_function is not None:
@@ -299,7 +299,7 @@ def _split(splitter: DistNodeSplitter | DistNodeAnchorLinkSplitter, node_type: s
 
 
 def _edges(given: Tensor) -> Tensor:
-    """int64[2, n]."""
+    """Check and return int64[2, n]."""
     edges = ids_given(given, "edge_index")
     if edges.dim() != 2 or len(edges) != 2:
         raise SchemaError(f"edge_index is {edges.dtype}{list(edges.shape)}; wanted int64[2, n]")
@@ -307,7 +307,7 @@ def _edges(given: Tensor) -> Tensor:
 
 
 def _topology(graph: Mapping[Any, Any], edge_type: tuple[str, str, str]) -> tuple[Tensor, Tensor]:
-    """Offsets and ids of the labels of an edge type."""
+    """Return offsets and ids of the labels of an edge type."""
     if edge_type not in graph:
         raise UnknownNameError(f"the dataset has no edge type {tuple(edge_type)}; {known_names(edge_type, graph)}")
     topology = graph[edge_type].topo

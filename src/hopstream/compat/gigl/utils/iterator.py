@@ -1,4 +1,4 @@
-"""Goes through a loader again and again, for loops that count steps instead of epochs."""
+"""Iterator that repeats a loader, for loops that count steps instead of epochs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ T = TypeVar("T")
 
 
 class InfiniteIterator(Generic[T]):
-    """Items of an iterable, from its beginning again after the last; it ends only if there are none."""
+    """Endless iterator over the items of an iterable; it ends only if there are none."""
 
     def __init__(self, iterable: Iterable[T]) -> None:
-        """Begin to go through the iterable."""
+        """Start to iterate."""
         self._iterable = iterable
         self._iterator = iter(iterable)
 
     def __iter__(self) -> Self:
-        """Itself."""
+        """Return the iterator itself."""
         return self
 
     def __next__(self) -> T:
-        """The next item; after the last one the iterable is begun anew.
+        """Return the next item; restart the iterable after the last one.
 
         Raises:
             StopIteration: The iterable has no items.

@@ -1,4 +1,4 @@
-"""Fan-outs as text, and anchors with their labels as compute ranks fetch them."""
+"""Fan-outs as text, and anchors with labels in the form of ``fetch_ablp_input``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopstream.errors import SettingsError, quoted
 from hopstream.schema import is_edge_type
 
 MAX_TEXT = 10_000
-"""Characters of a fan-out, at most."""
+"""Limit of characters in a fan-out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,9 +22,9 @@ class ABLPInputNodes:
 
     Attributes:
         anchor_nodes: int64[n], ids.
-        anchor_node_type: Their type.
+        anchor_node_type: Type of the anchors.
         labels: Supervision edge type, from anchors to label nodes, to int64[n, m] ids of positives and int64[n, k] of
-            negatives, or None where there are none; rows that are shorter end in -1.
+            negatives, or None without negatives; rows are padded with -1.
     """
 
     anchor_nodes: Tensor
@@ -33,14 +33,14 @@ class ABLPInputNodes:
 
 
 def parse_fanout(fanout_str: str) -> list[int] | dict[EdgeType, list[int]]:
-    """Neighbours per hop from a text: ``[10, 5]``, or ``{("user", "to", "item"): [10, 5]}``.
+    """Parse neighbours per hop from a text: ``[10, 5]``, or ``{("user", "to", "item"): [10, 5]}``.
 
     Args:
-        fanout_str: A list of integers, or a dict of three strings each to such lists, as Python writes them; only
-            literals are read.
+        fanout_str: A list of integers, or a dict from three strings to such lists, in Python's syntax; only literals
+            are parsed.
 
     Raises:
-        SettingsError: It is nothing of the kind, or longer than ``MAX_TEXT``.
+        SettingsError: The text has another form, or is longer than ``MAX_TEXT``.
     """
     value: Any = None
     if isinstance(fanout_str, str) and len(fanout_str) <= MAX_TEXT:

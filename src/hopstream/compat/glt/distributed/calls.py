@@ -1,10 +1,10 @@
-"""Calls of a server's methods by name, with arguments and answers as JSON and arrays; nothing is pickled.
+"""Remote calls of a server's methods by name; arguments and answers are JSON and arrays, not pickles.
 
-What can travel is None, numbers, strings, lists, tuples, dicts, tensors and records that ``stream.messages`` knows.
+Values are None, numbers, strings, lists, tuples, dicts, tensors and records of ``stream.messages``.
 
-The first frame of an answer has its arrays, with an empty one in place of each that would make the frame too large.
-These come after it in pieces: ``"pieces": [[number, shape], …]`` announces them in their order, and every further
-frame, ``{"piece": number}``, has the next stretch of one, flat.
+The first frame of an answer has its arrays, with an empty array in place of each that would make the frame too large.
+Chunks of these arrays follow in further frames. ``"pieces": [[number, shape], …]`` announces them in their order. Each
+further frame, ``{"piece": number}``, has the next chunk of one flattened array.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from hopstream.transport.connection import Connection
 from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 
 OPERATION = "call_method"
-"""The operation of a store server that a door adds."""
+"""Operation that is added to a store server."""
 RAISED = {
     error.__name__: error for error in (KeyError, RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)
 }
-"""Errors of methods that the caller gets as they were raised; hopstream's own errors are told by the wire protocol."""
+"""Errors of methods that the caller gets with their class; the wire protocol transfers hopstream's own errors."""
 CALLER: ContextVar[str | None] = ContextVar("CALLER", default=None)
-"""Within a method: the name of the client that calls it; None for a caller in this process."""
+"""Within a method: name of the calling client; None for a caller in this process."""
 WAIT_S: ContextVar[float] = ContextVar("WAIT_S", default=math.inf)
-"""Within a method: how many seconds its caller waits for the answer; infinite for a caller in this process."""
+"""Within a method: the caller's deadline in seconds; infinite for a caller in this process."""
 WAIT_SHARE = 0.8
-"""How much of the time that its caller waits a method waits, so that no answer comes too late."""
+"""Share of the caller's deadline for which a method may wait, so that the answer is not late."""
 
 PIECE_BYTES = 8 << 20
-"""Bytes of arrays in one frame of an answer."""
+"""Limit of bytes of arrays in one frame of an answer."""
 MAX_ANSWER_BYTES = 16 << 30
-"""Bytes of all arrays of one answer: two billion ids."""
+"""Limit of bytes of all arrays of one answer: two billion ids."""
 MAX_REQUEST_BYTES = ServerLimits().max_request_bytes
-"""Bytes of all arguments of one call, which is one frame."""
+"""Limit of bytes of all arguments of one call, which is one frame."""
 
 
 def answering(methods: Mapping[str, Callable[..., Any]]) -> Callable[[Frame], Iterator[Frame]]:
-    """The operation that calls some methods by name."""
+    """Return the operation that calls methods by name."""
 
     def operation(frame: Frame) -> Iterator[Frame]:
         name = frame.text("method")
@@ -86,13 +86,13 @@ def _call_for(frame: Frame, method: Callable[..., Any], given: Mapping[str, Any]
 
 
 def call(connection: Connection, timeout_s: float, client: str, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a server, in the name of a client.
+    """Call a method of a server on behalf of a client.
 
     Raises:
-        SettingsError: The arguments are more than one call may bring.
-        KeyError, RuntimeError, ValueError, IndexError, TypeError, NotImplementedError: What the method raised.
-        FormatError: The answer makes no sense.
-        HopstreamError: What the method raised, or the server cannot be reached or gave no answer in time.
+        SettingsError: The arguments exceed the limit of one call.
+        KeyError, RuntimeError, ValueError, IndexError, TypeError, NotImplementedError: The method raised it.
+        FormatError: The answer is invalid.
+        HopstreamError: The method raised it, or the server cannot be reached or did not answer in time.
     """
     header, arrays = encode_options({"args": list(args), "kwargs": kwargs})
     if (num_bytes := _num_bytes(arrays)) > MAX_REQUEST_BYTES:
@@ -113,7 +113,7 @@ def call(connection: Connection, timeout_s: float, client: str, method: str, *ar
 
 
 def _as_tensors(value: Any) -> Any:
-    """A value with tensors in place of arrays, in lists, tuples and dicts."""
+    """Replace arrays by tensors in lists, tuples and dicts."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     if isinstance(value, dict):
@@ -124,7 +124,7 @@ def _as_tensors(value: Any) -> Any:
 
 
 def _frames(method: str, options: dict[str, Any], arrays: Sequence[Array]) -> Iterator[Frame]:
-    """An answer; what is too large for the first frame comes in pieces after it."""
+    """Yield the frames of an answer; arrays that are too large for the first frame follow in chunks."""
     if (num_bytes := _num_bytes(arrays)) > MAX_ANSWER_BYTES:
         raise SettingsError(
             f"the answer of {method} has {num_bytes} bytes; one answer may have {MAX_ANSWER_BYTES}: ask "
@@ -149,20 +149,20 @@ def _frames(method: str, options: dict[str, Any], arrays: Sequence[Array]) -> It
 
 
 class AnswerReader:
-    """Puts the frames of an answer together."""
+    """Reader that joins the frames of an answer."""
 
     def __init__(self) -> None:
-        """Before the first frame."""
+        """Start before the first frame."""
         self._header: dict[str, Any] | None = None
         self._arrays: list[Array] = []
         self._unfilled: dict[int, Array] = {}
 
     def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """New arrays for what a frame brings."""
+        """Return new arrays for a frame's data."""
         return empty_arrays(specs)
 
     def take(self, frame: Frame) -> None:
-        """Keep the first frame, or what another one brings of an array that the first has announced."""
+        """Store the first frame, or the next chunk of an array that the first frame announced."""
         if self._header is None:
             self._header, self._arrays = frame.header, list(frame.arrays)
             self._announce(frame.header.get("pieces", []))
@@ -183,17 +183,17 @@ class AnswerReader:
             del self._unfilled[number]
 
     def result(self) -> tuple[dict[str, Any], list[Array]]:
-        """The header and all arrays.
+        """Return the header and all arrays.
 
         Raises:
-            FormatError: Some have not come.
+            FormatError: Some arrays are incomplete.
         """
         if self._header is None or self._unfilled:
             raise FormatError(f"an answer ended before its arrays {list(self._unfilled)} were complete")
         return self._header, self._arrays
 
     def _announce(self, pieces: object) -> None:
-        """Make the arrays that come in pieces."""
+        """Allocate the arrays that arrive in chunks."""
         shapes = _shapes(pieces, len(self._arrays))
         num_bytes = sum(math.prod(shape) * self._arrays[number].itemsize for number, shape in shapes.items())
         if num_bytes > MAX_ANSWER_BYTES:
@@ -204,7 +204,7 @@ class AnswerReader:
 
 
 def _shapes(pieces: object, num_arrays: int) -> dict[int, list[int]]:
-    """Number of an array to the shape that an answer announces."""
+    """Map the number of each chunked array to its announced shape."""
     shapes: dict[int, list[int]] = {}
     for one in pieces if isinstance(pieces, list) else [pieces]:
         number, shape = one if isinstance(one, list) and len(one) == 2 else (None, [])

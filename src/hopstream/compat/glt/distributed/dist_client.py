@@ -1,4 +1,4 @@
-"""Client process of storage servers: finds them, calls their methods by name, and leaves with the other clients."""
+"""Client of storage servers: finds them, calls their methods by name, and leaves with other clients."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from hopstream.transport.location import Location
 
 LOG = logging.getLogger(__name__)
 MAX_CALLS = 16
-"""Calls that are under way at once."""
+"""Limit of concurrent calls."""
 
 _SESSION: Session | None = None
 
 
 class Session:
-    """One client's connections to all servers, from when it has found them until it leaves."""
+    """Connections of one client to all servers, until it leaves."""
 
     def __init__(self, meeting: Meeting, rank: int, num_clients: int) -> None:
-        """Find the servers, and wait until all are there.
+        """Find the servers, and wait until all are present.
 
         Args:
-            meeting: Where the session meets.
-            rank: Which client this is.
-            num_clients: How many clients leave together; 0 where they are not counted.
+            meeting: The rendezvous of the session.
+            rank: Rank of this client.
+            num_clients: Number of clients that leave together; 0 if clients are not counted.
 
         Raises:
             StoreTimeout: Some servers did not come in time.
@@ -51,18 +51,18 @@ class Session:
             meeting.connection(Location.parse(location)) for location in self.locations
         ]
         self.graph = RemoteGraph(",".join(self.locations), settings=meeting.settings, timeout_s=meeting.timeout_s)
-        """The servers as a source for loaders; closed with the session."""
+        """Servers as a source for loaders; closed with the session."""
         self._pool = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="hopstream-call")
         self.is_open = True
         self._member.stay_present()
 
     @property
     def num_servers(self) -> int:
-        """How many servers there are."""
+        """Number of servers."""
         return len(self._connections)
 
     def submit(self, server_rank: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a server in a thread; a ``concurrent.futures.Future``."""
+        """Call a method of a server in a thread; return a ``concurrent.futures.Future``."""
         return self._pool.submit(self.request, server_rank, method, *args, **kwargs)
 
     def request(self, server_rank: int, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -70,8 +70,8 @@ class Session:
 
         Raises:
             SettingsError: There is no such server.
-            HopstreamError: The server cannot be reached, or gave no answer in time.
-            Exception: What the method raised.
+            HopstreamError: The server cannot be reached, or did not answer in time.
+            Exception: The method raised it.
         """
         if not isinstance(server_rank, int) or not 0 <= server_rank < self.num_servers:
             raise SettingsError(f"server_rank is {server_rank!r}; servers are numbered 0..{self.num_servers - 1}")
@@ -79,15 +79,15 @@ class Session:
         return call(self._connections[server_rank], timeout_s, self._member.name, method, *args, **kwargs)
 
     def leave(self, timeout_s: float | None = None) -> None:
-        """Wait until the other clients leave or are gone; then the first that is there tells all servers to end.
+        """Wait until the other clients leave or are gone; then the first live client stops all servers.
 
         Args:
-            timeout_s: How long to wait for clients that are here, and for those that have not come yet; None for the
-                timeout of the meeting. A client that has not come by then counts as gone.
+            timeout_s: Deadline in seconds for live clients, and for clients that have not joined yet; None for the
+                deadline of the meeting. A client that has not joined by then counts as gone.
 
         Raises:
-            StoreTimeout: Some clients are here and did not leave in time; client 0 tells servers to end all the same.
-            StoreError: A server could not be told.
+            StoreTimeout: Some live clients did not leave in time. Client 0 has stopped the servers.
+            StoreError: A server could not be stopped.
         """
         failures: list[HopstreamError] = []
         tells = self._rank == 0
@@ -97,7 +97,7 @@ class Session:
             failures.append(error)
         try:
             if tells:
-                # Server 0 keeps the record of who has left, so this client leaves it last.
+                # Server 0 keeps the record of clients that have left, so it is stopped last.
                 for server in reversed(range(self.num_servers)):
                     try:
                         self.request(server, "exit")
@@ -109,7 +109,7 @@ class Session:
             raise failures[0]
 
     def close(self) -> None:
-        """Disconnect without a word; a second call does nothing."""
+        """Disconnect without leaving; a second call does nothing."""
         self.is_open = False
         self._member.close()
         self.graph.close()
@@ -119,10 +119,10 @@ class Session:
 
 
 def session() -> Session:
-    """The session of this process.
+    """Return the session of this process.
 
     Raises:
-        RuntimeError: There is none.
+        RuntimeError: There is no session.
     """
     if _SESSION is None:
         raise RuntimeError(
@@ -136,19 +136,19 @@ def check_no_session(leave: str) -> None:
     """Check that this process has no session.
 
     Raises:
-        StateError: It has one, which ``leave`` ends.
+        StateError: There is a session, which ``leave`` ends.
     """
     if has_session():
         raise StateError(f"this process has a session already; call {leave} first")
 
 
 def has_session() -> bool:
-    """Whether this process has a session."""
+    """Return whether this process has a session."""
     return _SESSION is not None
 
 
 def set_session(found: Session | None) -> None:
-    """Keep the session of this process, or forget it."""
+    """Set or clear the session of this process."""
     global _SESSION
     _SESSION = found
 
@@ -166,22 +166,23 @@ def init_client(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
     request_timeout: float = 180,
     store_settings: StoreSettings | None = None,
 ) -> None:
-    """Find the servers, and wait until all are there.
+    """Find the servers, and wait until all are present.
 
     Args:
-        num_servers: How many servers there are.
-        num_clients: How many clients leave together.
-        client_rank: Which one this is. The first of those that are there ends the servers when all leave.
+        num_servers: Number of servers.
+        num_clients: Number of clients that leave together.
+        client_rank: Rank of this client. The first live client stops the servers after all have left.
         master_addr: A host name or IP address of the machine of server 0.
-        master_port: The port at which it listens.
+        master_port: The port at which server 0 listens.
         num_rpc_threads: No effect.
-        client_group_name: What clients are called.
-        is_dynamic: Clients are not counted: they come and go, and wait for nobody. ``num_clients`` has no effect then.
-        request_timeout: Seconds to wait for servers and for their answers, and for other clients to come and leave.
-        store_settings: Token and roots, where servers ask for them.
+        client_group_name: Name of the group of clients.
+        is_dynamic: Do not count clients: they join and leave at any time without waiting. ``num_clients`` then has no
+            effect.
+        request_timeout: Deadline in seconds for servers, for their answers, and for other clients to join and leave.
+        store_settings: Token and roots for servers that require them.
 
     Raises:
-        ValueError: This process has a session, there is no such rank, or there are more or fewer servers.
+        ValueError: This process has a session, ``client_rank`` is out of range, or the number of servers differs.
         StoreTimeout: Some servers did not come in time.
         StoreUnavailable: Server 0 cannot be reached.
     """
@@ -202,14 +203,14 @@ def init_client(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
 
 
 def shutdown_client() -> None:
-    """Leave with the other clients, after all loaders were shut down; the first that is there tells servers to end.
+    """Leave with the other clients, after shutdown of all loaders; the first live one stops the servers.
 
-    It waits for all clients, at most ``request_timeout`` seconds: also for those that have not come yet. Clients that
-    have not come by then count as gone, as do clients that say nothing for 20 s.
+    It waits for all clients, at most ``request_timeout`` seconds, including clients that have not joined yet. Clients
+    that have not joined by then, and clients without a heartbeat for 20 s, count as gone.
 
     Raises:
-        RuntimeError: This process is something else.
-        StoreTimeout: Some clients are there and did not leave in time; client 0 told servers to end all the same.
+        RuntimeError: This process is no client.
+        StoreTimeout: Some live clients did not leave in time. Client 0 has stopped the servers.
     """
     context = get_context()
     if context is None:
@@ -226,17 +227,17 @@ def shutdown_client() -> None:
 def async_request_server(
     server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any
 ) -> torch.futures.Future[Any]:
-    """Call a method of a server by name, in a thread; a future of its answer.
+    """Call a method of a server by name, in a thread; return a future of its answer.
 
     Args:
         server_rank: The server.
         func: A method of ``DistServer`` that clients may call, or its name.
-        *args: Its arguments, without the server.
-        **kwargs: Its arguments by name.
+        *args: Arguments of the method, without the server object.
+        **kwargs: Keyword arguments of the method.
 
     Raises:
-        ValueError: ``func`` is no method of ``DistServer``: other functions are never sent, as that would need pickle.
-            The future raises it where clients may not call the method.
+        ValueError: ``func`` is no method of ``DistServer``; other functions cannot be sent without pickle. The future
+            raises it if clients may not call the method.
     """
     future: torch.futures.Future[Any] = torch.futures.Future()
     asked = session().submit(server_rank, _method_name(func), *args, **kwargs)
@@ -254,15 +255,15 @@ def async_request_server(
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a server by name and wait; as ``async_request_server``."""
+    """Call a method of a server by name and wait; see ``async_request_server``."""
     return session().request(server_rank, _method_name(func), *args, **kwargs)
 
 
 def _method_name(func: Callable[..., Any] | str) -> str:
-    """The name of a method of ``DistServer``; the server knows which of them clients may call.
+    """Return the name of a method of ``DistServer``; the server checks whether clients may call it.
 
     Raises:
-        SettingsError: It is another function.
+        SettingsError: ``func`` is another function.
     """
     if isinstance(func, str):
         return func

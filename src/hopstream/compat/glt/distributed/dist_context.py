@@ -9,7 +9,7 @@ from hopstream.errors import SettingsError
 
 
 class DistRole(Enum):
-    """What a process is."""
+    """Role of a process."""
 
     WORKER = 1
     SERVER = 2
@@ -18,15 +18,15 @@ class DistRole(Enum):
 
 @dataclass(slots=True)
 class DistContext:
-    """One process among those of its role, and among all.
+    """Position of one process in its role's group, and among all processes.
 
     Attributes:
-        role: What it is.
-        group_name: What the processes of its role are called.
-        world_size: How many these are; 0 where they are not counted.
-        rank: Which one of them it is.
-        global_world_size: How many processes there are of all roles.
-        global_rank: Which one of them it is; servers come before clients.
+        role: The role.
+        group_name: Name of the group of processes with this role.
+        world_size: Number of processes in the group; 0 if they are not counted.
+        rank: Rank in the group.
+        global_world_size: Number of processes of all roles.
+        global_rank: Rank among all processes; servers come before clients.
     """
 
     role: DistRole
@@ -37,23 +37,23 @@ class DistContext:
     global_rank: int
 
     def is_worker(self) -> bool:
-        """Whether it samples and trains, without servers."""
+        """Return whether the process samples and trains without servers."""
         return self.role is DistRole.WORKER
 
     def is_server(self) -> bool:
-        """Whether it serves parts of a dataset."""
+        """Return whether the process serves parts of a dataset."""
         return self.role is DistRole.SERVER
 
     def is_client(self) -> bool:
-        """Whether it trains, and servers sample for it."""
+        """Return whether the process trains, and servers sample for it."""
         return self.role is DistRole.CLIENT
 
     def num_servers(self) -> int:
-        """How many servers there are."""
+        """Return the number of servers."""
         return self.world_size if self.is_server() else self._others() if self.is_client() else 0
 
     def num_clients(self) -> int:
-        """How many clients there are; 0 where they are not counted."""
+        """Return the number of clients; 0 if they are not counted."""
         return self.world_size if self.is_client() else self._others() if self.is_server() else 0
 
     def _others(self) -> int:
@@ -61,7 +61,7 @@ class DistContext:
 
     @property
     def worker_name(self) -> str:
-        """What this process is called."""
+        """Name of this process."""
         return f"{self.group_name}-{self.rank}"
 
 
@@ -69,26 +69,26 @@ _CONTEXT: DistContext | None = None
 
 
 def get_context() -> DistContext | None:
-    """The context of this process; None before it has one."""
+    """Return the context of this process, or None."""
     return _CONTEXT
 
 
 def set_context(context: DistContext | None) -> None:
-    """Say what this process is, or that it is nothing any more."""
+    """Set or clear the context of this process."""
     global _CONTEXT
     _CONTEXT = context
 
 
 def init_worker_group(world_size: int, rank: int, group_name: str | None = None) -> None:
-    """Say that this process is one of several that sample and train without servers; they need not be connected.
+    """Declare this process one of several workers, which sample and train without servers or connections.
 
     Args:
-        world_size: How many there are.
-        rank: Which one this is.
-        group_name: What they are called.
+        world_size: Number of workers.
+        rank: Rank of this worker.
+        group_name: Name of the group of workers.
 
     Raises:
-        SettingsError: There is no such rank.
+        SettingsError: ``rank`` is out of range.
     """
     check_rank("rank", rank, world_size)
     name = group_name or "_default_worker"
@@ -96,10 +96,10 @@ def init_worker_group(world_size: int, rank: int, group_name: str | None = None)
 
 
 def check_rank(name: str, rank: int, num_ranks: int) -> None:
-    """Check a number among so many.
+    """Check that a rank is in ``[0, num_ranks)``.
 
     Raises:
-        SettingsError: There is no such rank.
+        SettingsError: ``rank`` is out of range.
     """
     if not 0 <= rank < num_ranks:
         raise SettingsError(f"{name} is {rank} of {num_ranks}; ranks are numbered from 0")

@@ -1,4 +1,4 @@
-"""Dataset of one storage server: its parts of a Hopstream dataset, and the whole graph over all servers."""
+"""Dataset of one storage server: its parts, and the whole graph over all servers."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from hopstream.store.whole import fetch_rows, read_edges_of
 from hopstream.uris import local_path
 
 KEPT_BYTES = 256 << 20
-"""Memory of keys and books that are kept because other ranks will ask for the same."""
+"""Cache size in bytes of keys and books that other ranks may request too."""
 BOOK = "partition book"
 MAKE_S = 3600.0
-"""How long to wait for another process that makes the same dataset."""
+"""Deadline in seconds for another process that makes the same dataset."""
 READ_S = 600.0
-"""How long to wait for another caller that reads the same keys or book."""
+"""Deadline in seconds for another caller that reads the same keys or book."""
 LOOK_S = 0.2
 
 
 class DistDataset:
-    """Some parts of a Hopstream dataset. Safe to use from many threads.
+    """Some parts of a Hopstream dataset. Thread-safe.
 
     Attributes:
-        folder: The dataset.
+        folder: The dataset's folder.
         edge_dir: The direction in which edges are followed.
-        num_partitions: Servers that share the parts.
-        partition_idx: This one.
-        parts: Its parts, a run of all parts of the dataset.
-        max_labels_per_anchor_node: Labels of one anchor and edge type, at most; None for all.
+        num_partitions: Number of servers that share the parts.
+        partition_idx: Rank of this server.
+        parts: The parts of this server, a contiguous range of the dataset's parts.
+        max_labels_per_anchor_node: Limit of labels per anchor and edge type; None for no limit.
     """
 
     def __init__(
@@ -70,13 +70,12 @@ class DistDataset:
         Args:
             folder: A dataset that ``hopstream prepare`` or ``write_parts`` wrote.
             edge_dir: ``in`` follows edges from their destinations to their sources, ``out`` the other way.
-            num_partitions: Servers that share the parts; at most as many as there are parts.
-            partition_idx: Which one this is.
-            max_labels_per_anchor_node: Labels of one anchor and edge type, at most: the first as they are stored. None
-                for all.
+            num_partitions: Number of servers that share the parts; at most the number of parts.
+            partition_idx: Rank of this server.
+            max_labels_per_anchor_node: Limit of labels per anchor and edge type, in stored order. None for no limit.
 
         Raises:
-            SettingsError: The dataset does not hold the direction, or has too few parts, or the limit is below 1.
+            SettingsError: The dataset does not have the direction, or has too few parts, or the limit is below 1.
             FormatError: The folder is no dataset.
         """
         self.folder: Path = local_path(folder)
@@ -112,19 +111,19 @@ class DistDataset:
 
     @property
     def has_graph(self) -> bool:
-        """Whether all parts can be read: they are here, or the other servers are known."""
+        """Whether all parts can be read: they are local, or the other servers are known."""
         return self._graph is not None or self._open_graph is not None
 
     def attach(self, open_graph: Callable[[], Store]) -> None:
-        """Know how the whole graph is opened, which the dataset then closes."""
+        """Set the function that opens the whole graph; the dataset closes that graph."""
         with self._lock:
             self._open_graph = open_graph
 
     def graph(self) -> Store:
-        """A store of all parts, opened when it is first needed.
+        """Return a store of all parts, opened on first use.
 
         Raises:
-            SettingsError: Parts are elsewhere, and the other servers are not known.
+            SettingsError: Some parts are not local, and the other servers are not known.
             StoreError: A server cannot be reached.
         """
         with self._lock:
@@ -146,15 +145,15 @@ class DistDataset:
         self.store.close()
 
     def num_own(self, node_type: str) -> int:
-        """Nodes of its parts."""
+        """Return the number of nodes of its parts."""
         return len(self._own_ids(node_type))
 
     def own_keys(self, node_type: str) -> IntArray:
-        """int64[n], the keys of the nodes of its parts, ascending; read-only."""
+        """Return int64[n], the keys of the nodes of its parts, ascending; read-only."""
         return self._once(node_type, None, lambda: np.sort(_keys_of(self.store, node_type, self._own_ids(node_type))))
 
     def own_split(self, node_type: str, split: str) -> IntArray:
-        """int64[n], the keys of the nodes of a split that its parts own, ascending; read-only.
+        """Return int64[n], the keys of the nodes of a split in its parts, ascending; read-only.
 
         Raises:
             UnknownNameError: There is no such split.
@@ -167,7 +166,7 @@ class DistDataset:
         return self._once(node_type, split, read)
 
     def own_edges(self, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
-        """int64[n] keys of the sources and of the destinations of the edges of its parts."""
+        """Return int64[n] keys of the sources and of the destinations of the edges of its parts."""
         near = ends_of(edge_type, self.edge_dir)[0]
         keys = self.own_keys(near)
         indptr, others = self.edges_of(edge_type, self.edge_dir, keys)
@@ -175,15 +174,15 @@ class DistDataset:
         return (own, others) if self.edge_dir == "out" else (others, own)
 
     def edges_of(self, edge_type: EdgeType, direction: Direction, keys: IntArray) -> tuple[IntArray, IntArray]:
-        """All edges of some nodes of its parts.
+        """Return all edges of some nodes of its parts.
 
         Args:
             edge_type: The edge type.
-            direction: One that the dataset holds.
-            keys: int64[n], nodes that its parts own, of the end that keeps the edges.
+            direction: A direction that the dataset has.
+            keys: int64[n], own nodes at the end that stores the edges.
 
         Returns:
-            int64[n + 1], where each node's edges begin, and int64[m] keys of their other ends, in stored order.
+            int64[n + 1], the offset of each node's edges, and int64[m] keys of their other ends, in stored order.
         """
         near, far = ends_of(edge_type, direction)
         indptr, replies = read_edges_of(self.store, edge_type, direction, self.store.find_own(near, keys))
@@ -194,17 +193,17 @@ class DistDataset:
         return indptr, others
 
     def partition_of(self, node_type: str, keys: IntArray) -> IntArray:
-        """int64[n], the partition that owns each node."""
+        """Return int64[n], the partition that owns each node."""
         return self._partitions(self.graph().book.parts_of(node_type, self.graph().lookup(node_type, keys)))
 
     def partition_book(self, entity: Entity) -> IntArray:
-        """int64[n], the partition that owns each node of a type, or each edge of a type and direction; read-only.
+        """Return int64[n], the partition of each node of a type, or each edge of a type and direction.
 
-        Row ``k`` is that of key ``k``.
+        The array is read-only. Row ``k`` belongs to key ``k``.
 
         Raises:
-            FormatError: A key is in no part, or there is no node or edge of a key that a part has.
-            UnknownNameError: The dataset keeps no keys of edges.
+            FormatError: No part has a key, or a part has a key without a node or edge.
+            UnknownNameError: The dataset has no edge keys.
         """
 
         def read() -> IntArray:
@@ -234,15 +233,15 @@ class DistDataset:
         return np.arange(int(offsets[self.parts[0]]), int(offsets[self.parts[-1] + 1]), dtype=np.int64)
 
     def _partitions(self, parts: IntArray) -> IntArray:
-        """int64[n], the partition that each part belongs to."""
+        """Return int64[n], the partition to which each part belongs."""
         num_parts = self.store.book.num_parts
         starts = [num_parts * p // self.num_partitions for p in range(self.num_partitions)]
         return np.searchsorted(np.array(starts), parts, "right").astype(np.int64) - 1
 
     def _once(self, entity: Entity, what: str | None, read: Callable[[], IntArray]) -> IntArray:
-        """What ``read`` gives; kept for others who ask the same, unless it is larger than all that may be kept.
+        """Return the array from ``read``, and cache it unless it exceeds the cache.
 
-        Ranks start together and ask the same: one reads, and the others wait for what it keeps.
+        Ranks start together and request the same array. One caller reads, and the others wait for its result.
 
         Raises:
             StoreTimeout: Another caller has been reading the same for ``READ_S``.
@@ -271,7 +270,7 @@ class DistDataset:
             reading.release()
 
     def node_tensor(self, node_type: str, keys: IntArray) -> torch.Tensor:
-        """[n, dim], the feature tensor of some nodes.
+        """Return [n, dim], the feature tensor of some nodes.
 
         Raises:
             SettingsError: The type has no features.
@@ -282,7 +281,7 @@ class DistDataset:
         return join_columns([to_torch(column) for column in self._columns(node_type, names, keys)])
 
     def label_tensor(self, node_type: str, keys: IntArray) -> torch.Tensor:
-        """[n, …], the labels of some nodes.
+        """Return [n, …], the labels of some nodes.
 
         Raises:
             SettingsError: The type has no labels.
@@ -299,26 +298,26 @@ class DistDataset:
 
 
 def _keys_of(store: Store, entity: Entity, ids: IntArray) -> IntArray:
-    """int64[n], the keys of nodes or edges given by id."""
+    """Return int64[n], the keys of nodes or edges given by id."""
     return fetch_rows(store, entity, {KEY: KEY_SCHEMA}, ids)[KEY]
 
 
 def width_and_dtype(features: dict[str, FeatureSchema], names: tuple[str, ...]) -> tuple[int, torch.dtype] | None:
-    """Width and dtype of a feature tensor; None where there is none."""
+    """Return width and dtype of a feature tensor, or None without columns."""
     info = tensor_info(features, names)
     return None if info is None else (info[0], torch_dtype(info[1]))
 
 
 def made_once(out: Path, make: Callable[[], object], wait_s: float = MAKE_S) -> Path:
-    """The dataset in a folder, made by one process while the others wait, where it is not there yet.
+    """Return a dataset's folder; if it is missing, one process makes it while the others wait.
 
     Args:
         out: The folder of the dataset.
-        make: Makes it. What it raises is raised at once.
-        wait_s: How long to wait for another process that makes the same dataset.
+        make: Makes the dataset. Its errors are raised at once.
+        wait_s: Deadline in seconds for another process that makes the same dataset.
 
     Raises:
-        StateError: Another process has been making it for so long.
+        StateError: Another process has been making it for longer than the deadline.
     """
     ends = time.monotonic() + wait_s
     with ExitStack() as lock:

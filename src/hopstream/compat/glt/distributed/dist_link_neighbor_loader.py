@@ -18,11 +18,11 @@ from hopstream.sample.negatives import read_negative_sampling
 class DistLinkNeighborLoader(DistLoader):
     """Mini-batches around links and their negatives, with GLT's attributes.
 
-    With binary negatives, or none, ``edge_label_index`` int64[2, n] has the places of destinations and sources among
-    ``node``, in this order, as ``edge_index`` leads from what was found to where it was sought; with ``edge_dir="in"``
-    in a graph with types sources come first. ``edge_label`` are the labels. With triplets there are ``src_index``,
-    ``dst_pos_index`` and ``dst_neg_index``. In a graph with types, the first two are of the (turned) type of the links,
-    and the others of the types of their ends. ``batch``, ``batch_size`` and ``y`` are those of loaders of nodes only.
+    With binary negatives, or none, ``edge_label_index`` int64[2, n] has the positions of destinations and sources in
+    ``node``, in this order, because ``edge_index`` leads from neighbours to seeds. With ``edge_dir="in"`` in a graph
+    with types, sources come first. ``edge_label`` has the labels. With triplets there are ``src_index``,
+    ``dst_pos_index`` and ``dst_neg_index``. In a graph with types, the first two belong to the (reversed) type of the
+    links, and the others to the types of their ends. Only loaders of nodes have ``batch``, ``batch_size`` and ``y``.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
@@ -46,27 +46,27 @@ class DistLinkNeighborLoader(DistLoader):
         """Check every setting against the graph.
 
         Args:
-            data: The dataset to sample from; None where servers sample.
-            num_neighbors: Neighbours per hop, -1 for all: for all edge types, or per edge type.
-            batch_size: Links per batch, negatives not counted.
-            edge_label_index: int64[2, n] ids of sources and destinations, with their edge type in front where the graph
-                has types. None, or the edge type alone: the edges that the dataset's parts own, or all edges where
-                servers sample.
-            edge_label: Labels, one per link. With binary negatives those from 0 are raised by one.
+            data: The dataset to sample from; None if servers sample.
+            num_neighbors: Neighbours per hop, -1 for all: for all edge types, or by edge type.
+            batch_size: Links per batch, without negatives.
+            edge_label_index: int64[2, n] ids of sources and destinations; in a graph with types, a pair with the edge
+                type first. None, or only the edge type, means the edges of the dataset's parts, or all edges if servers
+                sample.
+            edge_label: Labels, one per link. With binary negatives, classes that start at 0 are raised by one.
             neg_sampling: A ``NegativeSampling``, ``"binary"``, ``"triplet"``, or None for no negatives.
-            shuffle: Links come in another order in every epoch.
-            drop_last: A last batch with fewer links is left out.
-            with_edge: Batches have ids of edges.
-            with_weight: Neighbours are drawn in proportion to weights.
+            shuffle: Shuffle the links in every epoch.
+            drop_last: Drop a last batch with fewer links.
+            with_edge: Include ids of edges in batches.
+            with_weight: Draw neighbours in proportion to weights.
             edge_dir: The direction in which edges are followed.
-            collect_features: Batches have features.
-            to_device: Where batches are put.
-            random_seed: What order and draws follow from; None for 0.
-            worker_options: Who samples; see ``DistLoader``.
+            collect_features: Include features in batches.
+            to_device: Device of the batches.
+            random_seed: Seed of order and draws; None for 0.
+            worker_options: Where sampling runs; see ``DistLoader``.
 
         Raises:
-            ValueError: A setting that cannot be met; the message says which.
-            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+            ValueError: A setting is refused; the message names it.
+            RuntimeError: ``worker_options`` are remote, and ``init_client`` was not called.
         """
         self.neg_sampling = read_negative_sampling(neg_sampling)
         if self.neg_sampling is not None and self.neg_sampling.mode == "triplet" and edge_label is not None:

@@ -1,4 +1,4 @@
-"""Base of GraphLearn-for-PyTorch's loaders: where they sample, around what, and how batches are taken."""
+"""Base of GraphLearn-for-PyTorch's loaders: source of the graph, seeds, and batches."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from hopstream.stream.client import RemoteGraph
 
 
 class BatchLoader:
-    """Takes batches of a Hopstream loader; iterating anew begins the next epoch."""
+    """Iterator over batches of a Hopstream loader; each iteration is one epoch."""
 
     to_device: torch.device
     _session: Session | None = None
-    """Where servers are asked; None where this process samples."""
+    """Session with servers that sample; None if this process samples."""
     _is_blocking = False
     _is_open = True
     _loader: SubgraphLoader | None = None
     _batches: Iterator[Any] = iter(())
 
     def __iter__(self) -> Self:
-        """Begin the next epoch.
+        """Start the next epoch.
 
         Raises:
             RuntimeError: The loader was shut down, or this process has left the servers.
@@ -60,7 +60,7 @@ class BatchLoader:
         return self
 
     def __next__(self) -> Data | HeteroData:
-        """The next batch, on ``to_device``.
+        """Return the next batch, on ``to_device``.
 
         Raises:
             StopIteration: The epoch has ended.
@@ -71,22 +71,22 @@ class BatchLoader:
         return batch if self.to_device.type == "cpu" else batch.to(self.to_device, non_blocking=not self._is_blocking)
 
     def __len__(self) -> int:
-        """Batches of an epoch of this rank."""
+        """Return the number of batches per epoch on this rank."""
         return 0 if self._loader is None else len(self._loader)
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Where the loader is; ``load_state_dict`` of an equal loader goes on there."""
+        """Return the loader's position; ``load_state_dict`` of an equal loader continues from it."""
         self._check_open()
         return {} if self._loader is None else self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader was."""
+        """Continue from the position of another loader."""
         self._check_open()
         if self._loader is not None:
             self._loader.load_state_dict(dict(state))
 
     def shutdown(self) -> None:
-        """Give up what servers keep for the loader; a second call does nothing."""
+        """Release the loader's channels on servers; a second call does nothing."""
         self._is_open = False
         loader, self._loader = self._loader, None
         self._batches = iter(())
@@ -99,13 +99,13 @@ class BatchLoader:
         self._check_session()
 
     def _check_session(self) -> None:
-        """Check that servers can still be asked, so that nobody waits for those that were told to end."""
+        """Check that the session is open, because stopped servers would not answer."""
         if self._session is not None and not self._session.is_open:
             raise RuntimeError("this process has left the servers that sample; shut loaders down before it leaves")
 
 
 class DistLoader(BatchLoader):
-    """Batches that this process samples from a dataset, or that servers sample for it."""
+    """Loader of batches that this process samples from a dataset, or that servers sample for it."""
 
     def __init__(
         self,
@@ -121,17 +121,17 @@ class DistLoader(BatchLoader):
         """Check every setting against the graph.
 
         Args:
-            data: The dataset to sample from; None where servers sample.
-            input_data: What is sampled around: nodes or links, the file or the split that has them, a list of these, or
-                what reads nodes or links where ``data`` is.
-            sampling_config: How. Without a seed it is 0.
-            to_device: Where batches are put; None for the current GPU, or the CPU where there is none.
-            worker_options: Who samples: this process when a batch is asked for (None or collocated), threads of this
-                process ahead (mp), or servers (remote).
+            data: The dataset to sample from; None if servers sample.
+            input_data: The seeds: nodes or links; a file or a split of nodes; a list of these; or a function that reads
+                nodes or links from the source of the graph.
+            sampling_config: Settings of sampling. A missing seed is 0.
+            to_device: Device of the batches; None for the current GPU, or the CPU without a GPU.
+            worker_options: Where sampling runs: in this process on request (None or collocated), in threads of this
+                process ahead (mp), or on servers (remote).
 
         Raises:
-            ValueError: A setting that cannot be met; the message says which.
-            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+            ValueError: A setting is refused; the message names it.
+            RuntimeError: ``worker_options`` are remote, and ``init_client`` was not called.
         """
         self.data, self.sampling_config = data, sampling_config
         self.worker_options = CollocatedDistSamplingWorkerOptions() if worker_options is None else worker_options
@@ -158,14 +158,14 @@ class DistLoader(BatchLoader):
 
 
 class LoaderSource:
-    """Where a loader samples: in a dataset of this process, or on the servers of its session."""
+    """Source of a loader's graph: a dataset in this process, or the servers of its session."""
 
     def __init__(self, data: DistDataset | None, options: AllDistSamplingWorkerOptions) -> None:
         """Find the graph.
 
         Raises:
-            ValueError: There is no dataset and servers are not to sample, or there is no such server.
-            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+            ValueError: There is no dataset and ``worker_options`` are not remote, or there is no such server.
+            RuntimeError: ``worker_options`` are remote, and ``init_client`` was not called.
         """
         self._options = options
         self.graph: Store | RemoteGraph
@@ -188,11 +188,11 @@ class LoaderSource:
         self.facts = GLTFacts(self.graph.schema if isinstance(self.graph, Store) else self.graph.fetch_schema())
 
     def weight_attr(self) -> str | None:
-        """The edge feature by which edges can be drawn."""
+        """Return the edge feature that holds weights, or None."""
         return self.graph.fetch_weight_attr() if isinstance(self.graph, RemoteGraph) else self.graph.weight_attr
 
     def split(self, node_type: str | None, split: Split) -> Tensor:
-        """int64[n], the nodes of a split: all of them, or those that the dataset's parts own."""
+        """Return int64[n], the nodes of a split: all of them on servers, or those of the dataset's parts."""
         name = self.facts.node_type(node_type)
         known = self.facts.schema.splits.get(name, ())
         wanted = split.name_among(known)
@@ -201,7 +201,7 @@ class LoaderSource:
         return to_torch(self._dataset.own_split(name, wanted))
 
     def edges(self, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
-        """int64[n] sources and destinations of a type: of all edges, or of those of the dataset's parts."""
+        """Return int64[n] sources and destinations of edges: all on servers, or of the dataset's parts."""
         session = self.session
         if session is None:
             rows, cols = self._dataset.own_edges(self.facts.edge_type(edge_type))
@@ -211,7 +211,7 @@ class LoaderSource:
         return torch.cat([rows for rows, _ in found]), torch.cat([cols for _, cols in found])
 
     def consuming(self) -> dict[str, Any]:
-        """Options of loaders that say how batches are consumed, and which are this client's."""
+        """Return options of loaders for concurrency, and for this client's share of the batches."""
         options = self._options
         if isinstance(options, MpDistSamplingWorkerOptions):
             return {
@@ -231,10 +231,10 @@ class LoaderSource:
 def read_nodes(
     given: InputNodes | RemoteSamplerInput | list[RemoteSamplerInput] | None, source: LoaderSource
 ) -> NodeSamplerInput:
-    """Nodes as users of GLT name them, with their ids.
+    """Read nodes from the user's argument, with their ids.
 
     Raises:
-        SettingsError: They are none.
+        SettingsError: The argument holds no nodes.
         FormatError: A file of ids is missing or damaged.
     """
     node_type: str | None = None
@@ -255,7 +255,7 @@ def read_nodes(
     is_several = isinstance(nodes, list) and bool(nodes) and isinstance(nodes[0], str | Split | Tensor)
     several = nodes if is_several else [nodes]
     if all(isinstance(one, str | Split) for one in several):
-        several = list(dict.fromkeys(several))  # a list has one for each server, which may be the same
+        several = list(dict.fromkeys(several))  # a list has one item per server; equal items count once
     return NodeSamplerInput(torch.cat([_ids(one, node_type, source) for one in several]), node_type)
 
 
@@ -266,7 +266,7 @@ def _ids(given: Any, node_type: str | None, source: LoaderSource) -> Tensor:
 
 
 def read_edges(given: InputEdges | None, source: LoaderSource) -> tuple[EdgeType | None, Tensor, Tensor]:
-    """Links as users of GLT name them: their type, int64[n] ids of sources and of destinations."""
+    """Read links from the user's argument: their type, int64[n] ids of sources and of destinations."""
     edge_type: Any = None
     ends: Any = given
     if isinstance(given, tuple) and given and isinstance(given[0], str):
@@ -281,7 +281,7 @@ def read_edges(given: InputEdges | None, source: LoaderSource) -> tuple[EdgeType
 
 
 def completed(facts: GLTFacts, num_neighbors: Fanout) -> Fanout:
-    """Neighbours per hop; none along edge types that are not named, and no hops where nothing is said."""
+    """Return neighbours per hop: 0 along edge types that are missing, and one hop of 0 for None."""
     if num_neighbors is None:
         return [0]
     if not isinstance(num_neighbors, Mapping):

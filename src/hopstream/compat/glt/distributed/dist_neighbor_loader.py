@@ -17,7 +17,7 @@ from hopstream.compat.glt.typing import InputNodes, NumNeighbors
 class DistNeighborLoader(DistLoader):
     """Mini-batches around nodes, as PyG's ``Data`` or ``HeteroData`` with GLT's attributes.
 
-    ``node`` are ids, seeds first, and ``batch`` those of the seeds; ``edge_index`` leads from neighbours to seeds.
+    ``node`` has ids, seeds first. ``batch`` has the ids of the seeds. ``edge_index`` leads from neighbours to seeds.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
@@ -39,26 +39,27 @@ class DistNeighborLoader(DistLoader):
         """Check every setting against the graph.
 
         Args:
-            data: The dataset to sample from; None where servers sample.
-            num_neighbors: Neighbours per hop, -1 for all: for all edge types, or per edge type; none along those that
-                are not named.
-            input_nodes: int64[n] ids of seeds, with their type in front where the graph has types. A text is a file of
-                ids that ``torch.save`` wrote and this process can read; a ``Split`` is that of the dataset; a list of
-                these is joined. Clients whose ``worker_options`` have one ``worker_key`` give the same and share it.
+            data: The dataset to sample from; None if servers sample.
+            num_neighbors: Neighbours per hop, -1 for all: for all edge types, or by edge type; 0 along edge types that
+                are missing.
+            input_nodes: int64[n] ids of seeds; in a graph with types, a pair with the node type first. A text is a file
+                of ids that ``torch.save`` wrote and this process can read. A ``Split`` is a split of the dataset. A
+                list of these is concatenated. Clients whose ``worker_options`` have the same ``worker_key`` pass the
+                same nodes and share them.
             batch_size: Seeds per batch.
-            shuffle: Seeds come in another order in every epoch.
-            drop_last: A last batch with fewer seeds is left out.
-            with_edge: Batches have ids of edges, ``edge``, and, with ``collect_features``, features of edges.
-            with_weight: Neighbours are drawn in proportion to weights.
+            shuffle: Shuffle the seeds in every epoch.
+            drop_last: Drop a last batch with fewer seeds.
+            with_edge: Include ids of edges, ``edge``, and, with ``collect_features``, features of edges in batches.
+            with_weight: Draw neighbours in proportion to weights.
             edge_dir: ``out`` follows edges from sources to destinations, ``in`` the other way.
-            collect_features: Batches have features.
-            to_device: Where batches are put; None for the current GPU, or the CPU where there is none.
-            random_seed: What order and draws follow from; None for 0.
-            worker_options: Who samples; see ``DistLoader``.
+            collect_features: Include features in batches.
+            to_device: Device of the batches; None for the current GPU, or the CPU without a GPU.
+            random_seed: Seed of order and draws; None for 0.
+            worker_options: Where sampling runs; see ``DistLoader``.
 
         Raises:
-            ValueError: A setting that cannot be met; the message says which.
-            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+            ValueError: A setting is refused; the message names it.
+            RuntimeError: ``worker_options`` are remote, and ``init_client`` was not called.
         """
         config = SamplingConfig(
             SamplingType.NODE, num_neighbors, batch_size, shuffle, drop_last, with_edge, collect_features, False,

@@ -1,7 +1,7 @@
-"""Server process: answers questions about its parts of a dataset, samples for loaders, and ends with the others.
+"""Server process: answers requests for its parts of a dataset, and samples for loaders.
 
 A server waits in ``wait_and_shutdown_server`` until the clients leave, and then for the other servers. Loaders make
-channels of their own on servers; there is no method for it.
+their own channels on servers, without a method of this module.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from hopstream.transport.security import ServerSecurity
 
 LOG = logging.getLogger(__name__)
 SERVER_EXIT_STATUS_CHECK_INTERVAL = 5.0
-"""Seconds after which a waiting server looks again whether it is to end."""
+"""Interval in seconds at which a waiting server checks whether it should end."""
 METHODS = (
     "exit", "get_dataset_meta", "get_node_partition_id", "get_node_feature", "get_tensor_size", "get_node_label",
     "get_edge_index", "get_edge_size",
 )  # fmt: skip
-"""Methods that clients may call."""
+"""Methods for clients."""
 LEAVE_S = 180.0
-"""How long a server that ends waits for the others."""
+"""Deadline in seconds for the other servers when a server ends."""
 GRACE_S = 10.0
-"""How long answers under way may take when a server ends."""
+"""Deadline in seconds for running requests when a server ends."""
 _SERVER: DistServer | None = None
 _STORAGE: StorageServer | None = None
 
 
 class StorageServer:
-    """One server of a session, from when it has joined until it is closed."""
+    """One server of a session."""
 
     def __init__(
         self,
@@ -63,16 +63,17 @@ class StorageServer:
         """Serve a dataset's parts, and wait until all servers of the session do.
 
         Args:
-            dataset: The parts. This is server ``partition_idx``; it waits for all ``num_partitions`` servers.
-            methods: What clients may call by name.
-            meeting: Where the session meets.
-            num_clients: How many clients there will be; 0 where they come and go, and may all be away.
-            limits: How much is sampled at once for loaders; None for ``SamplingLimits()``.
+            dataset: The parts. Its ``partition_idx`` is this server's rank; the server waits for all ``num_partitions``
+                servers.
+            methods: Methods for clients, by name.
+            meeting: The rendezvous of the session.
+            num_clients: Expected number of clients; 0 if clients join and leave at any time.
+            limits: Limits of sampling for loaders; None for ``SamplingLimits()``.
 
         Raises:
             StoreTimeout: Some servers did not come in time.
-            StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
-            AccessDenied: Others could reach the server, and TLS or a token is missing.
+            StoreUnavailable: The server cannot listen at its address, or server 0 cannot be reached.
+            AccessDenied: Other machines could reach the server, and TLS or a token is missing.
         """
         self._dataset, self._meeting = dataset, meeting
         self._locations: list[str] = []
@@ -106,29 +107,29 @@ class StorageServer:
 
     @property
     def locations(self) -> list[str]:
-        """Where the servers listen, in the order of ranks."""
+        """Addresses of the servers, in the order of ranks."""
         return list(self._locations)
 
     @property
     def clients(self) -> frozenset[str]:
-        """Names of the clients that are present."""
+        """Names of the live clients."""
         return self._member.clients
 
     @property
     def trouble(self) -> str | None:
-        """Why nobody will tell this server to end; None as long as somebody may."""
+        """Reason why no client can stop this server; None while a client may."""
         return self._member.trouble
 
     def leave(self, timeout_s: float) -> None:
-        """Wait until all servers leave, or are gone.
+        """Wait until all servers leave or are gone.
 
         Raises:
-            StoreTimeout: Some did not leave in time.
+            StoreTimeout: Some servers did not leave in time.
         """
         self._member.leave(timeout_s)
 
     def close(self) -> list[dict[str, object]]:
-        """End sampling and serving; returns what is known of channels that clients left."""
+        """Stop sampling and serving; return the state of channels that clients did not close."""
         left: list[dict[str, object]] = []
         try:
             left = self._service.close()
@@ -140,7 +141,7 @@ class StorageServer:
         return left
 
     def _open_graph(self) -> Store:
-        if not self._joined.wait(self._meeting.timeout_s):  # a client may be here before this server knows the others
+        if not self._joined.wait(self._meeting.timeout_s):  # a client may call before this server knows the others
             raise StoreTimeout(f"the other servers were not there in {self._meeting.timeout_s:g} s")
         entries = tuple(ServerEntry(location=location) for location in self._locations)
         own = ServerEntry(
@@ -151,10 +152,10 @@ class StorageServer:
 
 
 class DistServer:
-    """Answers for the parts of one server. Safe to use from many threads."""
+    """Methods for the parts of one server. Thread-safe."""
 
     def __init__(self, dataset: DistDataset) -> None:
-        """Answer for ``dataset``."""
+        """Serve ``dataset``."""
         self.dataset = dataset
         self._exit = threading.Event()
 
@@ -176,30 +177,33 @@ class DistServer:
         store_settings: StoreSettings | None = None,
         limits: SamplingLimits | None = None,
     ) -> None:
-        """Serve a dataset's parts from this process, and wait until all servers do. Clients may come and go.
+        """Serve a dataset's parts from this process, and wait until all servers do.
+
+        Clients may join and leave later.
 
         Args:
-            num_servers: How many servers there are.
-            server_rank: Which one this is.
-            dataset: Its parts.
+            num_servers: Number of servers.
+            server_rank: Rank of this server.
+            dataset: The parts of this server.
             master_addr: A host name or IP address of the machine of server 0.
             master_port: A free port there, at which server 0 listens.
-            num_clients: How many clients there will be. The server also ends, with an error, when all that came are
-                gone and did not leave. 0: clients come and go, and the server ends only when ``exit`` is called.
-            num_rpc_threads: No effect: the transport has threads of its own.
-            request_timeout: Seconds to wait for the other servers, and for their answers.
-            server_group_name: What servers are called.
-            is_dynamic: Clients come and go, whatever ``num_clients`` is.
-            security: TLS and token of this server; needed where ``master_addr`` is not loopback.
-            store_settings: What this server shows to others, and trusts.
-            limits: How much this server samples at once for loaders; None for ``SamplingLimits()``.
+            num_clients: Expected number of clients. The server also ends, with an error, when all clients that joined
+                are gone without leaving. With 0, clients join and leave at any time, and only a call of ``exit`` ends
+                the server.
+            num_rpc_threads: No effect: the transport has its own threads.
+            request_timeout: Deadline in seconds for the other servers, and for their answers.
+            server_group_name: Name of the group of servers.
+            is_dynamic: Clients join and leave at any time; ``num_clients`` has no effect.
+            security: TLS and token of this server; required unless ``master_addr`` is loopback.
+            store_settings: Credentials of this server for other servers, and its trusted roots.
+            limits: Limits of this server's sampling for loaders; None for ``SamplingLimits()``.
 
         Raises:
             RuntimeError: This process has a server already.
-            ValueError: The ranks are not those of the dataset's partitions.
+            ValueError: ``num_servers`` or ``server_rank`` differs from the dataset's partitions.
             StoreTimeout: Some servers did not come in time.
-            StoreUnavailable: The address cannot be listened at, or server 0 cannot be reached.
-            AccessDenied: Others could reach the server, and TLS or a token is missing.
+            StoreUnavailable: The server cannot listen at its address, or server 0 cannot be reached.
+            AccessDenied: Other machines could reach the server, and TLS or a token is missing.
         """
         global _SERVER, _STORAGE
         if _SERVER is not None:
@@ -220,64 +224,66 @@ class DistServer:
         set_context(DistContext(DistRole.SERVER, name, num_servers, server_rank, num_all, server_rank))
 
     def shutdown(self) -> None:
-        """Forget what clients left; here nothing."""
+        """Release resources of clients; a subclass may have some."""
 
     def give_up_abandoned(self, present: Collection[str]) -> None:
-        """Give up what absent clients left; here nothing, as channels of loaders have leases of their own."""
+        """Release resources of absent clients; none here, because channels of loaders have leases."""
 
     @property
     def left(self) -> list[int]:
-        """Numbers of what clients left."""
+        """Numbers of resources that clients did not release."""
         return []
 
     def wait_for_exit(self) -> None:
-        """Wait without a deadline until ``exit`` is called, as sessions take as long as they take."""
+        """Wait without a deadline until ``exit`` is called, because a session may take any time."""
         while not self.has_ended():
             LOG.debug("waiting for exit")
 
     def has_ended(self) -> bool:
-        """Wait a while for ``exit``, and tell whether it was called."""
+        """Wait for ``exit`` for one interval, and return whether it was called."""
         return self._exit.wait(SERVER_EXIT_STATUS_CHECK_INTERVAL)
 
     def exit(self) -> bool:
-        """Let ``wait_for_exit`` return."""
+        """Make ``wait_for_exit`` return."""
         self._exit.set()
         return True
 
     def get_dataset_meta(self) -> tuple[int, int, Any, Any]:
-        """Number of partitions, this one, node types and edge types; None for types of a homogeneous dataset."""
+        """Return the number of partitions, this partition, node types and edge types; see ``get_node_types``."""
         return self.dataset.num_partitions, self.dataset.partition_idx, self.get_node_types(), self.get_edge_types()
 
     def get_node_types(self) -> Any:
-        """Node types; None for a homogeneous dataset."""
+        """Return node types; None for a homogeneous dataset."""
         return self.dataset.facts.node_types()
 
     def get_edge_types(self) -> Any:
-        """Edge types; None for a homogeneous dataset."""
+        """Return edge types; None for a homogeneous dataset."""
         return self.dataset.facts.edge_types()
 
     def get_node_partition_id(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor | None:
-        """int64[n], the partition of each node.
+        """Return int64[n], the partition of each node.
 
         Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one.
+            ValueError: A type is given for a homogeneous dataset, or is missing for another one.
         """
         name = self.dataset.facts.node_type(node_type)
         return to_torch(self.dataset.partition_of(name, ids_of(index)))
 
     def get_node_feature(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor:
-        """[n, dim], features of nodes given by id, of any partition.
+        """Return [n, dim], features of nodes given by id, of any partition.
 
         Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
+            ValueError: A type is given for a homogeneous dataset, or is missing for another one, or the type has no
+                features.
         """
         return self.dataset.node_tensor(self.dataset.facts.node_type(node_type), ids_of(index))
 
     def get_tensor_size(self, node_type: str | None) -> torch.Size:
-        """Nodes of this partition, and numbers per node.
+        """Return the number of nodes of this partition, and the width of their features.
 
         Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no features.
+            ValueError: A type is given for a homogeneous dataset, or is missing for another one, or the type has no
+                features.
         """
         facts = self.dataset.facts
         name = facts.node_type(node_type)
@@ -287,28 +293,29 @@ class DistServer:
         return torch.Size([self.dataset.num_own(name), info[0]])
 
     def get_node_label(self, node_type: str | None, index: torch.Tensor) -> torch.Tensor:
-        """[n], labels of nodes given by id, of any partition.
+        """Return [n], labels of nodes given by id, of any partition.
 
         Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one, or the type has no labels.
+            ValueError: A type is given for a homogeneous dataset, or is missing for another one, or the type has no
+                labels.
         """
         return self.dataset.label_tensor(self.dataset.facts.node_type(node_type), ids_of(index))
 
     def get_edge_index(self, edge_type: EdgeType | None, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64[n] sources and destinations of the edges of this partition.
+        """Return int64[n] sources and destinations of the edges of this partition.
 
         Raises:
-            ValueError: The layout is not ``coo``, or the type is missing or too much.
+            ValueError: The layout is not ``coo``, or the type is missing, or is given for a homogeneous dataset.
         """
         _check_layout(layout)
         src, dst = self.dataset.own_edges(self.dataset.facts.edge_type(edge_type))
         return to_torch(src), to_torch(dst)
 
     def get_edge_size(self, edge_type: EdgeType | None, layout: str) -> tuple[int, int]:
-        """Numbers of nodes of the type's ends: the size of its adjacency matrix.
+        """Return the numbers of nodes of the type's ends: the shape of its adjacency matrix.
 
         Raises:
-            ValueError: The layout is not ``coo``, or the type is missing or too much.
+            ValueError: The layout is not ``coo``, or the type is missing, or is given for a homogeneous dataset.
         """
         _check_layout(layout)
         src, _, dst = self.dataset.facts.edge_type(edge_type)
@@ -316,12 +323,12 @@ class DistServer:
         return book.num_ids(src), book.num_ids(dst)
 
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """What clients may call, by name."""
+        """Return the methods for clients, by name."""
         return {name: getattr(self, name) for name in METHODS}
 
 
 def get_server() -> Any:
-    """The server of this process.
+    """Return the server of this process.
 
     Raises:
         RuntimeError: ``init_server`` was not called.
@@ -337,13 +344,13 @@ init_server = DistServer.init_server
 def wait_and_shutdown_server() -> None:
     """Wait until ``exit`` is called, end the server, and leave with the other servers.
 
-    A session takes as long as it takes, so there is no deadline. The server ends as well where nobody will call
-    ``exit``: server 0 is gone, or all clients that are counted, or the process that started it. Meanwhile it gives up
-    channels whose clients are gone.
+    There is no deadline, because a session may take any time. The server also ends when nothing can call ``exit``:
+    server 0 is gone, all expected clients are gone, or the parent process has ended. While it waits, it gives up
+    channels of absent clients.
 
     Raises:
-        RuntimeError: This process is something else. Loaders left channels, or nobody could call ``exit``: that is
-            raised when the other servers can end.
+        RuntimeError: This process is no server. Or loaders left channels, or nothing could call ``exit``; this is
+            raised after the other servers could end.
     """
     global _SERVER, _STORAGE
     if _SERVER is None or _STORAGE is None:
@@ -362,7 +369,7 @@ def wait_and_shutdown_server() -> None:
     for step in (server.shutdown, lambda: storage.leave(LEAVE_S)):
         try:
             step()
-        except Exception as error:  # the other servers end whatever happened here
+        except Exception as error:  # the other servers must be able to end after any error here
             failures.append(error)
     abandoned = storage.close()
     _SERVER = _STORAGE = None
@@ -381,12 +388,12 @@ def wait_and_shutdown_server() -> None:
 
 
 def _wait_for_end(server: DistServer, storage: StorageServer) -> str | None:
-    """Return None when ``exit`` was called, or why nobody will call it."""
+    """Wait for the end; return None after a call of ``exit``, or the reason why nothing can call it."""
     parent = multiprocessing.parent_process()
     while not server.has_ended():
         try:
             server.give_up_abandoned(storage.clients)
-        except Exception:  # it is no reason to end the session
+        except Exception:  # must not end the session
             LOG.exception("what a client left could not be ended")
         if storage.trouble is not None:
             return storage.trouble
@@ -396,7 +403,7 @@ def _wait_for_end(server: DistServer, storage: StorageServer) -> str | None:
 
 
 def ids_of(index: torch.Tensor) -> IntArray:
-    """int64[n], ids that were given as a tensor."""
+    """Convert ids from a tensor to int64[n]."""
     return np.asarray(torch.as_tensor(index).cpu().numpy(), np.int64).reshape(-1)
 
 

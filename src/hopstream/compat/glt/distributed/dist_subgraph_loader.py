@@ -1,4 +1,4 @@
-"""GraphLearn-for-PyTorch's loader of subgraphs that nodes and their neighbourhoods induce."""
+"""GraphLearn-for-PyTorch's loader of induced subgraphs of nodes and their neighbourhoods."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hopstream.compat.glt.typing import InputNodes, NumNeighbors
 
 
 class DistSubGraphLoader(DistLoader):
-    """Mini-batches of all edges between seeds and the nodes found from them.
+    """Mini-batches of all edges between seeds and their sampled neighbours.
 
-    As of ``DistNeighborLoader``; ``mapping`` int64[batch_size] are the places of the seeds among ``node``, which are
-    the first. There is no ``num_sampled_edges``.
+    Attributes are those of ``DistNeighborLoader``, without ``num_sampled_edges``. ``mapping`` int64[batch_size] has the
+    positions of the seeds in ``node``, where they come first.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the arguments of GLT, in its order
@@ -41,23 +41,23 @@ class DistSubGraphLoader(DistLoader):
         """Check every setting against the graph; arguments are those of ``DistNeighborLoader``.
 
         Args:
-            data: The dataset to sample from; None where servers sample.
+            data: The dataset to sample from; None if servers sample.
             input_nodes: Seeds.
-            num_neighbors: Neighbours per hop, -1 for all; None for the seeds alone.
+            num_neighbors: Neighbours per hop, -1 for all; None for only the seeds.
             batch_size: Seeds per batch.
-            shuffle: Seeds come in another order in every epoch.
-            drop_last: A last batch with fewer seeds is left out.
-            with_edge: Batches have ids of edges.
-            with_weight: Neighbours are drawn in proportion to weights.
+            shuffle: Shuffle the seeds in every epoch.
+            drop_last: Drop a last batch with fewer seeds.
+            with_edge: Include ids of edges in batches.
+            with_weight: Draw neighbours in proportion to weights.
             edge_dir: The direction in which edges are followed.
-            collect_features: Batches have features.
-            to_device: Where batches are put.
-            worker_options: Who samples.
-            random_seed: What order and draws follow from; None for 0.
+            collect_features: Include features in batches.
+            to_device: Device of the batches.
+            worker_options: Where sampling runs.
+            random_seed: Seed of order and draws; None for 0.
 
         Raises:
-            ValueError: A setting that cannot be met; the message says which.
-            RuntimeError: Servers are to sample, and ``init_client`` was not called.
+            ValueError: A setting is refused; the message names it.
+            RuntimeError: ``worker_options`` are remote, and ``init_client`` was not called.
         """
         config = SamplingConfig(
             SamplingType.SUBGRAPH, num_neighbors, batch_size, shuffle, drop_last, with_edge, collect_features, False,

@@ -1,8 +1,8 @@
-"""GraphLearn-for-PyTorch's dataset of one partition: loads a partition folder, or a Hopstream dataset.
+"""GraphLearn-for-PyTorch's dataset of one partition, from a partition folder or a Hopstream dataset.
 
-GLT's folder is converted once. The dataset lies beside it, in ``<root_dir>.hopstream-<8 hex digits>``: the digits
-change when the partition files, or the files of labels, do, and what is there is used again. A folder that is not
-needed any more may be deleted.
+GLT's folder is converted once. The dataset is beside it, in ``<root_dir>.hopstream-<8 hex digits>``. The digits change
+when ``META`` or a file of labels is written again. An existing dataset is used again. You may delete a folder that you
+no longer need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LabelFiles = str | Path | Mapping[str, str | Path]
 
 
 class DistDataset(dist_dataset.DistDataset):
-    """One partition of a graph; ``load`` says which. All processes must be able to read the whole folder."""
+    """One partition of a graph, which ``load`` opens. All processes must be able to read the whole folder."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class DistDataset(dist_dataset.DistDataset):
         edge_dir: Literal["in", "out"] = "out",
         **others: object,
     ) -> None:
-        """Be empty until ``load``.
+        """Make an empty dataset; ``load`` opens the partition.
 
         Args:
-            num_partitions: No effect: the folder says it.
-            partition_idx: No effect: ``load`` says it.
+            num_partitions: No effect: the folder has the number.
+            partition_idx: No effect: ``load`` takes the index.
             *in_memory: None; graphs, features and books in memory are refused.
             edge_dir: ``out`` follows edges from sources to destinations, ``in`` the other way. A partition owns the
-                edges that start, or end, at its nodes.
-            **others: None, as well.
+                edges that start (``out``) or end (``in``) at its nodes.
+            **others: None; they are refused too.
 
         Raises:
-            ValueError: Something in memory is given.
+            ValueError: An argument holds data in memory.
         """
         del num_partitions, partition_idx
         if any(one is not None for one in (*in_memory, *others.values())):
@@ -83,14 +83,14 @@ class DistDataset(dist_dataset.DistDataset):
             feature_with_gpu: No effect.
             graph_caching: No effect.
             device_group_list: No effect.
-            whole_node_label_file: A file with a label for each node, or node type to file; of GLT's folder only.
+            whole_node_label_file: A file with a label per node, or node type to file; only for GLT's folder.
             device: No effect.
-            num_partitions: Among how many the parts of a Hopstream dataset are shared; None for one part each.
+            num_partitions: Number of partitions that share the parts of a Hopstream dataset; None for one part each.
 
         Raises:
-            ValueError: There is no such partition, the dataset does not hold ``edge_dir``, or files of labels are
-                given for a Hopstream dataset, whose labels are its column ``y``.
-            FormatError: The folder is neither, or a file is damaged.
+            ValueError: There is no such partition, the dataset does not have ``edge_dir``, or files of labels are given
+                for a Hopstream dataset, whose labels are its column ``y``.
+            FormatError: The folder is neither kind, or a file is damaged.
             StateError: Another process has been converting the folder for an hour.
         """
         del graph_mode, input_layout, feature_with_gpu, graph_caching, device_group_list, device
@@ -111,7 +111,7 @@ class DistDataset(dist_dataset.DistDataset):
         self.attach(lambda: LocalStore(open_dataset(root)))
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Say what is missing.
+        """Raise an error that says what is missing.
 
         Raises:
             AttributeError: Always.
@@ -120,15 +120,15 @@ class DistDataset(dist_dataset.DistDataset):
         raise AttributeError(f"DistDataset.{name}: {hint}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let ``multiprocessing`` hand it to a child, which opens the files again."""
+        """Pickle the dataset for a child of ``multiprocessing``, which opens the files again."""
         return _opened, (str(self.folder), self.edge_dir, self.num_partitions, self.partition_idx)
 
     def get_node_types(self) -> list[str] | None:
-        """Node types; None for a homogeneous graph."""
+        """Return node types; None for a homogeneous graph."""
         return self.facts.node_types()
 
     def get_edge_types(self) -> list[tuple[str, str, str]] | None:
-        """Edge types; None for a homogeneous graph."""
+        """Return edge types; None for a homogeneous graph."""
         return self.facts.edge_types()
 
     @property
@@ -159,10 +159,10 @@ def _opened(folder: str, edge_dir: Any, num_partitions: int, partition_idx: int)
 
 
 def converted(root: Path, label_files: LabelFiles | None) -> Path:
-    """The dataset that a folder of GLT's partition files was converted to, now or before.
+    """Return the dataset of a folder of GLT's partition files; convert the folder unless it exists.
 
     Raises:
-        FormatError: A file is missing, damaged, or not what the others say.
+        FormatError: A file is missing, damaged, or contradicts the others.
         StateError: Another process has been converting it for an hour.
     """
     out = root.with_name(f"{root.name}.hopstream-{_digest(root, label_files)}")
@@ -179,7 +179,7 @@ def _convert(root: Path, out: Path, label_files: LabelFiles | None) -> None:
 
 
 def _digest(root: Path, label_files: LabelFiles | None) -> str:
-    """Hex digits that change when the folder or files of labels are written again."""
+    """Return hex digits that change when the folder's ``META`` or files of labels are written again."""
     labels = label_files if isinstance(label_files, Mapping) else {} if label_files is None else {"": label_files}
     digest = hashlib.blake2b(digest_size=4)
     for name, path in [("META", root / META), *((t, local_path(labels[t])) for t in sorted(labels))]:

@@ -1,7 +1,7 @@
-"""Facts of a graph as GraphLearn-for-PyTorch and GiGL state them: node and edge types, feature tensors, labels.
+"""Facts of a graph in the form of GraphLearn-for-PyTorch and GiGL: types, feature tensors, labels.
 
-There a type has one tensor of features, and here it has columns by name. The tensor is the column ``x`` of nodes or
-``edge_attr`` of edges where there is one; otherwise all columns of numbers of fixed width but ``y``, joined in the
+GLT and GiGL have one tensor of features per type; a dataset has columns by name. The tensor is the column ``x`` of
+nodes or ``edge_attr`` of edges if it exists. Otherwise it joins all numeric columns of fixed width except ``y``, in the
 order of the schema. The column ``y`` holds labels of nodes.
 """
 
@@ -23,26 +23,26 @@ NODE_FEATURE, EDGE_FEATURE, LABEL, WEIGHT = "x", "edge_attr", "y", "weight"
 DEFAULT_NODE_TYPE = "default_homogeneous_node_type"
 DEFAULT_EDGE_TYPE: EdgeType = (DEFAULT_NODE_TYPE, "to", DEFAULT_NODE_TYPE)
 POSITIVE, NEGATIVE = "_gigl_positive", "_gigl_negative"
-"""Endings of the relations of edge types that hold labels."""
+"""Suffixes of the relations of edge types that hold labels."""
 Kind = Literal["homogeneous", "labeled", "typed"]
 
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """The types of a graph under both names.
+    """Types of a graph, with the user's names and the dataset's.
 
-    A ``labeled`` graph has one node type and one edge type that is followed, and beside it edge types that hold labels.
-    It goes by the two default type names of GiGL; the names of the dataset are taken, too.
+    A ``labeled`` graph has one node type and one message-passing edge type, and edge types that hold labels. Its types
+    have GiGL's two default names; the dataset's names are accepted too.
 
     Attributes:
-        schema: The graph's types.
+        schema: Schema of the dataset.
     """
 
     schema: GraphSchema
     least_count: ClassVar[int] = 0
-    """The least number of neighbours that may be asked for; -1 means all."""
+    """Smallest number of neighbours that is accepted; -1 means all."""
     has_all_edge_ids: ClassVar[bool] = False
-    """Batches that are to have ids of edges have those of edges without features, too."""
+    """Whether batches with ids of edges also have ids of edges without features."""
 
     @property
     def kind(self) -> Kind:
@@ -53,7 +53,7 @@ class GraphFacts:
 
     @property
     def message_types(self) -> tuple[EdgeType, ...]:
-        """The edge types that are followed: all that hold no labels."""
+        """Message-passing edge types: all that hold no labels."""
         return tuple(t for t in self.schema.message_types if not t[1].endswith((POSITIVE, NEGATIVE)))
 
     @property
@@ -62,19 +62,19 @@ class GraphFacts:
         return tuple(t for t in self.schema.edges if t not in self.message_types)
 
     def node_types(self) -> list[str] | None:
-        """Names of the node types; None for a homogeneous graph."""
+        """Return the names of the node types; None for a homogeneous graph."""
         return None if self.kind == "homogeneous" else [self.shown_node(t) for t in self.schema.nodes]
 
     def edge_types(self) -> list[EdgeType] | None:
-        """Names of the edge types; None for a homogeneous graph."""
+        """Return the names of the edge types; None for a homogeneous graph."""
         return None if self.kind == "homogeneous" else [self.shown_edge(t) for t in self.schema.edges]
 
     def shown_node(self, node_type: str) -> str:
-        """What users call a node type."""
+        """Return the user's name of a node type."""
         return DEFAULT_NODE_TYPE if self.kind == "labeled" else node_type
 
     def shown_edge(self, edge_type: EdgeType) -> EdgeType:
-        """What users call an edge type."""
+        """Return the user's name of an edge type."""
         if self.kind != "labeled":
             return edge_type
         own = self.message_types[0]
@@ -82,10 +82,10 @@ class GraphFacts:
         return (DEFAULT_NODE_TYPE, relation, DEFAULT_NODE_TYPE)
 
     def node_type(self, given: str | None) -> str:
-        """The dataset's name of a node type.
+        """Return the dataset's name of a node type.
 
         Raises:
-            SettingsError: A type was given for a homogeneous graph, or none for one with several.
+            SettingsError: A type is given for a homogeneous graph, or is missing for a graph with several.
             UnknownNameError: The graph has no such type.
         """
         if given is None and self.kind == "typed":
@@ -101,10 +101,10 @@ class GraphFacts:
         return given
 
     def edge_type(self, given: Sequence[str] | None) -> EdgeType:
-        """The dataset's name of an edge type.
+        """Return the dataset's name of an edge type.
 
         Raises:
-            SettingsError: A type was given for a homogeneous graph, or none for one with several.
+            SettingsError: A type is given for a homogeneous graph, or is missing for a graph with several.
             UnknownNameError: The graph has no such type.
         """
         if given is None and self.kind == "typed":
@@ -122,10 +122,10 @@ class GraphFacts:
         raise UnknownNameError(f"the graph has no edge type {wanted}")  # pragma: no cover - the check has raised
 
     def label_types_of(self, supervision: EdgeType) -> tuple[EdgeType, EdgeType | None]:
-        """The edge types that hold the positive and the negative labels of a supervision edge type.
+        """Return the edge types of the positive and the negative labels of a supervision edge type.
 
-        They are those whose relations end in ``_gigl_positive`` and ``_gigl_negative``; else positives are in the edge
-        type that was taken from the supervision type, as ``hold_out_links`` does, and else in the type itself.
+        Their relations end in ``_gigl_positive`` and ``_gigl_negative``. Without such a type, positives are in the edge
+        type that ``hold_out_links`` took from the supervision type, or else in the supervision type itself.
         """
         src, relation, dst = supervision
         positive, negative = (src, relation + POSITIVE, dst), (src, relation + NEGATIVE, dst)
@@ -136,20 +136,20 @@ class GraphFacts:
         return (taken[0] if taken else supervision), found
 
     def node_columns(self, node_type: str) -> tuple[str, ...]:
-        """The columns of a node type that are its feature tensor."""
+        """Return the columns that form a node type's feature tensor."""
         return tensor_columns(self.schema.nodes[node_type], NODE_FEATURE)
 
     def edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
-        """The columns of an edge type that are its feature tensor."""
+        """Return the columns that form an edge type's feature tensor."""
         return tensor_columns(self.schema.edges[edge_type], EDGE_FEATURE)
 
     def has_labels(self, node_type: str) -> bool:
-        """Whether nodes of a type have labels."""
+        """Return whether nodes of a type have labels."""
         return LABEL in self.schema.nodes[node_type]
 
 
 class GLTFacts(GraphFacts):
-    """The types of a graph by their own names: one that has types has them, however few."""
+    """Types of a graph with the dataset's names; a graph with types keeps them, even a single one."""
 
     __slots__ = ()
     least_count: ClassVar[int] = -1
@@ -161,20 +161,20 @@ class GLTFacts(GraphFacts):
         return "homogeneous" if self.schema.is_homogeneous else "typed"
 
     def edge_columns(self, edge_type: EdgeType) -> tuple[str, ...]:
-        """The columns of an edge type that are its feature tensor; weights are none."""
+        """Return the columns that form an edge type's feature tensor, without weights."""
         names = tensor_columns(self.schema.edges[edge_type], EDGE_FEATURE)
         return tuple(name for name in names if name != WEIGHT)
 
 
 def tensor_columns(features: Mapping[str, FeatureSchema], name: str) -> tuple[str, ...]:
-    """The columns that are the feature tensor of a type: one of a name, or all of numbers."""
+    """Return the columns that form a type's feature tensor: the column of a name, or all numeric ones."""
     if name in features and features[name].is_fixed_width:
         return (name,)
     return tuple(n for n, f in features.items() if f.is_fixed_width and n != LABEL and f.numpy_dtype.kind in "fiub")
 
 
 def tensor_info(features: Mapping[str, FeatureSchema], names: Sequence[str]) -> tuple[int, np.dtype[np.generic]] | None:
-    """Width and dtype of the feature tensor that some columns are; None where there are none."""
+    """Return width and dtype of the feature tensor of some columns, or None without columns."""
     if not names:
         return None
     dim = sum(math.prod(features[name].shape) for name in names)
@@ -182,25 +182,25 @@ def tensor_info(features: Mapping[str, FeatureSchema], names: Sequence[str]) -> 
 
 
 def join_columns(columns: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One tensor [n, dim] of some columns: the only one with its dtype, or several as float32."""
+    """Join columns to one tensor [n, dim]: a single column with its dtype, or several as float32."""
     flat = [column.reshape(len(column), math.prod(column.shape[1:])) for column in columns]
     return flat[0] if len(flat) == 1 else torch.cat([column.to(torch.float32) for column in flat], dim=1)
 
 
 def to_torch(array: Array) -> torch.Tensor:
-    """A tensor of the values of an array, which it shares where they may be written."""
+    """Convert an array to a tensor, which shares the memory of a writable array."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def torch_dtype(dtype: np.dtype[np.generic]) -> torch.dtype:
-    """Torch's dtype of one of numpy's."""
+    """Convert a numpy dtype to torch's."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def reversed_type(edge_type: EdgeType) -> EdgeType:
-    """The name of an edge type whose edges were turned round: ends swapped, ``rev_`` put before or taken away.
+    """Return the name of the reverse edge type: ends swapped, prefix ``rev_`` added or removed.
 
-    Between nodes of one type the name stays, as with GraphLearn-for-PyTorch.
+    Between nodes of one type the name stays, as in GraphLearn-for-PyTorch.
     """
     src, relation, dst = edge_type
     if src == dst:

@@ -1,4 +1,4 @@
-"""Makes a Hopstream loader of what GLT and GiGL say about sampling, and names attributes of its batches as they do."""
+"""Constructor of Hopstream loaders from GLT's and GiGL's settings, and converter of their batches."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ KEPT = frozenset({"ppr_edge_index", "ppr_edge_attr", "y_positive", "y_negative",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchForm:
-    """Renames the attributes of one loader's batches; called with each, as a loader's ``transform``.
+    """Converter of one loader's batches to GLT's names; the loader calls it as its ``transform``.
 
-    ``n_id`` becomes ``node``, ``e_id`` ``edge``; ``batch`` are the ids of the seeds; columns become ``x``,
-    ``edge_attr`` and ``y``. Edges lead from neighbours to seeds: with ``edge_dir="out"`` they are turned round, and
-    their types named so. Edge types that hold labels are left out. Edges have ids where they have features, or where
-    ``facts`` have ids of all. A batch with types has all ``num_sampled_nodes`` and ``num_sampled_edges`` in
-    dictionaries by type, too.
+    ``n_id`` becomes ``node``, ``e_id`` becomes ``edge``, and columns become ``x``, ``edge_attr`` and ``y``. ``batch``
+    has the ids of the seeds. Edges lead from neighbours to seeds: with ``edge_dir="out"`` they are reversed, with the
+    names of reverse types. Edge types that hold labels are left out. Edges have ids if they have features, or if
+    ``facts`` wants ids of all. A batch with types also has ``num_sampled_nodes`` and ``num_sampled_edges`` as
+    dictionaries by type.
 
     Attributes:
-        facts: The graph.
-        config: How it was sampled, and what batches have of nodes and edges.
-        is_ppr: Edges are those from seeds to their neighbourhoods.
+        facts: Facts of the graph.
+        config: Settings of sampling, and contents of batches.
+        is_ppr: Edges lead from seeds to their PageRank neighbourhoods.
     """
 
     facts: GraphFacts
@@ -56,7 +56,7 @@ class BatchForm:
     is_ppr: bool = False
 
     def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
-        """A batch with the other names; it shares the tensors."""
+        """Return a batch with GLT's names, which shares the tensors."""
         if isinstance(data, Data):
             made = Data()
             (node_type,), edge_types = self.facts.schema.nodes, list(self.facts.schema.edges)
@@ -133,7 +133,7 @@ class BatchForm:
             made[name] = torch.empty((num_rows, info[0]), dtype=torch_dtype(info[1]))
 
     def _untyped(self, typed: HeteroData) -> Data:
-        """The only types of a labeled graph, as a graph without types."""
+        """Convert the batch of a labeled graph, with its only types, to one without types."""
         data = Data(**typed._global_store)
         for store in typed.stores[1:]:
             for name, value in store.items():
@@ -142,7 +142,7 @@ class BatchForm:
 
 
 class SubgraphForm(BatchForm):
-    """Renames the attributes of induced subgraphs; ``mapping`` are the places of the seeds among ``node``."""
+    """Converter of induced subgraphs; ``mapping`` has the positions of the seeds in ``node``."""
 
     __slots__ = ()
 
@@ -153,16 +153,16 @@ class SubgraphForm(BatchForm):
 
 
 class LinkForm(BatchForm):
-    """Renames the attributes of batches around links.
+    """Converter of batches around links.
 
-    ``edge_label_index`` has the ends of links in the order of ``edge_index``: destinations come first where edges were
-    followed forwards, and in graphs without types always. There are no labels of nodes.
+    ``edge_label_index`` has the ends of links in the order of ``edge_index``: destinations come first with
+    ``edge_dir="out"``, and always in graphs without types. Batches have no labels of nodes.
     """
 
     __slots__ = ()
 
     def __call__(self, data: Data | HeteroData) -> Data | HeteroData:
-        """A batch with the other names; it shares the tensors."""
+        """Return a batch with GLT's names, which shares the tensors."""
         made = super().__call__(data)
         for store in made.stores:
             for name in ("batch", LABEL):
@@ -175,10 +175,11 @@ class LinkForm(BatchForm):
 
 
 def message_of(data: Data | HeteroData) -> dict[str, torch.Tensor]:
-    """A batch as a flat dict of tensors, which a channel carries: names of attributes, with types in front.
+    """Flatten a batch to a dict of tensors for a channel.
 
-    ``"#IS_HETERO"`` says whether there are types; an attribute of a type is ``paper.node`` or
-    ``author__writes__paper.edge_index``, and what the batch has of several edge types ``y_positive.user__buys__item``.
+    Keys are names of attributes with their type as a prefix. ``"#IS_HETERO"`` says whether there are types. An
+    attribute of a type is ``paper.node`` or ``author__writes__paper.edge_index``. An attribute of the batch by edge
+    type is ``y_positive.user__buys__item``.
     """
     message = {"#IS_HETERO": torch.tensor(isinstance(data, HeteroData))}
     stores: list[tuple[str, Any]] = [("", data.stores[0])]
@@ -202,7 +203,7 @@ def _text(given: str | EdgeType) -> str:
 def features_wanted(
     facts: GraphFacts, config: SamplingConfig
 ) -> tuple[dict[str, list[str]], dict[EdgeType, list[str]]]:
-    """The columns that batches need, by node type and by edge type; labels of nodes always."""
+    """Return the columns that batches need, by node type and by edge type; always with labels of nodes."""
     nodes: dict[str, list[str]] = {node_type: [] for node_type in facts.schema.nodes}
     edges: dict[EdgeType, list[str]] = {edge_type: [] for edge_type in facts.schema.edges}
     for node_type, names in nodes.items():
@@ -215,19 +216,19 @@ def features_wanted(
 
 Fanout = Sequence[int] | Mapping[EdgeType, Sequence[int]] | None
 FORMS = {SamplingType.LINK: LinkForm, SamplingType.SUBGRAPH: SubgraphForm}
-"""Forms of GLT's batches that differ from those around nodes, which are GiGL's as well."""
+"""Converters of GLT's batches that differ from those around nodes, which GiGL uses too."""
 
 
 def fanout_of(facts: GraphFacts, num_neighbors: Fanout) -> dict[EdgeType, list[int]]:
-    """Neighbours per hop of every edge type that is followed, and none along those that hold labels.
+    """Return neighbours per hop of every message-passing edge type, and 0 along those that hold labels.
 
     Args:
-        facts: The graph.
-        num_neighbors: A list for all edge types, or exactly the edge types that are followed with a list each, all
-            equally long; from 0, or from ``facts.least_count``.
+        facts: Facts of the graph.
+        num_neighbors: A list for all edge types, or a list for each message-passing edge type, all of one length;
+            counts are at least ``facts.least_count``.
 
     Raises:
-        SettingsError: It is anything else.
+        SettingsError: ``num_neighbors`` has another form.
     """
     followed = facts.message_types
     if isinstance(num_neighbors, Mapping):
@@ -252,7 +253,7 @@ def fanout_of(facts: GraphFacts, num_neighbors: Fanout) -> dict[EdgeType, list[i
 
 
 def form_of(facts: GraphFacts, config: SamplingConfig, ppr: PPRSettings | None) -> BatchForm:
-    """What renames the attributes of a loader's batches."""
+    """Return the converter of a loader's batches."""
     form = FORMS.get(config.sampling_type, BatchForm) if isinstance(facts, GLTFacts) else BatchForm
     return form(facts=facts, config=config, is_ppr=ppr is not None)
 
@@ -269,22 +270,22 @@ def make_loader(  # noqa: PLR0913 - what to sample, from where, and how batches 
     rng_seed: int = 0,
     **options: Any,
 ) -> SubgraphLoader:
-    """A loader whose batches have the attributes that ``BatchForm`` names.
+    """Make a loader whose batches have the attributes of ``BatchForm``.
 
     Args:
         source: A store of the whole graph, or servers that sample.
-        facts: The graph.
-        config: How it is sampled; ``edge_dir`` is the direction that is followed.
-        given: What is sampled around.
-        weight_attr: The edge feature by which edges are drawn where ``config.with_weight``.
-        ppr: Find neighbourhoods by personalised PageRank instead of hop by hop.
+        facts: Facts of the graph.
+        config: Settings of sampling; ``edge_dir`` is the direction in which edges are followed.
+        given: The seeds.
+        weight_attr: The edge feature with weights, for ``config.with_weight``.
+        ppr: Settings of personalised PageRank; None samples hop by hop.
         labels: Label nodes of the seeds, by supervision edge type, as ``ABLPLoader`` takes them.
-        rng_seed: What order and draws follow from, where ``config.seed`` says none.
-        **options: Of the loader: ``num_threads``, ``prefetch``, ``pin_memory`` and so on.
+        rng_seed: Seed of order and draws if ``config.seed`` is None.
+        **options: Options of the loader: ``num_threads``, ``prefetch``, ``pin_memory`` and others.
 
     Raises:
-        SettingsError: A setting that cannot be met.
-        IdRangeError: A seed that is no node.
+        SettingsError: A setting is refused.
+        IdRangeError: A seed is no node.
     """
     nodes, edges = features_wanted(facts, config)
     common: dict[str, Any] = {

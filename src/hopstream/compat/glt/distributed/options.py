@@ -1,8 +1,8 @@
-"""How many workers sample for a loader, and how far ahead, in GraphLearn-for-PyTorch's words.
+"""Options of sampling workers, with GraphLearn-for-PyTorch's names.
 
-Sampling here needs no process groups of its own: ``worker_devices``, ``master_addr``, ``master_port``,
-``num_rpc_threads``, ``glt_graph``, ``workload_type`` and ``use_all2all`` are accepted and have no effect, and
-``master_addr`` and ``master_port`` need not be set.
+Sampling needs no process groups. So ``worker_devices``, ``master_addr``, ``master_port``, ``num_rpc_threads``,
+``glt_graph``, ``workload_type`` and ``use_all2all`` are accepted without effect, and ``master_addr`` and
+``master_port`` are optional.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from hopstream.checks import check_seconds, read_integer
 from hopstream.errors import SettingsError
 
 MAX_WORKER_CONCURRENCY = 32
-"""Batches in flight per worker, at most; more are taken for as many."""
+"""Limit of batches in flight per worker; higher numbers are reduced to it."""
 MAX_WORKERS = 1 << 16
 WORKER_BUFFER_MB = 64
-"""Megabytes of buffer per worker, where none are given."""
+"""Default buffer in megabytes per worker."""
 
 
 @dataclass(slots=True)
 class CollocatedDistSamplingWorkerOptions:
-    """Sampling in the loader's own process.
+    """Options of sampling in the loader's own process.
 
     Attributes:
         master_addr: No effect.
         master_port: No effect.
         num_rpc_threads: No effect.
-        rpc_timeout: Seconds within which a store must answer.
+        rpc_timeout: Deadline in seconds for answers of a store.
         num_workers: Always 1.
         worker_concurrency: Always 1.
 
@@ -50,22 +50,22 @@ class CollocatedDistSamplingWorkerOptions:
 
 @dataclass(slots=True)
 class MpDistSamplingWorkerOptions:
-    """Sampling beside the loop that trains; here by threads of the same process.
+    """Options of sampling beside the training loop, in threads of the same process.
 
     Attributes:
-        num_workers: Workers that make batches.
+        num_workers: Number of threads that make batches.
         worker_devices: No effect.
-        worker_concurrency: Batches in flight per worker; numbers outside 1..32 are taken for the nearest inside.
+        worker_concurrency: Batches in flight per worker; clamped to 1..32.
         master_addr: No effect.
         master_port: No effect.
         num_rpc_threads: No effect.
-        rpc_timeout: Seconds within which a store must answer.
+        rpc_timeout: Deadline in seconds for answers of a store.
         channel_size: Bytes, or a text such as ``"64MB"``; None for 64 MB per worker.
-        pin_memory: Batches are put into pinned memory.
-        channel_capacity: Batches ready or in flight, at most: ``num_workers * worker_concurrency``.
+        pin_memory: Copy batches to pinned memory.
+        channel_capacity: Limit of batches ready or in flight: ``num_workers * worker_concurrency``.
 
     Raises:
-        SettingsError: A number is outside what it may be.
+        SettingsError: A number is out of its range.
     """
 
     num_workers: int = 1
@@ -80,7 +80,7 @@ class MpDistSamplingWorkerOptions:
     channel_capacity: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check numbers, and fill in what follows from others."""
+        """Check the numbers, and compute the derived fields."""
         self.num_workers, self.worker_concurrency = _read_workers(self.num_workers, self.worker_concurrency)
         check_seconds("rpc_timeout", self.rpc_timeout)
         self.channel_capacity = self.num_workers * self.worker_concurrency
@@ -90,28 +90,27 @@ class MpDistSamplingWorkerOptions:
 
 @dataclass(slots=True)
 class RemoteDistSamplingWorkerOptions:
-    """Sampling on servers.
+    """Options of sampling on servers.
 
     Attributes:
-        server_rank: Number of a server, or numbers of several, which are checked to be there; batches are dealt out to
-            all servers.
+        server_rank: Number of a server, or numbers of several, which must exist; all servers make batches anyway.
         num_workers: Workers on each server.
         worker_devices: No effect.
-        worker_concurrency: Batches in flight per worker; numbers outside 1..32 are taken for the nearest inside.
+        worker_concurrency: Batches in flight per worker; clamped to 1..32.
         master_addr: No effect.
         master_port: No effect.
         num_rpc_threads: No effect.
-        rpc_timeout: Seconds within which a server must answer.
-        buffer_size: Bytes that a server keeps ready, or a text such as ``"64MB"``; None for 64 MB per worker.
+        rpc_timeout: Deadline in seconds for answers of a server.
+        buffer_size: Buffer in bytes on a server, or a text such as ``"64MB"``; None for 64 MB per worker.
         prefetch_size: Fetches in flight per server.
-        worker_key: What servers know this loader by; loaders of several clients with one key share their seeds.
+        worker_key: Name of this loader on servers; loaders of several clients with the same key share their seeds.
         glt_graph: No effect.
         workload_type: No effect.
         use_all2all: No effect.
-        buffer_capacity: Batches ready or in flight on a server, at most: ``num_workers * worker_concurrency``.
+        buffer_capacity: Limit of batches ready or in flight on a server: ``num_workers * worker_concurrency``.
 
     Raises:
-        SettingsError: A number is outside what it may be, or more is fetched ahead than a server keeps ready.
+        SettingsError: A number is out of its range, or ``prefetch_size`` exceeds ``buffer_capacity``.
     """
 
     server_rank: int | list[int] | None = None
@@ -131,7 +130,7 @@ class RemoteDistSamplingWorkerOptions:
     buffer_capacity: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check numbers, and fill in what follows from others."""
+        """Check the numbers, and compute the derived fields."""
         self.num_workers, self.worker_concurrency = _read_workers(self.num_workers, self.worker_concurrency)
         check_seconds("rpc_timeout", self.rpc_timeout)
         if isinstance(self.server_rank, list | tuple):

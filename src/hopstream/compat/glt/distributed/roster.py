@@ -1,11 +1,11 @@
-"""Introduces the servers and clients of one session to each other, at the address of server 0, which all know.
+"""Roster of the servers and clients of one session, kept by server 0.
 
-A server joins with its own address and waits until all have. A client asks for the addresses. Both say every
-``PRESENT_S`` that they are there, so that nobody waits for one that has ended, and servers hear which clients are left.
+A server joins with its own address, and waits until all have joined. A client requests the addresses. Both send a
+heartbeat every ``PRESENT_S``. So no process waits for one that has ended, and servers know the live clients.
 
-A client that leaves waits for all clients of the session, as GLT's do, also for those that have not come yet. When the
-deadline of a waiting client has passed, clients that have not come count as gone, for all that wait. A client that was
-present and then says nothing for ``GONE_S`` counts as gone.
+A client that leaves waits for all clients of the session, as in GLT, including clients that have not joined yet. After
+the deadline of a waiting client, clients that have not joined count as gone for all. A member that was live counts as
+gone after ``GONE_S`` without a heartbeat.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from hopstream.transport.security import ServerSecurity
 LOG = logging.getLogger(__name__)
 MAX_RANKS = 1 << 20
 TURN_S = 1.0
-"""How long one call waits before it is made again."""
+"""Duration of one long-polling call; the caller then repeats it."""
 SLACK_S = 5.0
-"""How much longer than its turn a call may take."""
+"""Extra deadline of a call, beyond its duration."""
 RETRY_S = 0.1
 PRESENT_S = 2.0
-"""How often a member says that it is there."""
+"""Interval between heartbeats."""
 GONE_S = 20.0
-"""How long a member may say nothing until it counts as gone."""
+"""Time without a heartbeat after which a member counts as gone."""
 ABANDONED_S = 60.0
-"""How long all clients may say nothing until the servers end."""
+"""Time without a heartbeat of any client after which the servers end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Where the servers and clients of one session meet.
+    """Rendezvous of the servers and clients of one session.
 
     Attributes:
         master_addr: A host name or IP address of the machine of server 0.
         master_port: The port at which server 0 listens.
-        timeout_s: How long to wait for others, and for answers.
-        security: What servers show and ask for; needed where ``master_addr`` is not loopback.
-        settings: What this process shows to servers, and trusts.
+        timeout_s: Deadline in seconds for other members, and for answers.
+        security: Certificate and requirements of servers; required unless ``master_addr`` is loopback.
+        settings: Credentials of this process for servers, and its trusted roots.
     """
 
     master_addr: str
@@ -62,10 +62,10 @@ class Meeting:
 
     @property
     def location(self) -> Location:
-        """Where server 0 listens.
+        """Address of server 0, with or without TLS.
 
-        A server has TLS where it shows a certificate. A client uses TLS where it has roots or a certificate, or a token
-        that must not go to another machine in the clear.
+        A server uses TLS if it has a certificate. A client uses TLS if it has roots or a certificate, or a token that
+        must not be sent to another machine in plain text.
         """
         own = (self.settings or StoreSettings()).security
         plain = Location(self.master_addr, self.master_port)
@@ -75,13 +75,13 @@ class Meeting:
         return replace(plain, has_tls=has_tls)
 
     def connection(self, location: Location | None = None) -> Connection:
-        """A connection to server 0, or to another one."""
+        """Open a connection to server 0, or to another server."""
         return Connection(location or self.location, (self.settings or StoreSettings()).security)
 
 
 @dataclass(slots=True)
 class _Known:
-    """What server 0 knows of a member: its rank among its role, where it listens, when it was heard, if it has left."""
+    """Record of a member: rank in its role, address, time of its last message, and whether it has left."""
 
     role: str
     rank: int
@@ -95,16 +95,19 @@ class _Known:
 
 
 class Roster:
-    """What server 0 knows of the servers and clients of its session. Safe to use from many threads."""
+    """Roster of the servers and clients of a session, on server 0. Thread-safe."""
 
     def __init__(self, num_servers: int, num_clients: int = 0) -> None:
-        """Know of none yet; where clients are counted, the session is abandoned when all that came are gone."""
+        """Start without members.
+
+        With a number of clients, the session is abandoned when all that joined are gone.
+        """
         self._num_servers, self._num_clients = num_servers, num_clients
         self._is_over = self._is_late = False
         self._changed = threading.Condition()
         self._named: dict[str, _Known] = {}
         self._ranked: dict[str, dict[int, _Known]] = {"server": {}, "client": {}}
-        """The member of each rank that was heard last."""
+        """Member of each rank that was heard from last."""
         self.operations: Mapping[str, Operation] = {"roster": self._answer}
         """Operations by name, for ``StoreServer``."""
 
@@ -132,7 +135,7 @@ class Roster:
         yield Frame(told)
 
     def _hear(self, role: str, step: str, frame: Frame) -> int:
-        """Note what a member says; its rank."""
+        """Record a member's message; return its rank."""
         name, rank = frame.text("name"), integer_of(frame, "rank", 0, MAX_RANKS)
         known = self._named.get(name, _Known(role, rank))
         if step == "join":
@@ -148,9 +151,9 @@ class Roster:
     def _check_new(self, known: _Known, frame: Frame) -> None:
         """Refuse a member whose rank another one has.
 
-        A client asks again until its deadline, as the other one may have been killed.
+        A client repeats its request until its deadline, because the other client may have been killed.
         """
-        if self._is_over:  # who comes is of the next session, whose server 0 listens here soon
+        if self._is_over:  # a new member belongs to the next session, whose server 0 listens here soon
             raise StoreUnavailable("the session has ended; wait for the next one, or start servers again")
         rank, other = known.rank, self._ranked[known.role].get(known.rank, known)
         if known.role == "client":
@@ -176,7 +179,10 @@ class Roster:
         return [rank for rank in range(self._num_servers) if rank not in self._ranked["server"]]
 
     def _staying(self, role: str, frame: Frame) -> list[int]:
-        """Who has not left yet, without those that are gone; who never came counts as gone after the first deadline."""
+        """Return the ranks that have neither left nor are gone.
+
+        After the first deadline, ranks that never joined count as gone.
+        """
         if self._is_over and role == "client":
             return []
         ranked = self._ranked[role]
@@ -188,12 +194,12 @@ class Roster:
         ]
 
     def _teller(self, frame: Frame) -> int:
-        """The client that tells the servers to end: the first of those that are there in the end."""
+        """Return the client that stops the servers: the first one that is live at the end."""
         there = [rank for rank, known in self._ranked["client"].items() if known.has_left and not known.is_gone]
         return min(there, default=0) if integer_of(frame, "num_clients", 0, MAX_RANKS) else 0
 
     def _present(self) -> list[str]:
-        """Names of the clients that are present; what else was known by name is forgotten."""
+        """Return the names of the live clients, and drop records of members that are gone."""
         self._named = {name: known for name, known in self._named.items() if not known.is_gone}
         return [name for name, known in self._named.items() if known.role == "client"]
 
@@ -203,15 +209,15 @@ class Roster:
 
 
 class Member:
-    """One server or client of a session, as it asks server 0."""
+    """Server or client of a session; sends requests to server 0."""
 
     def __init__(self, connection: Connection, role: str, rank: int) -> None:
-        """Ask over ``connection``, which the member closes."""
+        """Use ``connection``, which the member closes."""
         self.connection, self._role, self._rank = connection, role, rank
         self.name = secrets.token_hex(8)
-        """What no other member of any session is called."""
+        """Random name that is unique among all members of all sessions."""
         self.clients: frozenset[str] = frozenset()
-        """For a server: names of the clients that are present."""
+        """For a server: names of the live clients."""
         self._ending = threading.Event()
         self._presence: threading.Thread | None = None
         self._answered_at = time.monotonic()
@@ -219,44 +225,44 @@ class Member:
 
     @property
     def trouble(self) -> str | None:
-        """Why nobody will tell this server to end; None as long as somebody may."""
+        """Reason why no client can stop this server; None while a client may."""
         silent_s = time.monotonic() - self._answered_at
         if silent_s > GONE_S + TURN_S + SLACK_S:
             return f"server 0 at {self.connection.location} has not answered for {silent_s:.0f} s"
         return "all compute processes are gone, and none has said that it leaves" if self._is_abandoned else None
 
     def join(self, timeout_s: float, **more: Any) -> list[str]:
-        """Wait until all servers are there; where they listen, in the order of ranks.
+        """Wait until all servers have joined; return their addresses in the order of ranks.
 
         Raises:
             StoreTimeout: Some servers did not come in time.
             StoreUnavailable: Server 0 cannot be reached.
-            SettingsError: Servers disagree about their number, or two have one rank.
+            SettingsError: Servers disagree about their number, or two servers have the same rank.
         """
         what = "for all servers to start"
         return list(self._wait("join", timeout_s, what, **more)["locations"])
 
     def leave(self, timeout_s: float, **more: Any) -> bool:
-        """Say that this member leaves, and wait until all others of its role do or are gone.
+        """Announce that this member leaves, and wait until all others of its role leave or are gone.
 
-        At the end of ``timeout_s`` those that never came count as gone, for all members.
+        After ``timeout_s``, members that never joined count as gone, for all members.
 
         Returns:
-            Whether this one, a client, is to tell all servers to end.
+            Whether this client must stop all servers.
 
         Raises:
-            StoreTimeout: Some did not leave in time.
+            StoreTimeout: Some members did not leave in time.
             StoreUnavailable: Server 0 cannot be reached.
         """
         return bool(self._wait("leave", timeout_s, f"for the other {self._role}s to leave", **more)["tells"])
 
     def stay_present(self) -> None:
-        """Say again and again, in a thread, that this member is there."""
+        """Send heartbeats from a thread."""
         self._presence = threading.Thread(target=self._say, name="hopstream-presence", daemon=True)
         self._presence.start()
 
     def close(self) -> None:
-        """Ask nothing more; a second call does nothing."""
+        """Stop the heartbeats and close the connection; a second call does nothing."""
         self._ending.set()
         if self._presence is not None:
             self._presence.join(TURN_S + SLACK_S)
@@ -268,7 +274,7 @@ class Member:
                 told = self._ask("present", TURN_S + SLACK_S)
                 self._is_abandoned, self.clients = bool(told["is_abandoned"]), frozenset(told["clients"])
                 self._answered_at = time.monotonic()
-            except HopstreamError as error:  # who needs the server hears of it; the next turn may go well
+            except HopstreamError as error:  # requests to the server report the failure; the next heartbeat may succeed
                 LOG.info("%s %d could not say that it is there: %s", self._role, self._rank, error)
 
     def _wait(self, step: str, timeout_s: float, what: str, **more: Any) -> dict[str, Any]:
@@ -291,7 +297,7 @@ class Member:
             has_met, missing = True, list(header["missing"])
             if not missing:
                 return header
-        if failure is not None and not has_met:  # it says more than who is missing: all
+        if failure is not None and not has_met:  # says more than a list of all members
             raise failure
         raise StoreTimeout(
             f"{self._role} {self._rank} waited {timeout_s:.3g} s {what}; missing: "

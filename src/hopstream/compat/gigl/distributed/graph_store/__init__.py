@@ -1,4 +1,4 @@
-"""Graph-store mode: storage servers and compute processes, by the names of ``gigl.distributed.graph_store``."""
+"""Graph-store mode: storage servers and compute processes, with GiGL's names."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its module when it is first used."""
+    """Load a public name from its module on first use."""
     return find_name(_HERE, name, _MODULE_OF, {})

@@ -1,4 +1,4 @@
-"""Compute process of graph-store mode: joins the servers and the process group of compute ranks, and leaves them."""
+"""Compute process of graph-store mode: joins storage servers and other compute ranks, and leaves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopstream.errors import SettingsError
 from hopstream.store.settings import StoreSettings
 
 GROUP_S = 1800.0
-"""How long compute ranks wait for each other, at the start and in collectives: torch's default for Gloo."""
+"""Deadline in seconds for other compute ranks, at the start and in collectives: torch's default for Gloo."""
 
 
 def init_compute_process(
@@ -30,19 +30,20 @@ def init_compute_process(
 ) -> None:
     """Find the storage servers, and make the process group of all compute ranks.
 
-    It waits up to an hour for the readiness file, as large datasets take long to open, then ``rpc_timeout`` seconds for
-    servers to answer, and half an hour for the other compute ranks. Half an hour is also the deadline of the process
-    group's collectives.
+    It waits up to an hour for the readiness file, because large datasets take long to open. Then it waits up to
+    ``rpc_timeout`` seconds for servers to answer, and half an hour for the other compute ranks. Half an hour is also
+    the deadline of the process group's collectives.
 
     Args:
-        local_rank: This process among those of its machine.
-        cluster_info: The cluster; ``RANK`` of the environment is this machine among the compute machines.
-        compute_world_backend: Of torch's process group; None for torch's default.
-        rpc_timeout: Seconds to wait for servers that are ready, and for their answers.
-        store_settings: Token and roots, where servers ask for them.
+        local_rank: Rank of this process on its machine.
+        cluster_info: The cluster; the environment variable ``RANK`` is the rank of this machine among the compute
+            machines.
+        compute_world_backend: Backend of torch's process group; None for torch's default.
+        rpc_timeout: Deadline in seconds for ready servers, and for their answers.
+        store_settings: Token and roots for servers that require them.
 
     Raises:
-        ValueError: A process group exists, a session exists, or the rank is none.
+        ValueError: A process group or a session exists, or ``local_rank`` is out of range.
         TimeoutError: The storage servers did not become ready.
         StoreUnavailable: Server 0 cannot be reached.
         torch.distributed.DistError: Some compute ranks did not come in time.
@@ -79,13 +80,13 @@ def init_compute_process(
 
 
 def shutdown_compute_process() -> None:
-    """Leave with the other compute ranks, after all loaders were shut down; the first tells servers to end.
+    """Leave with the other compute ranks, after shutdown of all loaders; the first stops the servers.
 
-    It waits for the other ranks for ``rpc_timeout`` seconds at most. A rank that says nothing for 20 s counts as gone.
+    It waits for the other ranks, at most ``rpc_timeout`` seconds. A rank without a heartbeat for 20 s counts as gone.
 
     Raises:
         RuntimeError: There is no session.
-        StoreTimeout: Some ranks did not leave in time; rank 0 told servers to end all the same.
+        StoreTimeout: Some ranks did not leave in time; rank 0 has stopped the servers.
     """
     leaving = session()
     set_session(None)

@@ -1,16 +1,16 @@
-"""Storage server: answers questions about its parts of a dataset, and samples for the loaders of compute processes.
+"""Storage server: answers requests for its parts of a dataset, and samples for compute processes.
 
-Teardown has three phases. Every loader gives up its channels (``destroy_sampling_input``). Then every compute process
-calls ``shutdown_compute_process``, and the first of them tells all servers to end. Then every server, which waits in
-``wait_and_shutdown_server``, leaves with the others. A compute process that crashed holds up nobody; servers on which
-it left channels end with a RuntimeError.
+Teardown has three phases. First every loader destroys its channels (``destroy_sampling_input``). Then every compute
+process calls ``shutdown_compute_process``, and the first of them stops all servers. Last, every server, which waits in
+``wait_and_shutdown_server``, leaves with the others. A crashed compute process delays no other process; servers that
+still have its channels end with a RuntimeError.
 
-Channels and backends have a lease, so that a compute process that crashed in a long session does not hold memory until
-the session ends. Compute processes say to server 0 every 2 s that they are present, and server 0 passes their names on.
-A server gives a channel up when, for ``LEASE_S``, nobody used it and the client that registered it was not present. So
-a client that pauses between epochs keeps its channels. A backend without channels ends in the same way, where no client
-that asked for it, and has not registered a channel yet, is present. A caller in the server's own process counts as
-present. A server looks at leases in ``wait_and_shutdown_server``. The use of a channel that was given up is a
+Channels and backends have a lease, so that a crashed compute process does not hold memory until the end of a long
+session. Compute processes send a heartbeat to server 0 every 2 s, and server 0 passes on the names of live clients. A
+server gives up a channel if, for ``LEASE_S``, no request used it and the client that registered it was not live. So a
+client that pauses between epochs keeps its channels. A server gives up a backend without channels in the same way, if
+no client is live that requested it and has not registered a channel yet. A caller in the server's own process always
+counts as live. A server checks leases in ``wait_and_shutdown_server``. Use of a channel that was given up raises a
 RuntimeError.
 """
 
@@ -75,26 +75,26 @@ from hopstream.stream.settings import SamplingLimits
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FETCH_SLOW_LOG_SECS = 1.0
-"""Seconds after which a fetch is reported as slow."""
+"""Seconds after which a fetch is logged as slow."""
 FETCH_S = 600.0
-"""How long one fetch waits for a batch."""
+"""Deadline in seconds for one fetch of a batch."""
 LEASE_S = SamplingLimits().lease_s
-"""Seconds without use, and without a sign of its client, after which a channel is given up."""
+"""Seconds without use and without a live client after which a server gives up a channel."""
 MAX_BACKENDS = 256
 MAX_REMEMBERED = 1024
-"""How many given-up channels a server remembers; the oldest are forgotten first."""
+"""Number of given-up channels that a server remembers; it forgets the oldest first."""
 
 
 @dataclass(slots=True, eq=False)
 class ChannelState:
-    """One input of one compute rank.
+    """Channel of one input of one compute rank.
 
     Attributes:
         backend_id: The backend that samples it.
-        worker_key: What the compute rank calls it.
-        channel: Where messages are received.
-        clients: Who registered it; None for a caller in this process.
-        used_at: When it was used last, or its client was present.
+        worker_key: The compute rank's name for it.
+        channel: Queue of its messages.
+        clients: The client that registered it; None for a caller in this process.
+        used_at: Time of its last use, or of the last check that found its client live.
     """
 
     backend_id: int
@@ -110,12 +110,12 @@ class SamplingBackendState:
 
     Attributes:
         backend_id: Its number.
-        backend_key: What loaders call it.
-        runtime: What samples.
+        backend_key: The loaders' name for it.
+        runtime: The sampling backend.
         active_channels: Numbers of its channels.
         lock: Held while a channel is registered or given up.
-        clients: Who asked for it and has not registered a channel; None for a caller in this process.
-        used_at: When it was asked for last, or one of these clients was present.
+        clients: Clients that requested it and have not registered a channel; None for a caller in this process.
+        used_at: Time of the last request for it, or of the last check that found one of these clients live.
     """
 
     backend_id: int
@@ -128,14 +128,14 @@ class SamplingBackendState:
 
 
 class DistServer(ServerOfParts):
-    """Answers for the parts of one server. Safe to use from many threads."""
+    """Server of the parts of one process. Thread-safe."""
 
     def __init__(self, dataset: DistDataset, log_every_n: int = 50) -> None:
-        """Answer for ``dataset``.
+        """Serve ``dataset``.
 
         Args:
             dataset: The parts.
-            log_every_n: Fetches of a channel after which their times are logged.
+            log_every_n: Number of fetches of a channel between two log lines of their times.
         """
         super().__init__(dataset)
         self._log_every_n = log_every_n
@@ -149,7 +149,7 @@ class DistServer(ServerOfParts):
     # --- Life -----------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Forget all channels and backends, and warn of those that were not destroyed; they are ended."""
+        """End all channels and backends, and warn of those that were not destroyed."""
         with self._lock:
             left = sorted(self._channels), sorted(self._backends)
             backends = list(self._backends.values())
@@ -158,15 +158,15 @@ class DistServer(ServerOfParts):
             self._num_fetches.clear()
         if any(left):
             logger.warning("channels %s and backends %s were left by loaders that were not shut down", *left)
-        with ExitStack() as stack:  # each is ended, whatever another one says
+        with ExitStack() as stack:  # ends every backend even if one fails
             for backend in backends:
                 stack.callback(backend.runtime.shutdown)
 
     def give_up_abandoned(self, present: Collection[str]) -> None:
-        """Give up the channels and backends whose lease has run out.
+        """Give up the channels and backends with an expired lease.
 
         Args:
-            present: Names of the clients that are present.
+            present: Names of the live clients.
         """
         now = time.monotonic()
         there, used_before = {None, *present}, now - LEASE_S
@@ -190,44 +190,45 @@ class DistServer(ServerOfParts):
 
     @property
     def left(self) -> list[int]:
-        """Numbers of the channels that are registered."""
+        """Numbers of the registered channels."""
         with self._lock:
             return sorted(self._channels)
 
     # --- Facts and rows -------------------------------------------------------------------------------------------
 
     def get_node_types(self) -> list[NodeType] | None:
-        """Node types; None for a homogeneous dataset."""
+        """Return node types; None for a homogeneous dataset."""
         found = self.dataset.facts.node_types()
         return None if found is None else [NodeType(one) for one in found]
 
     def get_edge_types(self) -> list[EdgeType] | None:
-        """Edge types; None for a homogeneous dataset."""
+        """Return edge types; None for a homogeneous dataset."""
         found = self.dataset.facts.edge_types()
         return None if found is None else [EdgeType._make(one) for one in found]
 
     def get_edge_dir(self) -> Literal["in", "out"]:
-        """The direction in which edges are followed."""
+        """Return the direction in which edges are followed."""
         return self.dataset.edge_dir
 
     def get_edge_weights_registered(self) -> bool:
-        """Whether edges can be drawn by weights."""
+        """Return whether edges can be drawn by weights."""
         return self.dataset.store.weight_attr is not None
 
     def get_node_partition_book(self, node_type: NodeType | None) -> PartitionBook | None:
-        """The partition of every node of a type.
+        """Return the partition of every node of a type.
 
         Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one.
+            ValueError: A type is given for a homogeneous dataset, or is missing for another one.
         """
         name = self.dataset.facts.node_type(node_type)
         return self._book(self.dataset.partition_book(name))
 
     def get_edge_partition_book(self, edge_type: EdgeType | None) -> PartitionBook | None:
-        """The partition of every edge of a type by its key; None where the dataset keeps no keys of edges.
+        """Return the partition of every edge of a type by its key; None if the dataset has no edge keys.
 
         Raises:
-            ValueError: A type for a homogeneous dataset, or none for another one, or an edge of a key is in no part.
+            ValueError: A type is given for a homogeneous dataset, or is missing for another one, or no part has an
+                edge.
         """
         name, direction = self.dataset.facts.edge_type(edge_type), self.dataset.edge_dir
         if not keeps_edge_keys(self.dataset.graph(), direction):
@@ -235,7 +236,7 @@ class DistServer(ServerOfParts):
         return self._book(self.dataset.partition_book((name, direction)))
 
     def _book(self, owners: np.ndarray[Any, np.dtype[np.int64]]) -> PartitionBook:
-        """Ranges where partitions follow each other, else a table."""
+        """Return ranges if partitions own consecutive ids in order, else a table."""
         if len(owners) and (np.diff(owners) >= 0).all():
             stops = np.searchsorted(owners, np.arange(self.dataset.num_partitions), "right")
             ranges = [(int(a), int(b)) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
@@ -243,12 +244,12 @@ class DistServer(ServerOfParts):
         return GLTPartitionBook(to_torch(owners))
 
     def get_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
-        """Width and dtype of features: of the only type, or by type; None where there are none."""
+        """Return width and dtype of node features: of the only type, or by type; None without features."""
         facts = self.dataset.facts
         return self._infos(facts.schema.nodes, facts.node_columns, lambda t: NodeType(facts.shown_node(t)))
 
     def get_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
-        """Width and dtype of features of edges: of the only type, or by type; None where there are none."""
+        """Return width and dtype of edge features: of the only type, or by type; None without features."""
         facts = self.dataset.facts
         return self._infos(facts.schema.edges, facts.edge_columns, lambda t: EdgeType._make(facts.shown_edge(t)))
 
@@ -263,20 +264,20 @@ class DistServer(ServerOfParts):
         return next(iter(found.values()), None) if self.dataset.facts.kind == "homogeneous" else found or None
 
     def get_node_quantization_metadata(self) -> dict[NodeType, FeatureQuantizationMetadata] | None:
-        """None: no features are quantised."""
+        """Return None: no features are quantised."""
         return None
 
     def get_edge_quantization_metadata(self) -> dict[EdgeType, FeatureQuantizationMetadata] | None:
-        """None: no features are quantised."""
+        """Return None: no features are quantised."""
         return None
 
     # --- Inputs ---------------------------------------------------------------------------------------------------
 
     def get_node_ids(self, request: FetchNodesRequest) -> torch.Tensor:
-        """int64[n], ids of nodes of this partition, ascending.
+        """Return int64[n], ids of nodes of this partition, ascending.
 
         Raises:
-            ValueError: There is no such split, or the type is missing or too much.
+            ValueError: There is no such split, or the type is missing, or given for a homogeneous dataset.
         """
         _check_type("request", request, FetchNodesRequest)
         if request.server_slice is not None:
@@ -293,12 +294,13 @@ class DistServer(ServerOfParts):
         return to_torch(keys if request.server_slice is None else request.server_slice.slice_tensor(keys))
 
     def get_ablp_input(self, request: FetchABLPInputRequest) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Anchors of this partition with their labels: int64[n], int64[n, M] and int64[n, K], rows padded with -1.
+        """Return anchors of this partition with their labels.
 
-        Anchors are the sources of the supervision edge type; in a dataset that has it turned round, its destinations.
+        These are int64[n], int64[n, M] and int64[n, K], with rows padded with -1. Anchors are the sources of the
+        supervision edge type. If the dataset has its reverse, they are the reverse's destinations.
 
         Raises:
-            ValueError: There is no such split, the types do not belong together, or the dataset does not hold edges in
+            ValueError: There is no such split, the types do not belong together, or the dataset does not have edges in
                 the direction from anchors to labels.
         """
         _check_type("request", request, FetchABLPInputRequest)
@@ -318,7 +320,7 @@ class DistServer(ServerOfParts):
         return anchors, positives, None if negative is None else self._labels(negative, direction, anchors)
 
     def _supervision(self, given: EdgeType | None) -> Types:
-        """The dataset's edge type of a supervision edge type in outward form, or its reverse where edges are turned."""
+        """Return the dataset's edge type for a supervision edge type in outward form, or its reverse."""
         facts = self.dataset.facts
         if facts.kind == "homogeneous":
             return next(iter(facts.schema.edges))
@@ -334,7 +336,7 @@ class DistServer(ServerOfParts):
         raise SettingsError(f"supervision_edge_type is {given}; the dataset has {', '.join(map(str, known))}")
 
     def _label_direction(self, positive: Types, anchor_type: str) -> Literal["in", "out"]:
-        """Which way labels are found from anchors."""
+        """Return the edge direction from anchors to labels."""
         direction: Literal["in", "out"] = "out" if positive[0] == anchor_type else "in"
         if direction not in self.dataset.store.directions:
             raise SettingsError(
@@ -344,7 +346,7 @@ class DistServer(ServerOfParts):
         return direction
 
     def _labels(self, edge_type: Types, direction: Literal["in", "out"], anchors: torch.Tensor) -> torch.Tensor:
-        """int64[n, M], the first label nodes of anchors in stored order, padded with -1."""
+        """Return int64[n, M], the first label nodes of anchors in stored order, padded with -1."""
         indptr, keys = self.dataset.edges_of(edge_type, direction, ids_of(anchors))
         rows = torch.arange(len(anchors))
         return padded_labels(rows, to_torch(indptr), to_torch(keys), self.dataset.max_labels_per_anchor_node)
@@ -352,13 +354,13 @@ class DistServer(ServerOfParts):
     # --- Sampling -------------------------------------------------------------------------------------------------
 
     def init_sampling_backend(self, opts: InitSamplingBackendRequest) -> int:
-        """Make a backend, or find the one of this key; its number.
+        """Return the number of the backend with this key, and make it if there is none.
 
-        Where several callers ask for one that is not running yet, they wait until one of them has started it.
+        Concurrent callers for a backend that is not running wait until one of them has started it.
 
         Raises:
-            RuntimeError: It cannot run yet, is being torn down, or there is no room for another one.
-            ValueError: There is one of this key with other ``sampler_options``.
+            RuntimeError: The backend cannot run yet or is being torn down, or the limit of backends is reached.
+            ValueError: The backend with this key has other ``sampler_options``.
             StoreError: Another server cannot be reached; the next call tries again.
         """
         _check_type("opts", opts, InitSamplingBackendRequest)
@@ -386,12 +388,12 @@ class DistServer(ServerOfParts):
         return state.backend_id
 
     def register_sampling_input(self, opts: RegisterBackendRequest) -> int:
-        """Make a channel on a backend; its number.
+        """Make a channel on a backend, and return its number.
 
         Raises:
             KeyError: There is no such backend.
-            ValueError: ``buffer_size`` is no size, or the input is of a type that servers do not take.
-            Exception: What the backend says of the input; nothing is left of the channel.
+            ValueError: ``buffer_size`` is no size, or servers do not accept the type of input.
+            Exception: The backend refused the input; the channel is removed.
         """
         _check_type("opts", opts, RegisterBackendRequest)
         max_bytes = memory_bytes(str(opts.buffer_size), "buffer_size")
@@ -412,7 +414,7 @@ class DistServer(ServerOfParts):
                 self._channels[channel_id] = state
                 self._last_channel = max(self._last_channel, channel_id)
                 backend.active_channels.add(channel_id)
-                backend.clients.discard(CALLER.get())  # its channel has a lease from now on
+                backend.clients.discard(CALLER.get())  # from now on its channel has the lease
         return channel_id
 
     def _check_there(self, backend: SamplingBackendState) -> None:
@@ -421,7 +423,7 @@ class DistServer(ServerOfParts):
                 raise KeyError(f"backend {backend.backend_id} was shut down; call init_sampling_backend again")
 
     def _seeds_of(self, given: SamplerInput | RemoteNodeSplitSamplerInput) -> SamplerInput:
-        """Read the nodes of a split that this partition owns; other inputs are as they came."""
+        """Return an input as seeds; for a split, read the nodes of this partition."""
         if not isinstance(given, RemoteNodeSplitSamplerInput):
             _check_type("sampler_input", given, NodeSamplerInput, EdgeSamplerInput)
             return given
@@ -430,11 +432,11 @@ class DistServer(ServerOfParts):
         return NodeSamplerInput(self.get_node_ids(request), given.input_type)
 
     def destroy_sampling_input(self, channel_id: int) -> None:
-        """Give a channel up; the last one of a backend takes the backend along. Unknown ones are gone already."""
+        """Give up a channel, and its backend with the last channel; ignore an unknown channel."""
         self._destroy(read_integer("channel_id", channel_id), math.inf)
 
     def _destroy(self, channel_id: int, used_before: float) -> None:
-        """Give a channel up, and its backend with the last one where it was not used since."""
+        """Give up a channel; with the last one, also its backend unless that was used later."""
         with self._lock:
             state = self._channels.pop(channel_id, None)
             backend = None if state is None else self._backends.get(state.backend_id)
@@ -447,7 +449,7 @@ class DistServer(ServerOfParts):
             self._end_unused(backend, used_before)
 
     def _end_unused(self, backend: SamplingBackendState, used_before: float) -> None:
-        """End a backend that has no channels, where it was not used since."""
+        """End a backend that has no channels and was not used since ``used_before``."""
         with backend.lock:
             if backend.active_channels or backend.used_at >= used_before:
                 return
@@ -456,11 +458,11 @@ class DistServer(ServerOfParts):
             backend.runtime.shutdown()
 
     def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
-        """Start an epoch of a channel; one that is no later than the last, or of a destroyed channel, does nothing.
+        """Start an epoch of a channel; ignore an epoch not later than the last, or a destroyed channel.
 
         Raises:
-            RuntimeError: There never was such a channel, or it was given up.
-            ValueError: A number is no integer.
+            RuntimeError: The channel never existed, or was given up.
+            ValueError: An argument is no integer.
         """
         channel_id, epoch = read_integer("channel_id", channel_id), read_integer("epoch", epoch)
         with self._lock:
@@ -473,19 +475,19 @@ class DistServer(ServerOfParts):
                 backend.runtime.start_new_epoch_sampling(channel_id, epoch)
             except (KeyError, RuntimeError):
                 with self._lock:
-                    if channel_id in self._channels:  # else it was destroyed meanwhile
+                    if channel_id in self._channels:  # otherwise it was destroyed meanwhile
                         raise
 
     def fetch_one_sampled_message(self, channel_id: int) -> tuple[SampleMessage | None, bool]:
         """Wait for the next message of a channel.
 
         Returns:
-            The message and False; None and True when the epoch has ended; None and False to a client that would stop
-            waiting before a batch is made: it asks again, and no message is lost.
+            The message and False; or None and True at the end of the epoch; or None and False if the client's deadline
+            comes before the batch. The client then repeats the call, and no message is lost.
 
         Raises:
             RuntimeError: No batch came in ten minutes, or the channel was given up.
-            ValueError: The number is no integer.
+            ValueError: ``channel_id`` is no integer.
         """
         channel_id = read_integer("channel_id", channel_id)
         started, limit_s = time.monotonic(), min(FETCH_S, WAIT_SHARE * WAIT_S.get())
@@ -515,7 +517,7 @@ class DistServer(ServerOfParts):
             logger.info("%d fetches of channel %d took %.3f s each", number + 1, channel_id, total / (number + 1))
 
     def _used(self, channel_id: int) -> ChannelState | None:
-        """Find a channel and renew its lease; None where it is unknown or destroyed. Called with the lock."""
+        """Find a channel and renew its lease; None if it is unknown or destroyed. The caller holds the lock."""
         state = self._channels.get(channel_id)
         if state is not None:
             state.used_at = time.monotonic()
@@ -527,7 +529,7 @@ class DistServer(ServerOfParts):
         return state
 
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """What clients may call, by name; answers are as they travel."""
+        """Return the methods for clients by name; they return values in the form of messages."""
 
         def sending(method: Callable[..., Any]) -> Callable[..., Any]:
             return lambda *args, **kwargs: outgoing(method(*args, **kwargs))
@@ -542,7 +544,7 @@ METHODS = (
     "init_sampling_backend", "register_sampling_input", "destroy_sampling_input", "start_new_epoch_sampling",
     "fetch_one_sampled_message",
 )  # fmt: skip
-"""Methods that clients may call: all but ``shutdown`` and ``wait_for_exit``, which are the server's own."""
+"""Methods for clients: all except ``shutdown`` and ``wait_for_exit``, which are the server's own."""
 
 
 init_server = DistServer.init_server

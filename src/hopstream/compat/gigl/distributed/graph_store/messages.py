@@ -1,4 +1,4 @@
-"""Records that travel between compute processes and servers, and how they are made of their fields."""
+"""Records of messages between compute processes and servers, and their constructors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from hopstream.stream.messages import RECORDS
 
 @dataclass(frozen=True)
 class InitSamplingBackendRequest:
-    """Make what samples for one loader of all compute ranks, or join it.
+    """Request to make or join the sampling backend of one loader of all compute ranks.
 
     Attributes:
-        backend_key: What all ranks call it.
-        worker_options: How many workers it has, and how far ahead they work.
-        sampler_options: How neighbourhoods are found.
+        backend_key: The backend's name on all ranks.
+        worker_options: Number of workers, and how far they prefetch.
+        sampler_options: How neighbourhoods are sampled.
         sampling_config: How batches are made; equal on all ranks.
     """
 
@@ -50,15 +50,15 @@ class InitSamplingBackendRequest:
 
 @dataclass(frozen=True)
 class RegisterBackendRequest:
-    """Give a backend the input of one compute rank.
+    """Request to register the input of one compute rank with a backend.
 
     Attributes:
-        backend_id: The backend, as it answered when it was made.
-        worker_key: What the rank's channel is known by.
-        sampler_input: What to sample around; a split is that of the server's partition.
+        backend_id: Number of the backend from ``init_sampling_backend``.
+        worker_key: Name of the rank's channel.
+        sampler_input: The seeds; a split means the nodes of the server's partition.
         sampling_config: Equal to the backend's.
-        buffer_capacity: Batches that may wait to be fetched.
-        buffer_size: Bytes that they may take, or a text such as ``"64MB"``.
+        buffer_capacity: Limit of batches in the buffer.
+        buffer_size: Limit of their bytes, or a text such as ``"64MB"``.
     """
 
     backend_id: int
@@ -71,12 +71,12 @@ class RegisterBackendRequest:
 
 @dataclass(frozen=True)
 class FetchNodesRequest:
-    """Ask for nodes.
+    """Request for nodes.
 
     Attributes:
         split: ``train``, ``val`` or ``test``; None for all nodes.
         node_type: The type; None in a graph with one.
-        server_slice: Which of them; None for all.
+        server_slice: The slice of them; None for all.
     """
 
     split: str | None = None
@@ -86,13 +86,13 @@ class FetchNodesRequest:
 
 @dataclass(frozen=True)
 class FetchABLPInputRequest:
-    """Ask for anchors and their labels.
+    """Request for anchors and their labels.
 
     Attributes:
         split: ``train``, ``val`` or ``test``.
         node_type: The type of anchors.
-        supervision_edge_type: From anchors to the nodes that labels are of.
-        server_slice: Which of the anchors; None for all.
+        supervision_edge_type: The edge type from anchors to label nodes.
+        server_slice: The slice of the anchors; None for all.
     """
 
     split: str
@@ -103,11 +103,11 @@ class FetchABLPInputRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentBook:
-    """A partition book on its way.
+    """A partition book in a message.
 
     Attributes:
-        numbers: int64[n], where the range of each partition ends, or the partition of each id.
-        partition_idx: The partition of the process, where the book has ranges; None for a table.
+        numbers: int64[n], the end of each partition's range, or the partition of each id.
+        partition_idx: The partition of the process, for a book of ranges; None for a table.
     """
 
     numbers: IntArray
@@ -115,7 +115,7 @@ class SentBook:
 
 
 def outgoing(answer: Any) -> Any:
-    """An answer as it travels: partition books are no records of their own."""
+    """Convert an answer for sending: partition books become ``SentBook``."""
     if isinstance(answer, RangePartitionBook):
         return SentBook(answer.partition_bounds.numpy(), answer.partition_idx)
     return SentBook(answer.as_subclass(Tensor).numpy()) if isinstance(answer, GLTPartitionBook) else answer

@@ -1,4 +1,4 @@
-"""Receiving end of channels on storage servers: fetches messages ahead, from several servers at once."""
+"""Receiving end of channels on storage servers: prefetches messages from several servers at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hopstream.compat.gigl.distributed.graph_store.shared_dist_sampling_producer
 from hopstream.errors import SettingsError, StoreTimeout
 
 RECV_S = 660.0
-"""How long to wait for a message: longer than a server waits for a batch."""
+"""Deadline in seconds for a message: longer than a server waits for a batch."""
 
 
 class RemoteReceivingChannel:
-    """Messages of one epoch of channels on servers, in the order in which they arrive."""
+    """Messages of one epoch from channels on servers, in order of arrival."""
 
     def __init__(
         self,
@@ -27,17 +27,17 @@ class RemoteReceivingChannel:
         active_mask: Sequence[bool] | None = None,
         pin_memory: bool = False,
     ) -> None:
-        """Fetch nothing before ``recv``.
+        """Prepare without a request; ``recv`` sends the first.
 
         Args:
-            server_rank: The server, or several.
+            server_rank: One server, or several.
             channel_id: The channel on each of them.
-            prefetch_size: Fetches under way per server.
-            active_mask: Which of them have messages; None for all.
-            pin_memory: Put tensors into page-locked memory.
+            prefetch_size: Concurrent fetches per server.
+            active_mask: Whether each server has messages; None for all.
+            pin_memory: Copy tensors to page-locked memory.
 
         Raises:
-            ValueError: The lists differ in length, or there is no GPU to pin memory for.
+            ValueError: The lists differ in length, or ``pin_memory`` is set without a GPU.
         """
         self._servers = [server_rank] if isinstance(server_rank, int) else list(server_rank)
         self._ids = [channel_id] if isinstance(channel_id, int) else list(channel_id)
@@ -50,13 +50,13 @@ class RemoteReceivingChannel:
             raise SettingsError("pin_memory needs a GPU, and torch finds none; leave it out")
         self._mask, self._prefetch, self._is_pinned = mask, prefetch_size, pin_memory
         self._asked: dict[Future[tuple[SampleMessage | None, bool]], int] = {}
-        """Fetches under way, to the place of their server."""
+        """Running fetches to the index of their server."""
         self.reset()
 
     def reset(self) -> None:
-        """Get ready for the next epoch; call it before that is started.
+        """Prepare for the next epoch; call it before that epoch starts.
 
-        Messages of the last epoch that have not come are dropped. Fetches that are under way are waited for, as they
+        Messages of the last epoch that have not arrived are dropped. The call waits for running fetches, because they
         could take messages of the next epoch.
 
         Raises:
@@ -72,7 +72,7 @@ class RemoteReceivingChannel:
         self._failure: Exception | None = None
 
     def send(self, message: SampleMessage) -> None:
-        """Messages are only received here.
+        """Refuse to send, because a channel on a server only receives here.
 
         Raises:
             RuntimeError: Always.
@@ -80,13 +80,13 @@ class RemoteReceivingChannel:
         raise RuntimeError("RemoteReceivingChannel only receives; servers send")
 
     def recv(self) -> SampleMessage:
-        """The next message.
+        """Return the next message.
 
         Raises:
             StopIteration: All channels have ended their epochs.
-            RuntimeError: A batch could not be made; the next call goes on after it.
+            RuntimeError: A batch could not be made; the next call returns the following one.
             StoreTimeout: No server answered within ``RECV_S``.
-            Exception: What a fetch raised; every later call raises it, until ``reset``.
+            Exception: A fetch failed; every later call raises the same error until ``reset``.
         """
         if self._failure is not None:
             raise self._failure
@@ -116,7 +116,7 @@ class RemoteReceivingChannel:
                     raise RuntimeError(f"A sampling worker failed while producing this batch:\n{lines}")
                 return {name: value.pin_memory() for name, value in message.items()} if self._is_pinned else message
             self._has_ended[place] = self._has_ended[place] or is_done
-            self._ask(place)  # a batch that takes longer than a server lets a fetch wait
+            self._ask(place)  # after the end of a fetch without a batch, fetch again
         raise StopIteration
 
     def _ask(self, place: int) -> None:

@@ -1,4 +1,4 @@
-"""Dataset of a compute process: asks the storage servers for inputs of loaders and for facts of the graph."""
+"""Dataset of a compute process: requests inputs of loaders and facts of the graph from servers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 
 class RemoteDistDataset:
-    """The graph on storage servers, as one compute process asks for it."""
+    """Graph on storage servers, as seen by one compute process."""
 
     def __init__(self, cluster_info: GraphStoreInfo, local_rank: int) -> None:
-        """Ask nothing yet.
+        """Keep the cluster; send no request.
 
         Args:
             cluster_info: The cluster.
-            local_rank: This process among those of its machine.
+            local_rank: Rank of this process on its machine.
         """
         self._cluster_info, self._local_rank = cluster_info, local_rank
 
@@ -47,7 +47,7 @@ class RemoteDistDataset:
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its machine."""
+        """Rank of this process on its machine."""
         return self._local_rank
 
     def fetch_node_ids(
@@ -57,20 +57,20 @@ class RemoteDistDataset:
         split: Split | None = None,
         node_type: NodeType | None = None,
     ) -> dict[int, torch.Tensor]:
-        """The nodes that are one rank's input, by the server that owns them.
+        """Return the nodes of one rank's input, by the server that owns them.
 
         Args:
             rank: The rank; None, with ``world_size``, for all nodes.
-            world_size: How many ranks share the nodes.
+            world_size: Number of ranks that share the nodes.
             split: A split; None for all nodes.
             node_type: The type; None for the only one.
 
         Returns:
-            Every server to int64[n], ascending; none for servers that the rank takes nothing of.
+            Each server to int64[n], ascending; empty for servers outside the rank's share.
 
         Raises:
-            ValueError: ``rank`` without ``world_size`` or the other way, a rank outside, no such split, or a type that
-                is missing or too much.
+            ValueError: Only one of ``rank`` and ``world_size`` is given, the rank is out of range, there is no such
+                split, or the type is missing, or given for a homogeneous graph.
         """
         return self._of_servers(
             rank, world_size, torch.empty(0, dtype=torch.int64),
@@ -87,20 +87,21 @@ class RemoteDistDataset:
         anchor_node_type: NodeType | None = None,
         supervision_edge_type: EdgeType | None = None,
     ) -> dict[int, ABLPInputNodes]:
-        """The anchors that are one rank's input, with their labels, by the server that owns them.
+        """Return the anchors of one rank's input, with their labels, by the server that owns them.
 
         Args:
             split: A split of the anchors.
             rank: The rank; None, with ``world_size``, for all anchors.
-            world_size: How many ranks share the anchors.
-            anchor_node_type: Their type; None, with ``supervision_edge_type``, for the only one.
+            world_size: Number of ranks that share the anchors.
+            anchor_node_type: Type of the anchors; None, with ``supervision_edge_type``, for the only one.
             supervision_edge_type: The edge type of the labels, from anchors to label nodes.
 
         Returns:
-            Every server to its anchors; no anchors for servers that the rank takes nothing of.
+            Each server to its anchors; no anchors for servers outside the rank's share.
 
         Raises:
-            ValueError: One of two arguments that belong together is missing, a rank outside, or no such split or type.
+            ValueError: One of two arguments that belong together is missing, the rank is out of range, or there is no
+                such split or type.
         """
         if (anchor_node_type is None) != (supervision_edge_type is None):
             raise SettingsError("give both anchor_node_type and supervision_edge_type, or neither")
@@ -117,53 +118,53 @@ class RemoteDistDataset:
         return self._of_servers(rank, world_size, empty, ask)
 
     def fetch_node_feature_info(self) -> FeatureInfo | dict[NodeType, FeatureInfo] | None:
-        """Width and dtype of the features of nodes: of the only type, or by type; None where there are none."""
+        """Return width and dtype of node features: of the only type, or by type; None without features."""
         found: FeatureInfo | dict[NodeType, FeatureInfo] | None = request_server(0, DistServer.get_node_feature_info)
         return found
 
     def fetch_edge_feature_info(self) -> FeatureInfo | dict[EdgeType, FeatureInfo] | None:
-        """Width and dtype of the features of edges: of the only type, or by type; None where there are none."""
+        """Return width and dtype of edge features: of the only type, or by type; None without features."""
         found = request_server(0, DistServer.get_edge_feature_info)
         return {EdgeType._make(t): info for t, info in found.items()} if isinstance(found, dict) else found
 
     def fetch_node_quantization_metadata(self) -> dict[NodeType, FeatureQuantizationMetadata] | None:
-        """None: no features are quantised."""
+        """Return None: no features are quantised."""
         return None
 
     def fetch_edge_quantization_metadata(self) -> dict[EdgeType, FeatureQuantizationMetadata] | None:
-        """None: no features are quantised."""
+        """Return None: no features are quantised."""
         return None
 
     def fetch_edge_dir(self) -> Literal["in", "out"]:
-        """The direction in which edges are followed."""
+        """Return the direction in which edges are followed."""
         return "in" if request_server(0, DistServer.get_edge_dir) == "in" else "out"
 
     def fetch_node_partition_book(self, node_type: NodeType | None = None) -> PartitionBook | None:
-        """The partition of every node of a type."""
+        """Return the partition of every node of a type."""
         book: PartitionBook | None = request_server(0, DistServer.get_node_partition_book, node_type)
         return book
 
     def fetch_edge_partition_book(self, edge_type: EdgeType | None = None) -> PartitionBook | None:
-        """The partition of every edge of a type; None where the dataset keeps no keys of edges."""
+        """Return the partition of every edge of a type; None if the dataset has no edge keys."""
         book: PartitionBook | None = request_server(0, DistServer.get_edge_partition_book, edge_type)
         return book
 
     def fetch_node_types(self) -> list[NodeType] | None:
-        """Node types; None for a homogeneous graph."""
+        """Return node types; None for a homogeneous graph."""
         found = request_server(0, DistServer.get_node_types)
         return None if found is None else [NodeType(one) for one in found]
 
     def fetch_edge_types(self) -> list[EdgeType] | None:
-        """Edge types; None for a homogeneous graph."""
+        """Return edge types; None for a homogeneous graph."""
         found = request_server(0, DistServer.get_edge_types)
         return None if found is None else [EdgeType._make(one) for one in found]
 
     def fetch_edge_weights_registered(self) -> bool:
-        """Whether edges can be drawn by weights."""
+        """Return whether edges can be drawn by weights."""
         return bool(request_server(0, DistServer.get_edge_weights_registered))
 
     def fetch_free_ports_on_storage_cluster(self, num_ports: int) -> list[int]:
-        """Free ports of this machine, the same list on all ranks; loaders need none.
+        """Return free ports of the machine of rank 0, equal on all ranks; loaders need none.
 
         Raises:
             ValueError: There is no process group.
@@ -177,7 +178,7 @@ class RemoteDistDataset:
     def _of_servers(
         self, rank: int | None, world_size: int | None, empty: T, ask: Callable[[int, ServerSlice | None], T]
     ) -> dict[int, T]:
-        """The answer of every server that a rank takes something of."""
+        """Return the answer of every server in a rank's share, and ``empty`` for the other servers."""
         if (rank is None) != (world_size is None):
             raise SettingsError("give both rank and world_size, or neither")
         num_servers = session().num_servers

@@ -1,7 +1,7 @@
-"""Computes which nodes of each server are the input of each compute rank.
+"""Assignment of each server's nodes to compute ranks.
 
-Servers and ranks are laid end to end over the same stretch, one unit per server, and a rank takes what its piece of the
-stretch covers. All borders are fractions of whole numbers, so two ranks never differ over where one ends.
+The rows of all servers, one unit per server, form one interval. Each rank takes an equal subinterval. All bounds are
+fractions of integers, so two ranks always agree on a bound.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from hopstream.errors import SettingsError
 
 MAX_DENOMINATOR = (1 << 62) - 1
 MAX_SHARED = 1 << 30
-"""Most servers, and most ranks, that inputs are dealt out over."""
+"""Limit of servers, and of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSlice:
-    """A stretch of what one server has: of ``n`` rows those from ``n * start // den`` up to ``n * end // den``.
+    """Slice of one server's rows: rows ``n * start // den`` up to ``n * end // den`` of ``n`` rows.
 
     Attributes:
-        server_rank: Which server, counted from 0.
-        start_numerator: Where the slice starts, from 0.
-        end_numerator: Where it ends, up to the denominator.
-        denominator: What both are divided by, from 1.
+        server_rank: The server, from 0.
+        start_numerator: Numerator of the start, from 0.
+        end_numerator: Numerator of the end, at most the denominator.
+        denominator: Denominator of both, from 1.
 
     Raises:
         SettingsError: A field is no integer or out of its range, or the slice ends before it starts.
@@ -37,7 +37,7 @@ class ServerSlice:
     denominator: int
 
     def __post_init__(self) -> None:
-        """Check every field, and keep plain numbers."""
+        """Check every field, and store plain integers."""
         rank = read_integer("server_rank", self.server_rank, 0, MAX_SHARED)
         denominator = read_integer("denominator", self.denominator, 1, MAX_DENOMINATOR)
         start = read_integer("start_numerator", self.start_numerator, 0, denominator)
@@ -51,14 +51,14 @@ class ServerSlice:
             object.__setattr__(self, name, number)
 
     def bounds(self, num_rows: int) -> tuple[int, int]:
-        """The first row of the slice, and the first after it."""
+        """Return the first row of the slice, and the first row after it."""
         return (
             num_rows * self.start_numerator // self.denominator,
             num_rows * self.end_numerator // self.denominator,
         )
 
     def slice_tensor(self, tensor: Any) -> Any:
-        """The slice of an array or tensor of what the server has, without a copy; the same object where that is all."""
+        """Return the slice of a server's array or tensor as a view; for all rows, the same object."""
         start, end = self.bounds(len(tensor))
         return tensor if end - start == len(tensor) else tensor[start:end]
 
@@ -66,16 +66,16 @@ class ServerSlice:
 def compute_server_assignments(num_servers: int, num_compute_nodes: int, compute_rank: int) -> dict[int, ServerSlice]:
     """Assign slices of the servers' rows to one compute rank.
 
-    Over all ranks every row of every server is taken exactly once, and what a rank takes is one stretch of the servers'
-    rows laid end to end, so a rank has as few servers to ask as can be.
+    Over all ranks, every row of every server is assigned exactly once. A rank's rows are contiguous in the sequence of
+    all servers' rows, so a rank needs as few servers as possible.
 
     Args:
-        num_servers: Servers that have rows, from 1.
-        num_compute_nodes: Ranks among which they are dealt out, from 1.
+        num_servers: Number of servers with rows, from 1.
+        num_compute_nodes: Number of ranks, from 1.
         compute_rank: The rank, in ``[0, num_compute_nodes)``.
 
     Returns:
-        Number of a server to its slice, ascending; servers that the rank takes nothing of are left out.
+        Number of a server to its slice, ascending; servers outside the rank's share are missing.
 
     Raises:
         SettingsError: A number is out of its range.

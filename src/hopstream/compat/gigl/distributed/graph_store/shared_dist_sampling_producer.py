@@ -1,8 +1,8 @@
-"""Shared sampling backend: samples for many channels with one pool of threads, which all channels share fairly.
+"""Shared sampling backend: one thread pool samples for many channels in fair shares.
 
-Threads of Hopstream's scheduler stand in for worker processes: a batch is a pure function of its number, so nothing is
-lost where they are fewer or more. A bounded number of batches waits for the consumer of a channel, so a consumer that
-does not read delays no other channel.
+Threads of Hopstream's scheduler replace worker processes. A batch is a pure function of its number, so the number of
+threads does not change it. A bounded number of batches waits for the consumer of a channel, so a slow consumer delays
+no other channel.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from hopstream.transport.messages import Frame
 logger = logging.getLogger(__name__)
 SampleMessage = dict[str, torch.Tensor]
 SCHEDULER_SLOW_SUBMIT_SECS = 1.0
-"""Seconds after which a batch that is not made is logged as slow."""
+"""Seconds after which an unfinished batch is logged as slow."""
 SAMPLING_ERROR = "#SAMPLING_ERROR"
-"""The key of a message that tells of a failure: uint8[n], the traceback."""
+"""Key of a message about a failure: uint8[n], the traceback."""
 _NO_COMMANDS = "threads sample, without queues of commands; call register_input and start_new_epoch_sampling, and ask "
 _NO_LOG = "states of the scheduler are not logged; ask "
 _REFUSED = {
@@ -55,35 +55,35 @@ _REFUSED = {
     ),
 }
 JOIN_S = 5.0
-"""How long a backend that shuts down waits for its threads."""
+"""Deadline in seconds for the threads of a backend that shuts down."""
 MAX_THREADS = 64
-"""Threads of one backend, at most; more workers are taken for as many."""
+"""Limit of threads per backend; a higher number of workers is reduced to it."""
 NO_LEASE_S = 1e9
-"""Channels end when they are unregistered, and not by themselves."""
+"""Lease without expiry: channels end only when they are unregistered."""
 
 
 def __getattr__(name: str) -> object:
-    """Say why a name of GiGL is not here.
+    """Raise an error that says why a name of GiGL is missing.
 
     Raises:
-        ImportError: GiGL has the name; the error says what to use instead.
+        ImportError: GiGL has the name; the error names the alternative.
         AttributeError: There is no such name.
     """
     return find_name(__name__, name, {}, _REFUSED, ImportError)
 
 
 class QueueChannel:
-    """Messages of an input that is registered with it, in the order of the epoch. Safe to use from many threads.
+    """Messages of a registered input, in the order of the epoch. Thread-safe.
 
-    Messages wait at the backend's scheduler until they are received.
+    Messages wait in the backend's scheduler until they are received.
     """
 
     def __init__(self, capacity: int = 16, max_bytes: float = math.inf) -> None:
-        """Say how far batches are made ahead.
+        """Set how far batches are prefetched.
 
         Args:
-            capacity: Most batches that are being made or wait.
-            max_bytes: Frame of waiting messages above which no batch is made ahead.
+            capacity: Limit of batches that are in progress or waiting.
+            max_bytes: Bytes of waiting messages above which no batch is prefetched.
         """
         self.capacity, self.max_bytes = capacity, max_bytes
         self._receiving = threading.Lock()
@@ -91,12 +91,12 @@ class QueueChannel:
         self._channel_id, self._epoch, self._step = -1, -1, 0
 
     def attach(self, scheduler: Scheduler, channel_id: int) -> None:
-        """Receive the messages of a channel of a scheduler from now on."""
+        """Receive from now on the messages of a channel of a scheduler."""
         self._scheduler, self._channel_id = scheduler, channel_id
 
     def begin(self, epoch: int) -> None:
-        """Receive the messages of an epoch that was started, from its first on; an earlier epoch changes nothing."""
-        with self._receiving:  # a call that waits for the last epoch has been told that this epoch was started
+        """Receive the messages of a started epoch from the first; ignore an epoch before the current one."""
+        with self._receiving:  # the scheduler has started the epoch, which ends a call that waits for the last one
             if epoch > self._epoch:
                 self._epoch, self._step = epoch, 0
 
@@ -104,11 +104,11 @@ class QueueChannel:
         """Wait for the next message.
 
         Returns:
-            None after the last message of the epoch, where no epoch or a later one was started, and where the input is
-            not registered any more.
+            The message; or None after the last message of the epoch, if neither this epoch nor a later one was started,
+            or if the input is no longer registered.
 
         Raises:
-            StoreTimeout: The message did not come in time; the next call waits for the same one.
+            StoreTimeout: The deadline passed; the next call waits for the same message.
         """
         ends = time.monotonic() + timeout_s
         if not self._receiving.acquire(timeout=timeout_s):
@@ -130,14 +130,14 @@ class QueueChannel:
 
 @dataclass(frozen=True, slots=True)
 class RegisterInputCmd:
-    """What registers a channel.
+    """Arguments that register a channel.
 
     Attributes:
         channel_id: Its number.
-        worker_key: What the compute rank calls it.
+        worker_key: The compute rank's name for it.
         sampler_input: All its seeds.
-        sampling_config: How it is sampled.
-        channel: Where its messages go.
+        sampling_config: Its settings of sampling.
+        channel: Receiver of its messages.
     """
 
     channel_id: int
@@ -148,7 +148,7 @@ class RegisterInputCmd:
 
 
 class SharedDistSamplingBackend:
-    """Samples a dataset for many channels. Safe to use from many threads."""
+    """Sampler of a dataset for many channels. Thread-safe."""
 
     def __init__(
         self,
@@ -159,14 +159,14 @@ class SharedDistSamplingBackend:
         sampler_options: SamplerOptions,
         degree_tensors: torch.Tensor | Mapping[Any, torch.Tensor] | None = None,
     ) -> None:
-        """Keep what is sampled and how; no thread is started before ``init_backend``.
+        """Keep the settings; ``init_backend`` starts the threads.
 
         Args:
-            data: What is sampled.
-            worker_options: ``num_workers`` threads, each of ``worker_concurrency`` batches ahead per channel.
-            sampling_config: How all channels are sampled.
+            data: The dataset.
+            worker_options: ``num_workers`` threads, and ``worker_concurrency`` prefetched batches each, per channel.
+            sampling_config: Settings of all channels.
             sampler_options: Hop by hop, or by personalised PageRank.
-            degree_tensors: No effect; degrees are asked of the dataset.
+            degree_tensors: No effect; the dataset gives degrees.
         """
         self.data, self.worker_options = data, worker_options
         self.num_workers = worker_options.num_workers
@@ -175,7 +175,7 @@ class SharedDistSamplingBackend:
         self._lock, self._starting = threading.RLock(), threading.Lock()
         self._channels: dict[int, RegisterInputCmd] = {}
         self._loaders: dict[int, SubgraphLoader] = {}
-        """What makes the batches of channels that have seeds."""
+        """Loaders of the channels with seeds."""
         self._scheduler: Scheduler | None = None
         self._is_shut_down = False
 
@@ -183,8 +183,8 @@ class SharedDistSamplingBackend:
         """Start the threads; a second call does nothing.
 
         Raises:
-            RuntimeError: Parts of the dataset are elsewhere and no server is known for them, the backend was shut
-                down, or another caller's start did not end in time.
+            RuntimeError: Parts of the dataset are on other servers, none of which is known; the backend was shut down;
+                or another caller's start did not end in time.
         """
         wait_s = min(WAIT_SHARE * WAIT_S.get(), threading.TIMEOUT_MAX)
         if not self._starting.acquire(timeout=wait_s):
@@ -217,18 +217,18 @@ class SharedDistSamplingBackend:
         sampling_config: SamplingConfig,
         channel: QueueChannel,
     ) -> None:
-        """Take a channel on.
+        """Register a channel.
 
         Args:
             channel_id: Its number.
-            worker_key: What the compute rank calls it.
+            worker_key: The compute rank's name for it.
             sampler_input: Its seeds.
             sampling_config: Equal to the backend's.
-            channel: Where its messages are received.
+            channel: Receiver of its messages.
 
         Raises:
             RuntimeError: ``init_backend`` was not called.
-            ValueError: The number is taken, the configuration is another one, or ``channel`` is no ``QueueChannel``.
+            ValueError: The number is taken, the configuration differs, or ``channel`` is no ``QueueChannel``.
         """
         self._running()
         if not isinstance(channel, QueueChannel):
@@ -251,7 +251,7 @@ class SharedDistSamplingBackend:
                 self._loaders[channel_id] = loader
 
     def start_new_epoch_sampling(self, channel_id: int, epoch: int) -> None:
-        """Start an epoch of a channel, and drop what is left of the last; an earlier epoch changes nothing.
+        """Start an epoch of a channel, and drop messages of the last one; ignore an epoch before it.
 
         Raises:
             KeyError: There is no such channel.
@@ -262,7 +262,7 @@ class SharedDistSamplingBackend:
         known.channel.begin(epoch)
 
     def unregister_input(self, channel_id: int) -> None:
-        """Give a channel up, with its messages; unknown ones are gone already."""
+        """Remove a channel with its messages; ignore an unknown channel."""
         with self._lock:
             if self._channels.pop(channel_id, None) is None or self._scheduler is None:
                 return
@@ -272,7 +272,7 @@ class SharedDistSamplingBackend:
             loader.close()
 
     def is_channel_epoch_done(self, channel_id: int, epoch: int) -> bool:
-        """Whether every batch of an epoch of a channel was made, or a later one has begun.
+        """Return whether every batch of an epoch of a channel was made, or a later epoch has begun.
 
         Raises:
             KeyError: There is no such channel.
@@ -282,9 +282,9 @@ class SharedDistSamplingBackend:
             return self._running().is_epoch_done(channel_id, epoch)
 
     def describe_channel(self, channel_id: int) -> dict[str, Any]:
-        """What is known of a channel: ``epoch``, ``input_sizes`` per worker, and ``completed_workers``.
+        """Return the state of a channel: ``epoch``, ``input_sizes`` per worker, and ``completed_workers``.
 
-        Workers share batches as they come, so sizes are what an even share would be.
+        Workers take batches dynamically, so the sizes are those of equal shares.
 
         Raises:
             KeyError: There is no such channel.
@@ -300,10 +300,10 @@ class SharedDistSamplingBackend:
             }
 
     def shutdown(self) -> None:
-        """Give up all channels and end the threads; a second call does nothing.
+        """Remove all channels and end the threads; a second call does nothing.
 
         Raises:
-            StoreTimeout: A batch under way did not end within ``JOIN_S``.
+            StoreTimeout: A running batch did not end within ``JOIN_S``.
         """
         with self._lock:
             self._is_shut_down = True
@@ -333,7 +333,7 @@ class SharedDistSamplingBackend:
             return self._scheduler
 
     def _new_loader(self, given: SamplerInput) -> tuple[SubgraphLoader, Callable[[Any], Any]]:
-        """What makes batches of an input, and what renames their attributes."""
+        """Return a loader of an input, and the function that renames attributes of its batches."""
         graph, facts = self.data.graph(), self.data.facts
         make: Callable[..., SubgraphLoader] = make_loader
         form: Callable[[Any], Any] = form_of(facts, self._config, self._ppr)
@@ -344,7 +344,7 @@ class SharedDistSamplingBackend:
 
 
 class _Message:
-    """A message as the scheduler keeps it, which counts its bytes."""
+    """Message in the scheduler, with its size in bytes."""
 
     def __init__(self, message: SampleMessage) -> None:
         self.message = message
@@ -352,7 +352,7 @@ class _Message:
 
 
 class _Job:
-    """Makes the batches of a loader as messages, in one thread."""
+    """Maker of a loader's batches as messages, in one thread."""
 
     def __init__(self, loader: SubgraphLoader, form: Callable[[Any], Any]) -> None:
         self._loader, self._form, self.stage = loader, form, "sampling"

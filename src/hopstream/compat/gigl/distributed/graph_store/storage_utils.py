@@ -1,4 +1,4 @@
-"""Storage machine: opens its parts of a dataset, and serves them for one or several runs of compute processes."""
+"""Storage machine: opens its parts of a dataset, and serves them for one or several sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hopstream.uris import local_path
 
 DEFAULT_TIMEOUT_S = 180
 KILL_S = 10.0
-"""How long the process of a session may take to end once it is killed."""
+"""Deadline in seconds for the end of a session's killed process."""
 
 
 def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in its order
@@ -46,38 +46,37 @@ def build_storage_dataset(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in
     work: WorkSettings | None = None,
     timeout_seconds: float = MAKE_S,
 ) -> DistDataset:
-    """Open the parts of a dataset that this storage machine serves; of tables, a dataset is prepared first.
+    """Open the parts of a dataset for this storage machine; prepare it first if the source is tables.
 
-    Tables are prepared by one machine while the others wait. The dataset lies in the folder ``prepared``, and is called
-    as the source with ``.hopstream-<8 hex digits>`` behind it: the digits change when the tables or ``settings`` do,
-    and what is there is used again. A folder that is not needed any more may be deleted.
+    One machine prepares tables while the others wait. The dataset is in the folder ``prepared``. Its name is that of
+    the source plus ``.hopstream-<8 hex digits>``. The digits depend on the tables and ``settings``, and an existing
+    dataset is used again. You may delete a folder that you no longer need.
 
     Args:
-        source: The folder of a Hopstream dataset, with at least as many parts as there are machines; or what
-            ``hopstream prepare`` takes: the JSON file that describes tables or a chunked graph, the ``.pbtxt`` of a
-            unigraph, or the folder with one of these. All storage machines must be able to read it.
+        source: The folder of a Hopstream dataset, with at least one part per machine; or an input of ``hopstream
+            prepare``: the JSON file that describes tables or a chunked graph, the ``.pbtxt`` of a unigraph, or the
+            folder with one of these. All storage machines must be able to read it.
         sample_edge_direction: ``in`` or ``out``; the dataset must hold that direction.
-        tf_record_uri_pattern: None; a dataset is no TFRecords.
+        tf_record_uri_pattern: None; TFRecords are not read.
         splitter: None; splits and labels are stored with the dataset.
         should_load_tensors_in_parallel: No effect.
         ssl_positive_label_percentage: None; labels are stored with the dataset.
-        max_labels_per_anchor_node: Labels of one anchor and edge type, at most: the first as they are stored. None for
-            all.
-        rank: This machine among the storage machines; None: its rank in torch's process group.
-        world_size: How many these are; None: the size of torch's process group.
-        prepared: The folder that datasets of tables are kept in, which all storage machines see; it is made if it is
-            not there. None for the folder that the source lies in.
-        settings: How tables are cut into parts; None: as many parts as machines, with edges in both directions.
+        max_labels_per_anchor_node: Limit of labels per anchor and edge type, in stored order. None for no limit.
+        rank: Rank of this machine among the storage machines; None for its rank in torch's process group.
+        world_size: Number of storage machines; None for the size of torch's process group.
+        prepared: The folder for datasets from tables; all storage machines must see it. It is made if missing. None for
+            the folder of the source.
+        settings: Settings of partitioning tables; None for one part per machine, with edges in both directions.
         work: Memory and processes of the machine that prepares tables; None for ``WorkSettings()``.
-        timeout_seconds: How long to wait for another machine that prepares the same tables.
+        timeout_seconds: Deadline for another machine that prepares the same tables.
 
     Raises:
-        ValueError: The direction is none or not held, the dataset has too few parts, what the dataset decides is given,
-            the limit is below 1, there is no process group and no rank, there is no such rank, or tables contradict
-            each other. Arguments are checked before tables are prepared.
+        ValueError: The direction is invalid or not stored; the dataset has too few parts; an argument is given that the
+            dataset decides; the limit is below 1; there is no process group and no rank; there is no such rank; or
+            tables contradict each other. Arguments are checked before tables are prepared.
         FormatError: The source is missing or cannot be read.
         StateError: Another machine has been preparing the tables for ``timeout_seconds``.
-        NoRoomError: The disk or the memory has no room; what was done is kept for the next call.
+        NoRoomError: Disk or memory is too small; the next call continues the work done so far.
     """
     given = {
         "tf_record_uri_pattern": tf_record_uri_pattern, "splitter": splitter,
@@ -120,7 +119,7 @@ def _prepared(
     work: WorkSettings | None,
     timeout_s: float,
 ) -> Path:
-    """The dataset that tables were prepared to, now or before."""
+    """Return the dataset of tables; prepare it unless it exists."""
     place = source.absolute().parent if prepared is None else local_path(prepared)
     out = place / f"{source.absolute().name}.hopstream-{digest_of_input(source, settings)[:8]}"
     return made_once(out, lambda: prepare(source, out, settings=settings, work=work), timeout_s)
@@ -139,25 +138,25 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
     store_settings: StoreSettings | None = None,
     limits: SamplingLimits | None = None,
 ) -> None:
-    """Serve a dataset for some sessions, one after the other; each is a process of its own.
+    """Serve a dataset for several sessions in sequence, each in its own process.
 
-    A session ends when all compute ranks have called ``shutdown_compute_process``, or are gone.
+    A session ends when all compute ranks have called ``shutdown_compute_process`` or are gone.
 
     Args:
-        storage_rank: This machine among the storage machines; 0 says when all can be asked.
+        storage_rank: Rank of this machine among the storage machines; rank 0 writes the readiness file.
         cluster_info: The cluster.
-        dataset: Its parts.
-        num_server_sessions: How many sessions.
-        timeout_seconds: How long one session may take. None for no deadline: a session ends by itself when its clients
-            have left or are gone, when server 0 is gone, or when this process ends.
+        dataset: The parts of this machine.
+        num_server_sessions: Number of sessions.
+        timeout_seconds: Deadline for one session. None for no deadline: a session ends when its clients have left or
+            are gone, when server 0 is gone, or when this process ends.
         num_rpc_threads: No effect.
-        rpc_timeout: Seconds to wait for other servers; None for 180.
-        security: TLS and token; needed where the address is not loopback.
-        store_settings: What this server shows to others.
-        limits: How much this server samples at once for loaders; None for ``SamplingLimits()``.
+        rpc_timeout: Deadline in seconds for other servers; None for 180.
+        security: TLS and token; required unless the address is loopback.
+        store_settings: Credentials of this server for other servers.
+        limits: Limits of this server's sampling for loaders; None for ``SamplingLimits()``.
 
     Raises:
-        RuntimeError: A session's process failed, or took too long.
+        RuntimeError: A session's process failed, or exceeded the deadline.
     """
     dataset.close()  # each session opens it in its own process
     context = multiprocessing.get_context("spawn")
@@ -188,7 +187,7 @@ def run_storage_server(  # noqa: PLR0913, PLR0917 - the arguments of GiGL, in it
 
 
 def _run_session(folder: str, parts: dict[str, Any], served: dict[str, Any], readiness_uri: str) -> None:
-    """Serve one session, in a process of its own."""
+    """Serve one session, in its own process."""
     init_server(dataset=DistDataset(folder, **parts), **served)
     if served["server_rank"] == 0:
         write_readiness_signal(readiness_uri)

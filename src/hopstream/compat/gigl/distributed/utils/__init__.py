@@ -1,4 +1,4 @@
-"""The names of ``gigl.distributed.utils``."""
+"""Names of ``gigl.distributed.utils``."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""The name of ``gigl.distributed.utils.dist_sampler`` that annotations of scripts use."""
+"""Name of ``gigl.distributed.utils.dist_sampler`` that annotations of scripts use."""
 
 from hopstream.compat.glt.sampler import SamplerInput as SamplerInput

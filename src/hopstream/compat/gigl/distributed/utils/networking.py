@@ -1,6 +1,6 @@
-"""How the machines of a cluster learn each other's addresses and ports, and that servers are ready.
+"""Exchange of addresses, ports and readiness between the machines of a cluster.
 
-Machines tell each other integers through the process group of ``torch.distributed``; waits end with its timeout.
+Machines exchange integers through the process group of ``torch.distributed``, whose timeout is the deadline.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from hopstream.uris import local_path
 
 LOG = logging.getLogger(__name__)
 MAX_PORTS = 1 << 12
-"""Ports that are looked for at once, at most."""
+"""Limit of ports per call."""
 
 
 def get_free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """Return a free port of this machine."""
     return get_free_ports(1)[0]
 
 
 def get_free_ports(num_ports: int) -> list[int]:
-    """Different ports of this machine that nobody listens on now.
+    """Return distinct free ports of this machine.
 
     Raises:
         SettingsError: ``num_ports`` is no integer from 1 to ``MAX_PORTS``.
     """
     num_ports = read_integer("num_ports", num_ports, 1, MAX_PORTS)
-    with ExitStack() as stack:  # all are held until the last is found, so none is found twice
+    with ExitStack() as stack:  # holds all ports to the end, so none is found twice
         holders = [stack.enter_context(socket.socket()) for _ in range(num_ports)]
         for holder in holders:
             holder.bind(("", 0))
@@ -55,17 +55,17 @@ def get_free_ports(num_ports: int) -> list[int]:
 
 
 def get_free_ports_from_master_node(num_ports: int, _global_rank_override: int | None = None) -> list[int]:
-    """Free ports of rank 0; as ``get_free_ports_from_node``."""
+    """Return free ports of rank 0; see ``get_free_ports_from_node``."""
     return get_free_ports_from_node(num_ports, 0, _global_rank_override)
 
 
 def get_free_ports_from_node(num_ports: int, node_rank: int, _global_rank_override: int | None = None) -> list[int]:
-    """Free ports of one rank, the same on all ranks. Every rank of the process group must call it.
+    """Return free ports of one rank, equal on all ranks; every rank of the process group must call it.
 
     Args:
-        num_ports: How many.
-        node_rank: Whose.
-        _global_rank_override: This rank, where the process group does not say it.
+        num_ports: Number of ports.
+        node_rank: The rank with the ports.
+        _global_rank_override: This process's rank, if it is not the process group's.
 
     Raises:
         SettingsError: A number is out of its range.
@@ -77,16 +77,16 @@ def get_free_ports_from_node(num_ports: int, node_rank: int, _global_rank_overri
 
 
 def get_internal_ip_from_master_node(_global_rank_override: int | None = None) -> str:
-    """The address of rank 0; as ``get_internal_ip_from_node``."""
+    """Return the address of rank 0; see ``get_internal_ip_from_node``."""
     return get_internal_ip_from_node(0, _global_rank_override)
 
 
 def get_internal_ip_from_node(node_rank: int, _global_rank_override: int | None = None) -> str:
-    """The IPv4 address of one rank's machine, the same on all ranks. Every rank of the process group must call it.
+    """Return the IPv4 address of one rank's machine, on all ranks; every rank must call it.
 
     Args:
-        node_rank: Whose.
-        _global_rank_override: This rank, where the process group does not say it.
+        node_rank: The rank.
+        _global_rank_override: This process's rank, if it is not the process group's.
 
     Raises:
         SettingsError: There is no such rank.
@@ -98,7 +98,7 @@ def get_internal_ip_from_node(node_rank: int, _global_rank_override: int | None 
 
 
 def get_internal_ip_from_all_ranks() -> list[str]:
-    """The IPv4 address of every rank's machine. Every rank of the process group must call it.
+    """Return the IPv4 address of every rank's machine; every rank of the process group must call it.
 
     Raises:
         StateError: There is no process group.
@@ -112,13 +112,13 @@ def get_internal_ip_from_all_ranks() -> list[str]:
 
 
 def write_readiness_signal(readiness_uri: str | os.PathLike[str]) -> None:
-    """Say to those that wait for this file that servers are ready; it is there as a whole or not at all.
+    """Write the file that reports ready servers, atomically.
 
     Args:
-        readiness_uri: A path that all machines see; give every run another.
+        readiness_uri: A path that all machines see; use another one for every run.
 
     Raises:
-        SettingsError: It is a URI.
+        SettingsError: ``readiness_uri`` is a URI.
     """
     write_text(local_path(readiness_uri), "ready")
 
@@ -129,17 +129,17 @@ def wait_for_readiness_signal(
     poll_interval: float = 10.0,
     log_every_n_attempts: int = 10,
 ) -> None:
-    """Wait until a file is there.
+    """Wait until a file exists.
 
     Args:
-        readiness_uri: Its path.
-        timeout: Seconds to wait at most.
-        poll_interval: Seconds between two looks.
-        log_every_n_attempts: Looks per line in the log.
+        readiness_uri: The path.
+        timeout: Deadline in seconds.
+        poll_interval: Seconds between two checks.
+        log_every_n_attempts: Checks per line in the log.
 
     Raises:
-        SettingsError: It is a URI, or a number is out of its range.
-        StoreTimeout: It was not there in time; also a ``TimeoutError``.
+        SettingsError: ``readiness_uri`` is a URI, or a number is out of its range.
+        StoreTimeout: The deadline passed; also a ``TimeoutError``.
     """
     path = local_path(readiness_uri)
     check_seconds("timeout", timeout)
@@ -157,18 +157,17 @@ def wait_for_readiness_signal(
 
 
 def get_graph_store_info() -> GraphStoreInfo:
-    """The cluster as the environment and the process group say it. Every rank of the process group must call it.
+    """Return the cluster from the environment and the process group; every rank must call it.
 
-    The process group has one process of every machine: first those that train, then those that serve. The numbers of
-    both and the path of the readiness file are in ``GIGL_GRAPH_STORE_NUM_COMPUTE_NODES``,
-    ``GIGL_GRAPH_STORE_NUM_STORAGE_NODES`` and ``GIGL_GRAPH_STORE_READINESS_URI``. The number of processes per machine
-    that trains is in ``COMPUTE_CLUSTER_LOCAL_WORLD_SIZE``; it is 1 where that is not set. Vertex AI's
-    ``CLUSTER_SPEC`` is not read.
+    The process group has one process per machine: compute machines first, then storage machines. The environment
+    variables ``GIGL_GRAPH_STORE_NUM_COMPUTE_NODES`` and ``GIGL_GRAPH_STORE_NUM_STORAGE_NODES`` have their numbers,
+    ``GIGL_GRAPH_STORE_READINESS_URI`` the path of the readiness file, and ``COMPUTE_CLUSTER_LOCAL_WORLD_SIZE`` the
+    number of processes per compute machine, by default 1. Vertex AI's ``CLUSTER_SPEC`` is not read.
 
     Raises:
         StateError: There is no process group.
         SettingsError: A variable is missing or wrong, or the process group has another size.
-        StoreUnavailable: The name of the first machine of either kind has no address.
+        StoreUnavailable: The name of the first compute or storage machine has no address.
     """
     _check_group()
     num_compute, num_storage, readiness_uri = _cluster_of_environment()
@@ -198,7 +197,7 @@ def get_graph_store_info() -> GraphStoreInfo:
 
 
 def _cluster_of_environment() -> tuple[int, int, str]:
-    """Machines that train, machines that serve, and the path of the readiness file."""
+    """Return the numbers of compute and storage machines, and the path of the readiness file."""
     names = (
         GRAPH_STORE_NUM_COMPUTE_NODES_ENV_KEY,
         GRAPH_STORE_NUM_STORAGE_NODES_ENV_KEY,
@@ -223,26 +222,26 @@ def _check_group() -> None:
 
 
 def _rank_among(node_rank: int, own_rank: int | None) -> int:
-    """This rank, after a check of another's."""
+    """Check a rank, and return this process's rank."""
     _check_group()
     read_integer("node_rank", node_rank, 0, dist.get_world_size() - 1)
     return dist.get_rank() if own_rank is None else own_rank
 
 
 def _told_by(rank: int, numbers: Sequence[int]) -> list[int]:
-    """The numbers of one rank, on all ranks."""
+    """Broadcast the numbers of one rank to all ranks."""
     told = _tensor(numbers)
     dist.broadcast(told, src=rank)
     return [int(number) for number in told]
 
 
 def _tensor(numbers: Sequence[int]) -> Tensor:
-    """int64[n], on a device that the process group can send from."""
+    """Return int64[n], on a device from which the process group can send."""
     return torch.tensor(numbers, dtype=torch.int64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 def _own_address() -> int:
-    """The IPv4 address of this machine's name, as a number."""
+    """Return the IPv4 address of this machine's name, as an integer."""
     name = socket.gethostname()
     try:
         return int(IPv4Address(socket.gethostbyname(name)))

@@ -1,1 +1,1 @@
-"""The names of ``gigl.src.common``."""
+"""Names of ``gigl.src.common``."""

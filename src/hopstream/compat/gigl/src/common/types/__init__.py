@@ -1,1 +1,1 @@
-"""The names of ``gigl.src.common.types``."""
+"""Names of ``gigl.src.common.types``."""

@@ -1,4 +1,4 @@
-"""What node types and edge types are called."""
+"""Names of node types and edge types."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class EdgeType(NamedTuple):
     dst_node_type: NodeType
 
     def __repr__(self) -> str:
-        """``user-rates-movie``."""
+        """Return the form ``user-rates-movie``."""
         return "-".join(self)
 
     def tuple_repr(self) -> tuple[NodeType, Relation, NodeType]:
-        """The plain tuple."""
+        """Return the plain tuple."""
         return (self.src_node_type, self.relation, self.dst_node_type)
