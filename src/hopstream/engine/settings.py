@@ -74,7 +74,7 @@ class EngineSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings(Settings):
-    """Number and kind of the workers. The constructor checks every field. None of them changes what is written.
+    """Number and kind of workers, checked by the constructor. They do not change what is written.
 
     Raises:
         SettingsError: A field has an invalid value.
@@ -157,7 +157,7 @@ def processes_text(num_processes: int) -> str:
 
 
 def scaled_text(value: int, units: tuple[str, ...]) -> str:
-    """Format a number with one decimal, in the first of the units a thousand apart that makes it less than 1000."""
+    """Format a number with one decimal, in the unit (each 1000 times the last) that makes it below 1000."""
     if abs(value) < 1000:
         return f"{value}{units[0]}"
     # Values from 999.95 on would be rounded to 1000.0, so they take the next unit.

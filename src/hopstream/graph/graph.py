@@ -67,7 +67,7 @@ class GraphChecksums:
     edge_splits: Mapping[str, Mapping[str, ByteSum]] = field(default_factory=dict)
 
     def fingerprint(self, schema: GraphSchema) -> str:
-        """Return the fingerprint of the graph with this schema, 32 hexadecimal digits; see ``Graph.fingerprint``."""
+        """Return the fingerprint of the graph with this schema; see ``Graph.fingerprint``."""
         tables = {
             label: [self.num_rows[label], *(join_sums(*column.sums)[1] for column in columns)]
             for label, columns in self.columns.items()
@@ -298,7 +298,7 @@ class Graph:
         return "\n".join(["Graph(", *lines, ")"])
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the graph's content, 32 hexadecimal digits, independent of its partitioning.
+        """Return 32 hexadecimal digits, the fingerprint of the graph's content, whatever its partitioning.
 
         Equal graphs have equal fingerprints: types, features, splits, and the keys and order of nodes and edges count.
         """
