@@ -133,7 +133,7 @@ class ConstraintBuilder:
         return rows
 
     def build(self) -> Constraints:
-        """Build the constraints: a limit is the part's share plus ``imbalance``, rounded up to a whole unit."""
+        """Build the constraints. A limit is the share plus ``imbalance``, at least the share rounded up."""
         num_rows, num_nodes = len(self._names), self._num_nodes
         rows = self._rows[: self._num_groups]
         amounts = (

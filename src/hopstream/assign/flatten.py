@@ -243,10 +243,10 @@ class AdjacencyBuilder:
     """Groups edges by node. Edges may come in any order.
 
     [Algorithm] If ``EdgeBuckets`` fit into the memory, the builder uses them. Otherwise it sorts externally. It writes
-    sorted runs of a quarter of the memory to a file. Then it takes ranges of nodes whose edges fill a quarter of the
-    memory, reads each range from every run, sorts it, and appends it to the file of neighbours.
+        sorted runs of a quarter of the memory to a file. Then it takes ranges of nodes whose edges fill a quarter of
+        the memory, reads each range from every run, sorts it, and appends it to the file of neighbours.
     [Cost] Memory in addition to ``memory_bytes``: 24 bytes per node, and 16 per edge of the node with the most edges.
-    Disk: 24 bytes per edge.
+        Disk: 24 bytes per edge.
     """
 
     def __init__(

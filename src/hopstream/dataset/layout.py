@@ -1,7 +1,7 @@
 """Opens a dataset, and the arrays of its parts.
 
 Opening a dataset reads the manifest. Opening a part checks that each file exists and has the dtype, shape and size of
-the manifest, then memory-maps it. ``verify`` checks the content of all files, ``sample`` of some blocks.
+the manifest, then memory-maps it. ``verify`` checks the content of all files. ``sample`` compares checksums of blocks.
 """
 
 from __future__ import annotations
@@ -229,13 +229,13 @@ class Dataset:
             rng_seed: Seed of the random choice among blocks with checksums; None for a different choice each time.
 
         Returns:
-                The files that were not checked, also logged: an earlier revision wrote them without checksums of
-                    blocks, and they are too large to be read completely.
+            The files that were not checked, also logged: an earlier revision wrote them without checksums of blocks,
+            and they are too large to be read completely.
 
-            Raises:
-                UnknownNameError: The dataset has no such part.
-                FormatError: A file is missing.
-                ChecksumError: A file does not match its checksum.
+        Raises:
+            UnknownNameError: The dataset has no such part.
+            FormatError: A file is missing.
+            ChecksumError: A file does not match its checksum.
         """
         here = (part for part in range(self.manifest.book.num_parts) if is_here(self.root, part))
         files = self._files_of(set(here if parts is None else parts))
@@ -365,5 +365,11 @@ def open_dataset(root: str | Path, *, verify: bool | Verify | None = None) -> Da
             every file of the parts that are here. It takes less than a second for up to some thousand files; see
             ``Dataset.sample``. ``"full"`` (or True) reads every file of every part and checks its checksum and content;
             see ``Dataset.verify``.
+
+    Raises:
+        FormatError: The folder is not a finished dataset of a format that this version reads, or ``verify`` found a
+            file missing, truncated or contradictory.
+        ChecksumError: The manifest, or with ``verify`` a file, does not match its checksum.
+        SettingsError: ``verify`` is something else.
     """
     return Dataset(local_path(root), read_manifest(root)).check(verify)

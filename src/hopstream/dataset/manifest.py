@@ -337,7 +337,7 @@ def _check_files(path: Path, manifest: Manifest) -> None:
 
 
 def graph_schema(schema: GraphSchema) -> GraphSchema:
-    """Return the schema of the source graph, without edge types that have links but no splits."""
+    """Return the schema of the source graph: ``edge_splits`` without types that only keep links."""
     return replace(schema, edge_splits={t: names for t, names in schema.edge_splits.items() if names})
 
 

@@ -46,8 +46,8 @@ def read_dataset(root: str | Path) -> Graph:
 def graph_of_dataset(dataset: Dataset) -> Graph:
     """Read all parts of a dataset back into one graph, in the original order of nodes and edges.
 
-    Node columns of a dataset of one part stay memory maps; everything else is read into memory. Only the newest version
-    of an appended row is read. Edges without stored keys are in the order of ``edge_keys``.
+    Node columns of a dataset of one part stay memory maps; everything else is read into memory. Of rows that an append
+    changed only the newest version is read. Edges without stored keys are in the order of ``edge_keys``.
 
     Every file is checked first. Otherwise a damaged file would be written again with a valid checksum.
 

@@ -103,7 +103,7 @@ class Columns:
         return tuple(files for files in self.features.values() if isinstance(files, RaggedFiles))
 
     def named(self, name: str) -> ColumnFile:
-        """Return the column of an existing file, by the file's name."""
+        """Return the column with a file name, which must exist."""
         return next(column for column in self.fixed if column.name.name == name)
 
 

@@ -60,8 +60,8 @@ class WorkFolder:
         """Remove the content of the folder, first the job file: then nobody resumes from half of a job."""
         (self.path / JOB_FILE).unlink(missing_ok=True)
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
-        # PLACED, the record of a finished job, is removed last. CHOICE_FILE, which the same call is recognised by,
-        # precedes it.
+        # PLACED, the record of a finished job, is removed after all other files. CHOICE_FILE, which identifies the
+        # same call, is removed last.
         for name in sorted(names, key=lambda name: (name == CHOICE_FILE, name == PLACED)):
             if name != LOCK_FILE:
                 _remove(self.path / name)
@@ -81,7 +81,7 @@ class WorkFolder:
             write_text(self.top / PLACED, json.dumps({"call": call, "inode": new.stat().st_ino}))
         try:
             if self.root.exists():
-                sync_tree(new)  # the replaced folder is lost for good
+                sync_tree(new)  # before the replaced folder is removed for good
                 shutil.copymode(self.root, new)
                 self.root.rename(old)
             new.rename(self.root)
@@ -204,7 +204,7 @@ def choice_before(out: str | os.PathLike[str], digest_with: Callable[[Choice], s
     except (OSError, ValueError, KeyError, TypeError):
         return None
     began = job_digest(path)
-    if began is None:  # the work folder is being cleared after a finished job, or holds none
+    if began is None:  # a clear was interrupted: after a finished job if PLACED is left, else of another job
         return choice if (path / PLACED).exists() else None
     return choice if began == digest_with(choice) else None
 

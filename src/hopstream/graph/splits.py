@@ -244,7 +244,7 @@ def _bounds(settings: SplitSettings, total: float) -> list[float]:
 
 
 def _with_new(known: Mapping[str, IntArray], places: NDArray[np.int8], settings: SplitSettings) -> dict[str, IntArray]:
-    """Return the keys by split name: old splits of other names, then the new non-empty requests."""
+    """Return the keys by split name: old splits of other names, then the requested new splits."""
     asked = (settings.train is None or settings.train > 0, settings.val > 0, settings.test > 0)
     new = {
         name: np.flatnonzero(places == place).astype(np.int64, copy=False)

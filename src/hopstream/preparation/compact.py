@@ -107,8 +107,8 @@ def kept_owners(rows: DatasetRows) -> dict[str, OwnerBlocks]:
     """Return the base part of each node by type, in the order of keys, computed on iteration.
 
     [Algorithm] Old nodes keep their parts. New nodes are cut into ranges of keys, one per part in the order of parts.
-    The bytes of a part's range are proportional to what the part lacks of an even share of all bytes. The bytes of a
-    node are those of its row and its edges.
+        The bytes of a part's range are proportional to what the part lacks of an even share of all bytes. The bytes of
+        a node are those of its row and its edges.
     [Cost] One read of the ids of nodes and two of the offsets of new rows, ``BLOCK_KEYS`` at a time.
     [Not chosen] Assigning by edges again: that moves old nodes too; ``reshard`` does it.
     """
@@ -117,7 +117,7 @@ def kept_owners(rows: DatasetRows) -> dict[str, OwnerBlocks]:
     loads = _loads(rows)[: book.num_base_parts]
     even = (loads.sum() + sum(totals.values())) / book.num_base_parts
     lacking = np.maximum(even - loads, 0)
-    # All parts lack nothing if there are no new bytes and the parts are even, or if everything is empty.
+    # No part lacks bytes if there are no new bytes and the parts are even, or if everything is empty.
     shares = lacking / lacking.sum() if lacking.sum() > 0 else np.full(len(loads), 1 / len(loads))
     bounds = np.cumsum(shares)[:-1]
     return {

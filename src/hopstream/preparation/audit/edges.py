@@ -79,7 +79,7 @@ def compare_ends(edges: StoredEdges, window: Window, first: int, src: Array, dst
     findings, at = edges.files.findings, slice(first - window.first, first - window.first + len(src))
     ids, got_src, got_dst = window.ids[at], window.src_keys[at], window.dst_keys[at]
     differs = _differs(got_src, src) | _differs(got_dst, dst)
-    if not edges.files.is_whole:  # this end should be here, but the parts say it lies in another part
+    if not edges.files.is_whole:  # the witness names a node here, but the edge leads to another part
         got, told = (got_src, src) if edges.direction == "in" else (got_dst, dst)
         is_key = (told >= 0) & (told < len(edges.other.ids))
         differs |= (got == NOT_HERE) & is_key & (edges.other.ids[np.where(is_key, told, 0)] >= 0)

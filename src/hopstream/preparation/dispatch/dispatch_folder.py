@@ -1,10 +1,10 @@
 """Divides a dispatch job so that it fits the memory, and opens the graph and the files for tasks.
 
 [Memory] Each process needs ``REST_BYTES`` before it does anything. The workers share the rest evenly, and no piece, run
-or block of columns is larger than a worker's share allows. Tables of ids are mapped, not read; they count for the
-processes that look ids up in them.
+    or block of columns is larger than a worker's share allows. Tables of ids are mapped, not read; they count for the
+    processes that look ids up in them.
 [Disk] The dataset itself; the spilled edges of one edge type at a time; four bytes per node for its id; little else.
-Halos are made after spilled edges are removed; see ``halo.costs``.
+    Halos are made after spilled edges are removed; see ``halo.costs``.
 """
 
 from __future__ import annotations

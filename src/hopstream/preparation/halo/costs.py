@@ -23,7 +23,7 @@ PROCESS_BYTES = 180 << 20
 WORK_BYTES = 40 << 20
 """Memory besides tables of nodes: blocks that are copied, and locations of some nodes' rows."""
 NUM_SETS = 3
-"""Bitmaps, of one bit per node of the graph, that exist at a time."""
+"""Number of bitmaps, of one bit per node of the graph, that exist at a time."""
 ID_BYTES, OFFSET_BYTES, HEAD_BYTES, NUMBER_BYTES = 16, 16, 136, 8
 
 

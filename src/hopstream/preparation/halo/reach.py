@@ -178,7 +178,7 @@ def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
             of.weigh(prefix, shift, totals)
         sums = np.cumsum(totals[::-1])
         num_fitting = int(np.searchsorted(sums, budget, side="right"))
-        if num_fitting == len(sums):  # possible only for the first 16 bits: their choice did not fit as a whole
+        if num_fitting == len(sums):  # only in the first round: later rounds split a bin that did not fit
             return 0, budget - int(sums[-1])
         budget -= int(sums[num_fitting - 1]) if num_fitting else 0
         prefix = prefix << 16 | len(sums) - 1 - num_fitting

@@ -320,7 +320,7 @@ def _replace_halo(
         written = replace(manifest, halo=halo)
         written.write(root)
     except BaseException:
-        remove_halos(root, manifest, read_manifest(root).halo)  # the new halo, if the manifest does not name it yet
+        remove_halos(root, manifest, read_manifest(root).halo)  # keeps the halo of the current manifest
         raise
     remove_halos(root, manifest, halo)
     return HaloReport(manifest=written, savings=savings)

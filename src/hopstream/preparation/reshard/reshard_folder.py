@@ -1,8 +1,8 @@
 """Divides a re-sharding job so that it fits the memory, and opens dataset and files for tasks.
 
 [Memory] As in ``dispatch_folder``: each process needs ``REST_BYTES`` before it does anything, and the workers share the
-rest. No block of rows, and no piece of a column, is larger than a worker's share allows. The rows of a hub are moved in
-pieces. Tables of ids are mapped, not read.
+    rest. No block of rows, and no piece of a column, is larger than a worker's share allows. The rows of a hub are
+    moved in pieces. Tables of ids are mapped, not read.
 [Disk] The dataset itself, and 8 bytes per node for two tables of ids.
 """
 

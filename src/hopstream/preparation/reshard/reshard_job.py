@@ -246,7 +246,7 @@ def count_nodes(args: dict[str, Any]) -> dict[str, Any]:
 
 @task
 def number_nodes(args: dict[str, Any]) -> dict[str, Any]:
-    """Number the nodes anew."""
+    """Renumber the nodes."""
     return number_type(ReshardFolder.of(args), str(args["type"]))
 
 
