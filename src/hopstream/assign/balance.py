@@ -1,8 +1,8 @@
-"""Loads that must be even between parts, and the refinement of a cut until they are.
+"""Balance constraints of parts, and the refinement of a cut until the parts meet them.
 
-What is to be even is a list of *groups*: the weight of nodes, their edges, node types or the values of a feature, and
-splits. A node counts in each group for one *row*, or for none: its node type, its value, its split. The parts' loads
-are one number for each row and part, and so are their limits.
+The constraints form *groups*: the weights of nodes, their edges, node types or classes of a feature, and splits. In
+each group a node counts for one *row* (its node type, its class, its split) or for none. A part's load is one number
+per row, and so is its limit.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from hopstream.uris import local_path
 
 BLOCK_NODES = 1 << 20
 MAX_CLASSES = 4096
-"""Values of a feature that parts can be given shares of."""
+"""Most distinct classes of one node type."""
 CLASS_FILES = (".npy", ".txt")
 PRICES = tuple(4.0**power for power in range(-4, 8))
-"""How many edges moves may cut, sweep by sweep, per excess of 1 and as multiples of the graph's edges."""
+"""Edges that a move may cut per unit of excess it removes, as multiples of the graph's edges, sweep by sweep."""
 CUT_SWEEPS = 2
 MAX_SWEEPS_PER_PRICE = 3
 
 Members = tuple[str, int, Callable[[], Iterator[IntArray]]]
-"""A name, the position of the first node of a type, and what reads the keys of the members, in blocks."""
+"""A row's name, the position of the type's first node, and a function that reads the members' keys in blocks."""
 NodeClasses = Mapping[str, ArrayLike | str | Path | None]
-"""Node type to the class of each node, or the file or feature that says it, or None for one class."""
+"""Node type to the class of each node: an array, a file, the name of a feature, or None for a single class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Constraints:
-    """What is to be even.
+    """Groups of loads to balance, with their limits.
 
     Attributes:
         names: The name of each row of ``limits``.
         rows: int32[groups, num_nodes], the row that a node counts for in each group, -1 for none.
-        amounts: int64[weighted, num_nodes], what it counts there in the first groups; 1 in the others.
-        limits: float64[num_rows, num_parts], the most that each part may hold.
-        totals: int64[num_rows].
+        amounts: int64[weighted, num_nodes], how much a node counts in the first ``weighted`` groups; it counts 1 in the
+            others.
+        limits: float64[num_rows, num_parts], the largest allowed load of each part.
+        totals: int64[num_rows], the load of all parts together.
     """
 
     names: tuple[str, ...]
@@ -58,31 +59,31 @@ class Constraints:
     totals: IntArray
 
     def loads_of(self, owner: NDArray[np.int32]) -> IntArray:
-        """int64[num_rows, num_parts], what each part holds; nodes with part -1 count nowhere."""
+        """Return the loads of the parts, int64[num_rows, num_parts]; nodes with part -1 do not count."""
         loads = np.zeros(self.limits.shape, np.int64)
         add_loads(owner, self.rows, self.amounts, loads)
         return loads
 
     def largest_over_share(self, loads: IntArray, shares: Sequence[float]) -> dict[str, float]:
-        """What is to be even, by name, to how many times its share the fullest part holds; 1 where there is nothing."""
+        """Return the largest load of each row as a multiple of the part's share; 1 for an empty row."""
         ratios = loads / np.maximum(self.totals[:, None] * np.array(shares), 1e-9)
         largest = np.where(self.totals > 0, ratios.max(axis=1), 1.0)
         return dict(zip(self.names, largest.tolist(), strict=True))
 
     def excess_of(self, loads: IntArray) -> float:
-        """What parts hold above their limits, as shares of the totals, added up."""
+        """Return the loads above their limits, each as a fraction of its row's total, summed."""
         over = np.maximum(loads - self.limits, 0.0).sum(axis=1)
         return float((over / np.maximum(self.totals, 1)).sum())
 
 
 class ConstraintBuilder:
-    """Collects groups; those with amounts first.
+    """Collects groups. Groups with amounts must come first.
 
-    [Cost] Memory: 4 bytes per node and group, and 8 where two groups or more have amounts.
+    [Cost] Memory: 4 bytes per node and group, and another 8 per weighted group if two groups or more have amounts.
     """
 
     def __init__(self, num_nodes: int, settings: PartitionSettings, max_groups: int) -> None:
-        """Start with none; memory is taken by those that come."""
+        """Start without groups. The kernel commits memory only when a group is written."""
         self._num_nodes = num_nodes
         self._settings = settings
         self._names: list[str] = []
@@ -96,8 +97,9 @@ class ConstraintBuilder:
 
         Args:
             names: The name of each row.
-            classes: int32[num_nodes], a row of the group, or -1; None where all nodes count for the first.
-            amounts: int64[num_nodes], or None where each node counts 1.
+            classes: int32[num_nodes], the row of each node inside the group, -1 for none; None counts all nodes for the
+                first.
+            amounts: int64[num_nodes], or None if each node counts 1.
         """
         rows = self._next_group(len(self._names))
         if classes is not None:
@@ -109,9 +111,9 @@ class ConstraintBuilder:
             self._amounts.append(amounts)
 
     def add_members(self, members: list[Members]) -> None:
-        """Add a row for the members of some stretches of nodes each.
+        """Add one row per item, for the members of a split.
 
-        They share a group with those before them, where no node is in both: a group takes memory.
+        The rows share the previous group of members if no node is in both. This saves the memory of a group.
         """
         rows = self._rows[self._num_groups - 1]
         has_room = self._has_members and not any(
@@ -131,11 +133,11 @@ class ConstraintBuilder:
         return rows
 
     def build(self) -> Constraints:
-        """The groups with their limits: the share, and what ``imbalance`` allows on top, at least to the next node."""
+        """Build the constraints. A limit is the share plus ``imbalance``, at least the share rounded up."""
         num_rows, num_nodes = len(self._names), self._num_nodes
         rows = self._rows[: self._num_groups]
         amounts = (
-            self._amounts[0].reshape(1, num_nodes)  # the array itself
+            self._amounts[0].reshape(1, num_nodes)  # no copy
             if len(self._amounts) == 1
             else np.array(self._amounts, np.int64).reshape(len(self._amounts), num_nodes)
         )
@@ -153,17 +155,17 @@ def make_constraints(
     source: AssignSource, settings: PartitionSettings, weights: IntArray | None, degrees: IntArray | None,
     classes: NodeClasses | None = None,
 ) -> Constraints:  # fmt: skip
-    """What the settings ask to be even.
+    """Make the constraints that the settings ask for.
 
     Args:
         source: The graph.
-        settings: What is asked.
-        weights: int64[num_nodes], the weight of each node, or None where it need not be even.
-        degrees: int64[num_nodes], for ``balance_edges``.
-        classes: More of ``settings.balance_ntypes``, as arrays.
+        settings: What to balance, and by how much parts may differ.
+        weights: int64[num_nodes], the weight of each node, or None to leave weights unbalanced.
+        degrees: int64[num_nodes], the edges of each node, for ``balance_edges``.
+        classes: Further node types to balance, in addition to ``settings.balance_ntypes``.
 
     Raises:
-        UnknownNameError: A node type or feature is not there.
+        UnknownNameError: A node type or feature does not exist.
         SchemaError: A class is not one integer per node, or there are too many classes.
     """
     splits = dict.fromkeys(name for of_type in source.schema.splits.values() for name in of_type)
@@ -184,10 +186,12 @@ def make_constraints(
 
 
 def _asked(settings: PartitionSettings, source: AssignSource) -> dict[str, str | None]:
-    """Node type to the feature or file of its classes; a name alone may be that of a feature of the only node type.
+    """Map node types to the feature or file of their classes.
+
+    If the graph has one node type, a bare name may be a feature or a file of that type.
 
     Raises:
-        UnknownNameError: A name alone is none of these.
+        UnknownNameError: A bare name is no node type, feature or file.
     """
     node_types = list(source.num_nodes)
     found: dict[str, str | None] = {}
@@ -207,7 +211,7 @@ def _asked(settings: PartitionSettings, source: AssignSource) -> dict[str, str |
 
 
 def _members(source: AssignSource, split: str) -> list[Members]:
-    """For each node type that has a split: its name, the position of the type's first node, and what reads the keys."""
+    """Return the members of a split: per node type a name, its first position, and a reader of the keys."""
     firsts = type_offsets(source.num_nodes)
     return [
         (f"{split} {t}", firsts[t], partial(source.split, t, split))
@@ -217,7 +221,7 @@ def _members(source: AssignSource, split: str) -> list[Members]:
 
 
 def _read_classes(source: AssignSource, asked: NodeClasses) -> tuple[list[str], NDArray[np.int32] | None]:
-    """The name of each class, and int32[num_nodes], the class of each node, -1 for none; None if there are none."""
+    """Return the name of each class and the class of each node: int32[num_nodes], -1 for none, or None."""
     for node_type in asked:
         if node_type not in source.num_nodes:
             raise UnknownNameError(
@@ -246,10 +250,10 @@ def _read_classes(source: AssignSource, asked: NodeClasses) -> tuple[list[str], 
 
 
 def _distinct(where: str, values: Array) -> Array:
-    """The distinct values, ascending.
+    """Return the distinct values, ascending.
 
     Raises:
-        SchemaError: There are too many.
+        SchemaError: There are more than ``MAX_CLASSES``.
     """
     distinct = values[:0]
     for start in range(0, len(values), BLOCK_NODES):
@@ -261,7 +265,7 @@ def _distinct(where: str, values: Array) -> Array:
 
 
 def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | Path) -> tuple[str, Array]:
-    """What the classes of a node type are called in errors, and integer[num_nodes], the class of each node."""
+    """Return the name of a node type's classes in errors, and the class of each node, integer[num_nodes]."""
     num_nodes = source.num_nodes[node_type]
     where = f"balance_ntypes of {node_type!r}"
     if isinstance(what, Path) or (isinstance(what, str) and what.endswith(CLASS_FILES)):
@@ -288,7 +292,7 @@ def _class_values(source: AssignSource, node_type: str, what: ArrayLike | str | 
 
 
 def _open_numbers(path: Path) -> Array:
-    """The numbers in a file: a ``.npy``, mapped, or a text with one integer per line.
+    """Read the numbers in a file: a memory-mapped ``.npy``, or a text with one integer per line.
 
     Raises:
         FormatError: The file is missing or holds something else.
@@ -308,16 +312,16 @@ def _open_numbers(path: Path) -> Array:
 def refine_owners(
     graph: SymmetricGraph, constraints: Constraints, owner: NDArray[np.int32], *, cut_sweeps: int = CUT_SWEEPS
 ) -> float:
-    """Move nodes, in place, until all is within its limits, and then where fewer edges are cut.
+    """Move nodes, in place, until all loads are within their limits, then to cut fewer edges.
 
     Args:
-        graph: The graph; one without edges if they do not matter.
-        constraints: What is to be even.
+        graph: The graph; one without edges if edges do not matter.
+        constraints: The limits.
         owner: int32[num_nodes], the part of each node.
-        cut_sweeps: How often to go over all nodes for fewer cut edges, once all is within its limits.
+        cut_sweeps: Number of sweeps over all nodes for fewer cut edges, once all loads are within their limits.
 
     Returns:
-        The excess that is left: 0 unless what is asked cannot be had by moving nodes one by one.
+        The excess that is left. It is 0 unless moves of single nodes cannot meet the limits.
     """
     loads = constraints.loads_of(owner)
     scales = 1.0 / np.maximum(constraints.totals, 1).astype(np.float64)

@@ -1,8 +1,8 @@
-"""The undirected graph that METIS and KaMinPar cut and that streams walk over, grouped by node in memory.
+"""Undirected graph that METIS, KaMinPar and the streaming methods read, grouped by node.
 
-A typed graph is laid out as one graph, type after type. Every edge is there in both directions, without self loops and
-duplicates, and grouped by node. A graph whose edges fit into the memory given is grouped there; of any other, the
-edges are sorted stretch by stretch into a file without a name in any folder, which vanishes with its handle.
+The node types are laid out one after the other. Every edge is stored in both directions, without self loops and
+duplicates, and grouped by node. If the edges fit into the given memory, they are grouped there. Otherwise they are
+sorted externally, one range of nodes at a time, into an unlinked temporary file.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Result = TypeVar("Result")
 
 
 def in_threads(num_threads: int, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Do some work for each item; hand over results in the order of the items.
+    """Apply a function to each item in threads, and yield the results in the order of the items.
 
     Args:
-        num_threads: How many items are worked on at once. With one, the caller's own thread works.
+        num_threads: Number of threads. With one, the caller's own thread does the work.
         work: Called once for each item, in any thread.
-        items: Taken by the caller's thread; two more than there are threads are held at most.
+        items: Iterated in the caller's thread, at most two items more than there are threads ahead of the results.
 
     Raises:
-        Exception: What ``work`` raised, for the first item for which it did; items not begun by then are left.
+        Exception: The error that ``work`` raised for the first failing item. Items that have not started are cancelled.
     """
     if num_threads == 1:
         yield from map(work, items)
@@ -57,15 +57,15 @@ def in_threads(num_threads: int, work: Callable[[Item], Result], items: Iterable
 
 
 CELL_BITS = 14
-"""Nodes are cut into so many cells, as a power of two: their counts stay in a processor's cache."""
+"""Nodes are cut into 2**14 cells at most, so that the counts of all cells stay in a processor's cache."""
 BUCKET_ENDS = 1 << 17
-"""How many ends of edges a bucket has, unless one cell has more."""
+"""Edge ends per bucket, unless one cell has more."""
 BLOCK_EDGES = 1 << 18
-"""How many edges are dealt out to buckets at once."""
+"""Edges that one call distributes to buckets."""
 
 
 class EdgeBuckets:
-    """Takes edges in any order and groups them by node, in memory: see ``kernels/adjacency.py``.
+    """Groups edges by node in memory; see ``kernels/adjacency.py``. Edges may come in any order.
 
     [Cost] Memory: 24 bytes per edge, 8 per node, and for each thread 8 per edge end of the largest bucket.
     """
@@ -73,12 +73,12 @@ class EdgeBuckets:
     BYTES_PER_EDGE = 24
 
     def __init__(self, num_nodes: int, num_edges: int, num_threads: int = 1) -> None:
-        """Get ready.
+        """Allocate the arrays.
 
         Args:
             num_nodes: Nodes of all types, fewer than 2**32.
-            num_edges: Edges of all types; more must not be added.
-            num_threads: How many threads group the edges; the result does not depend on it.
+            num_edges: Edges of all types, the most that may be added.
+            num_threads: Number of threads that group the edges. The result does not depend on it.
         """
         self._num_nodes = num_nodes
         self._num_threads = num_threads
@@ -88,16 +88,16 @@ class EdgeBuckets:
         self._counts = np.zeros((num_nodes >> self._shift) + 1, np.int64)
 
     def add(self, src_keys: IntArray, dst_keys: IntArray, src_first: int, dst_first: int) -> None:
-        """As ``AdjacencyBuilder.add``."""
+        """Add edges; arguments as of ``AdjacencyBuilder.add``."""
         ends = self._ends[:, self._num_taken : self._num_taken + len(src_keys)]
         self._num_taken += int(take_ends(src_keys, dst_keys, src_first, dst_first, self._shift, ends, self._counts))
 
     def group(self) -> tuple[IntArray, NDArray[np.uint32]]:
-        """Group what was added; nothing can be added any more.
+        """Group the added edges. No edge can be added afterwards.
 
         Returns:
-            indptr: int64[num_nodes + 1], where each node's neighbours stand.
-            neighbors: uint32[indptr[-1]], ascending per node, each once.
+            indptr: int64[num_nodes + 1], the offset of each node's neighbours.
+            neighbors: uint32[indptr[-1]], ascending per node, without duplicates.
         """
         starts = offsets_of(self._counts)
         cells = np.array(list(stretches(starts, BUCKET_ENDS)), np.int64).reshape(-1, 2)
@@ -130,11 +130,11 @@ class EdgeBuckets:
             begin = int(bounds[bucket])
             neighbors[num_ends : num_ends + num_distinct] = neighbors[begin : begin + num_distinct]
             num_ends += num_distinct
-        neighbors.resize(num_ends, refcheck=False)  # gives the memory of duplicates back
+        neighbors.resize(num_ends, refcheck=False)  # returns the memory of duplicates
         return np.cumsum(indptr, out=indptr), neighbors
 
     def _deal(self, cells: IntArray, bounds: IntArray) -> NDArray[np.uint64]:
-        """uint64[num_ends], both directions of every edge, bucket after bucket."""
+        """Return uint64[num_ends], both directions of every edge, bucket after bucket."""
         bucket_of = np.repeat(np.arange(len(cells), dtype=np.uint32), cells[:, 1] - cells[:, 0])
         pairs, cursor, lock = np.empty(2 * self._num_taken, np.uint64), bounds[:-1].copy(), threading.Lock()
 
@@ -153,7 +153,7 @@ class EdgeBuckets:
 
 
 def stretches(indptr: IntArray, max_ends: int) -> Iterator[tuple[int, int]]:
-    """Stretches of nodes that cover all, with at most so many neighbours each unless one node has more."""
+    """Split all nodes into ranges of at most ``max_ends`` neighbours, or of one node that has more."""
     first, num_nodes = 0, len(indptr) - 1
     while first < num_nodes:
         stop = int(np.searchsorted(indptr, indptr[first] + max_ends, side="right")) - 1
@@ -163,49 +163,52 @@ def stretches(indptr: IntArray, max_ends: int) -> Iterator[tuple[int, int]]:
 
 
 CHUNK_ENDS = 1 << 22
-"""How many neighbours a block has, unless one node has more."""
+"""Neighbours per block, unless one node has more."""
 PAIR_BYTES = 8
 LOW_BITS = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 
 Pairs = np.ndarray[tuple[int], np.dtype[np.uint64]]
-"""An edge in one direction is ``position << 32 | neighbour``."""
+"""Edges in one direction, each as ``position << 32 | neighbour``."""
 
 
 class SymmetricGraph:
-    """A symmetric graph without self loops and duplicates, in memory or in a file.
+    """Symmetric graph without self loops and duplicates, in memory or in a file.
 
     Attributes:
-        indptr: int64[num_nodes + 1], where each node's neighbours stand among those of all nodes.
+        indptr: int64[num_nodes + 1], the offset of each node's neighbours in the neighbours of all nodes.
     """
 
     def __init__(
         self, indptr: IntArray, neighbors: NDArray[np.uint32] | IO[bytes], *, max_ends: int | None = None
     ) -> None:
-        """Take what a builder made; a file is closed by ``close``, and read in blocks of so many neighbours."""
+        """Take the result of a builder.
+
+        ``close`` closes a file. ``max_ends`` is the number of neighbours that ``blocks`` yields at a time.
+        """
         self.indptr = indptr
         self._max_ends = max_ends
         self._neighbors = neighbors
 
     @classmethod
     def empty(cls, num_nodes: int) -> SymmetricGraph:
-        """A graph without edges."""
+        """Make a graph without edges."""
         return cls(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.uint32))
 
     @property
     def num_ends(self) -> int:
-        """Neighbours of all nodes."""
+        """Total number of neighbours of all nodes."""
         return int(self.indptr[-1])
 
     def connected(self) -> IntArray:
-        """int64[num_connected], the positions of nodes with neighbours."""
+        """Return int64[num_connected], the positions of nodes with neighbours."""
         return np.flatnonzero(self.indptr[1:] != self.indptr[:-1])
 
     def blocks(self, max_ends: int | None = None) -> Iterator[tuple[int, int, NDArray[np.uint32]]]:
-        """Stretches of nodes, in order: the first node, one past the last, and their neighbours, ascending per node.
+        """Yield ranges of nodes in order, as ``(first, stop, neighbours)``; neighbours ascend per node.
 
         Args:
-            max_ends: Neighbours of a stretch at most, unless one node has more; None leaves it to the graph.
+            max_ends: Most neighbours per range, unless one node has more; None for the graph's own default.
         """
         for first, stop in stretches(self.indptr, max_ends or self._max_ends or CHUNK_ENDS):
             begin, end = int(self.indptr[first]), int(self.indptr[stop])
@@ -216,47 +219,47 @@ class SymmetricGraph:
                 yield first, stop, np.fromfile(self._neighbors, np.uint32, end - begin)
 
     def close(self) -> None:
-        """Give memory and disk back."""
+        """Release the memory or the file."""
         if not isinstance(self._neighbors, np.ndarray):
             self._neighbors.close()
         self._neighbors = np.empty(0, np.uint32)
 
     def __enter__(self) -> SymmetricGraph:
-        """The graph itself."""
+        """Return the graph."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the graph."""
         self.close()
 
 
 def type_offsets(num_nodes: Mapping[str, int]) -> dict[str, int]:
-    """Node type to the position of its first node in the layout of all types."""
+    """Map node types to the positions of their first nodes in the layout of all types."""
     offsets = offsets_of(np.array(list(num_nodes.values()), np.int64))
     return dict(zip(num_nodes, offsets.tolist(), strict=False))
 
 
 class AdjacencyBuilder:
-    """Takes edges in any order and groups them by node.
+    """Groups edges by node. Edges may come in any order.
 
-    [Algorithm] Where ``EdgeBuckets`` fit into the memory, those. Otherwise an external sort: sorted runs of a quarter
-        of the memory are written to a file; then, for stretches of nodes with as many edges as a quarter of the memory
-        holds, the stretch is cut out of every run, sorted, and appended to the file of neighbours.
-    [Cost] Memory beside what was given: 24 bytes per node, and 16 per edge of the node with the most edges. Disk: 24
-        bytes per edge.
+    [Algorithm] If ``EdgeBuckets`` fit into the memory, the builder uses them. Otherwise it sorts externally. It writes
+        sorted runs of a quarter of the memory to a file. Then it takes ranges of nodes whose edges fill a quarter of
+        the memory, reads each range from every run, sorts it, and appends it to the file of neighbours.
+    [Cost] Memory in addition to ``memory_bytes``: 24 bytes per node, and 16 per edge of the node with the most edges.
+        Disk: 24 bytes per edge.
     """
 
     def __init__(
         self, num_nodes: int, num_edges: int, *, memory_bytes: int, num_threads: int = 1, scratch: Path | None = None
     ) -> None:
-        """Get ready.
+        """Allocate buffers, and a temporary file if the edges do not fit into memory.
 
         Args:
             num_nodes: Nodes of all types.
-            num_edges: Edges of all types; more must not be added.
-            memory_bytes: What edges may take in memory.
-            num_threads: How many threads group edges that are in memory.
-            scratch: The folder on whose disk files are made; the system's temporary folder if None.
+            num_edges: Edges of all types, the most that may be added.
+            memory_bytes: Most memory for edges.
+            num_threads: Number of threads that group edges in memory.
+            scratch: Folder on whose disk temporary files are made; None for the system's temporary folder.
 
         Raises:
             SettingsError: The graph has 2**32 nodes or more.
@@ -279,7 +282,7 @@ class AdjacencyBuilder:
         self._spill = self._temporary_file()
 
     def add(self, src_keys: IntArray, dst_keys: IntArray, src_first: int = 0, dst_first: int = 0) -> None:
-        """Take edges, by the keys of their ends and the positions of the first nodes of their types."""
+        """Add edges, by the keys of their ends and the positions of the first nodes of their types."""
         if self._buckets is not None:
             self._buckets.add(src_keys, dst_keys, src_first, dst_first)
             return
@@ -305,7 +308,7 @@ class AdjacencyBuilder:
         self._end = end
 
     def finish(self) -> SymmetricGraph:
-        """The graph; nothing can be added any more."""
+        """Return the graph. No edge can be added afterwards."""
         if self._buckets is not None:
             grouped, self._buckets = self._buckets.group(), None
             return SymmetricGraph(*grouped)
@@ -322,26 +325,26 @@ class AdjacencyBuilder:
             out.write((pairs & LOW_BITS).astype(np.uint32).data)
         self._spill.close()
         out.flush()
-        self._files.pop_all()  # what is left open belongs to the result
+        self._files.pop_all()  # the result owns the files that are still open
         return SymmetricGraph(indptr, out, max_ends=min(CHUNK_ENDS, capacity))
 
     def close(self) -> None:
-        """Remove files, if the graph was not finished."""
+        """Close the temporary files if the graph was not finished."""
         self._files.close()
 
     def __enter__(self) -> AdjacencyBuilder:
-        """The builder itself."""
+        """Return the builder."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the builder."""
         self.close()
 
     def _temporary_file(self) -> IO[bytes]:
         return self._files.enter_context(tempfile.TemporaryFile(dir=self._scratch))
 
     def _spill_run(self) -> None:
-        """Write the pairs at hand to the file, in order."""
+        """Sort the buffered pairs and write them to the file as a run."""
         run = self._pairs[: self._end]
         run.sort()
         begin = self._runs[-1][1] if self._runs else 0
@@ -351,7 +354,7 @@ class AdjacencyBuilder:
         self._end = 0
 
     def _cut_out(self, first: int, stop: int, num_pairs: int) -> Pairs:
-        """The pairs of a stretch of nodes, from all runs."""
+        """Read the pairs of a range of nodes from all runs."""
         pairs = np.empty(num_pairs, np.uint64)
         end = 0
         for begin, run_end in self._runs:
@@ -367,10 +370,10 @@ class AdjacencyBuilder:
 
 
 def _distinct_pairs(pairs: Pairs) -> Pairs:
-    """The distinct values, ascending; the array is sorted and shifted in place, and the result is its beginning."""
+    """Return the distinct values, ascending. Sorts in place; the result is the beginning of the array."""
     pairs.sort()
     end = 0
-    previous = np.uint64(np.iinfo(np.uint64).max)  # no pair of two nodes below 2**32 - 1
+    previous = np.uint64(np.iinfo(np.uint64).max)  # greater than any pair of two nodes below 2**32 - 1
     for start in range(0, len(pairs), CHUNK_ENDS):
         block = pairs[start : start + CHUNK_ENDS]
         is_first = np.empty(len(block), np.bool_)

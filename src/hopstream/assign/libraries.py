@@ -1,4 +1,4 @@
-"""Cuts graphs with KaMinPar and METIS, and says how much memory assignment takes."""
+"""Cuts graphs with KaMinPar and METIS, and states how much memory assignment needs."""
 
 from __future__ import annotations
 
@@ -17,39 +17,42 @@ from hopstream.engine.settings import Needs
 from hopstream.errors import MissingDependencyError, SettingsError
 from hopstream.kernels.hashing import derive_seed
 
-# ParHiP's first word has a bit set for each thing that a file does without.
+# A bit of ParHiP's first word is set for each thing that the file omits.
 NO_EDGE_WEIGHTS = 1
 NEIGHBORS_32_BIT = 8
 PARHIP_HEADER_BYTES = 24
 
 CONTEXT, BIG_CONTEXT = "fast", "terapart"
-"""Of KaMinPar's presets: the first takes half the time of the default at a cut between 0.3 % worse and 0.5 % better,
-the second two thirds of the memory of the first on a compressed graph, and twice the time."""
+"""KaMinPar's presets.
+
+``fast`` takes half the time of the default, at a cut 0.3 % worse to 0.5 % better. On a compressed graph ``terapart``
+takes two thirds of the memory of ``fast`` and twice its time.
+"""
 BIG_ENDS = 1 << 26
-"""Graphs with more neighbours than this are held compressed. That takes 0.6 of the memory, and up to twice the time."""
+"""Graphs with more neighbours than this are held compressed: 0.6 of the memory, at up to twice the time."""
 
 BLOCK_NODES = 1 << 20
 
-_KAMINPAR_LOCK = threading.Lock()  # KaMinPar's seed is one number for the whole process
+_KAMINPAR_LOCK = threading.Lock()  # KaMinPar has one seed per process
 
 
 def cut_with_kaminpar(
     graph: SymmetricGraph, weights: IntArray, settings: PartitionSettings, scratch: Path | None
 ) -> NDArray[np.int32]:
-    """int32[num_connected], the part of each node that has neighbours.
+    """Return int32[num_connected], the part of each node that has neighbours.
 
-    KaMinPar takes graphs from files only. The file has no name in any folder, so it vanishes with its handle, even if
-    the process is killed. With one thread the result depends on the arguments alone; with more it differs between runs.
+    KaMinPar reads graphs only from files. The file is unlinked, so it vanishes with its handle even if the process is
+    killed. With one thread the result depends on the arguments alone; with more threads it differs between runs.
 
-    A big graph is held compressed, as TeraPart does: neighbours as gaps of varying length. Then runs may differ even
-    with one thread: KaMinPar 3.7.3 gives one of a few cuts, by where in memory the compressed graph lies. Source:
-    Salwasser, Seemaier, Gottesbüren, Sanders, "Tera-scale multilevel graph partitioning", IPDPS 2025.
+    KaMinPar holds a big graph compressed, as TeraPart does: neighbours as gaps of varying length. Then even runs with
+    one thread may differ: KaMinPar 3.7.3 returns one of a few cuts, depending on the address of the compressed graph.
+    Source: Salwasser, Seemaier, Gottesbüren, Sanders, "Tera-scale multilevel graph partitioning", IPDPS 2025.
 
     Args:
         graph: The graph.
-        weights: int64[num_connected], at least 1, of the nodes that have neighbours.
+        weights: int64[num_connected], at least 1, the weight of each node that has neighbours.
         settings: Number and weights of parts, imbalance, rng_seed, number of threads.
-        scratch: The folder on whose disk the file is made; the system's temporary folder if None.
+        scratch: Folder on whose disk the file is made; None for the system's temporary folder.
 
     Raises:
         MissingDependencyError: KaMinPar is not installed.
@@ -59,7 +62,7 @@ def cut_with_kaminpar(
         import kaminpar
     except ImportError as error:
         raise MissingDependencyError("method 'kaminpar' needs the package kaminpar: pip install kaminpar") from error
-    if not getattr(kaminpar, "__64bit__", False):  # it would end the process when it sees 64-bit offsets
+    if not getattr(kaminpar, "__64bit__", False):  # a 32-bit build ends the process at 64-bit offsets
         raise SettingsError("the installed kaminpar is built for 32-bit ids; use one built for 64-bit ids, or metis")
     is_big = graph.num_ends > BIG_ENDS
     with _KAMINPAR_LOCK:
@@ -79,12 +82,12 @@ def cut_with_kaminpar(
 
 
 def write_parhip(file: IO[bytes], graph: SymmetricGraph, weights: IntArray) -> None:
-    """Write the nodes that have neighbours, with weights, as KaMinPar reads them.
+    """Write the nodes that have neighbours, with weights, in the format that KaMinPar reads.
 
     [Format] Three uint64 (flags, nodes, directed edges), num_nodes + 1 uint64 byte offsets from the start of the file,
     the neighbours as uint32, the node weights as int64. Source: KaHIP user guide, and KaMinPar's ``parhip_parser.cc``.
     [Cost] 16 bytes per node, and a block of neighbours.
-    [Not chosen] ``tofile``: of a full disk it says only "2000 requested and 1021 written".
+    [Not chosen] ``tofile``: on a full disk its error says only "2000 requested and 1021 written".
     """
     positions = graph.connected()
     file.write(np.array([NO_EDGE_WEIGHTS | NEIGHBORS_32_BIT, len(positions), graph.num_ends], np.uint64).data)
@@ -100,11 +103,13 @@ def write_parhip(file: IO[bytes], graph: SymmetricGraph, weights: IntArray) -> N
 
 
 def cut_with_metis(graph: SymmetricGraph, weights: IntArray, settings: PartitionSettings) -> NDArray[np.int32]:
-    """int32[num_connected], the part of each node that has neighbours; it depends on the arguments alone.
+    """Return int32[num_connected], the part of each node that has neighbours.
+
+    The result depends on the arguments alone.
 
     Args:
         graph: The graph.
-        weights: int64[num_connected], at least 1, of the nodes that have neighbours.
+        weights: int64[num_connected], at least 1, the weight of each node that has neighbours.
         settings: Number and weights of parts, imbalance, rng_seed.
 
     Raises:
@@ -127,10 +132,10 @@ def cut_with_metis(graph: SymmetricGraph, weights: IntArray, settings: Partition
         neighbors[graph.indptr[first] : graph.indptr[stop]] = compact[block]
     adjacency = pymetis.CSRAdjacency(indptr.astype(dtype, copy=False), neighbors)
     fitted = fit_weights(weights, limit // 4).astype(dtype, copy=False)
-    # Recursive bisection, pymetis's own choice for up to 8 parts, does not use the imbalance it is allowed and cut 0.3
-    # to 0.9 % more edges on an R-MAT and a community graph, 4 and 16 parts; so it is done only when asked for. pymetis
-    # takes one weight per node, and of an array with more it silently takes the first, so what else is to be even is
-    # seen to afterwards.
+    # pymetis's default for up to 8 parts is recursive bisection. It does not use the allowed imbalance and cut 0.3 to
+    # 0.9 % more edges (an R-MAT and a community graph, 4 and 16 parts), so only ``settings.recursive`` turns it on.
+    # pymetis takes one weight per node and silently reads only the first of several. The caller balances the other
+    # loads afterwards.
     shares = list(settings.shares) if settings.part_weights else None
     result = pymetis.part_graph(
         settings.num_parts, adjacency, vweights=fitted, tpwgts=shares, recursive=settings.recursive, options=options
@@ -139,52 +144,52 @@ def cut_with_metis(graph: SymmetricGraph, weights: IntArray, settings: Partition
 
 
 def fit_weights(weights: IntArray, limit: int) -> IntArray:
-    """Weights scaled down, to 1 at least, so that their sum stays near or below a limit."""
+    """Scale weights down, to 1 at least, so that their sum stays near or below a limit."""
     total = int(weights.sum())
     return weights if total <= limit else np.maximum(1, (weights * (limit / total)).astype(np.int64))
 
 
 def _compact(graph: SymmetricGraph, positions: IntArray, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-    """dtype[num_nodes], the number of each node among those that have neighbours."""
+    """Return dtype[num_nodes], the number of each node among the nodes that have neighbours."""
     compact = np.zeros(len(graph.indptr) - 1, dtype)
     compact[positions] = np.arange(len(positions), dtype=dtype)
     return compact
 
 
 def _library_seed(settings: PartitionSettings) -> int:
-    """31 bits of the seed: both libraries take an int."""
+    """Return 31 bits of the seed, because both libraries take an int."""
     return derive_seed("partition", settings.rng_seed) & 0x7FFFFFFF
 
 
 PROCESS_BYTES = 180 << 20
-"""What a process takes that has loaded its libraries and compiled kernels, and reads edges."""
+"""Memory of a process that has loaded its libraries and compiled kernels, and reads edges."""
 LEAST_EDGE_BYTES = 64 << 20
-"""What edges get at least; more of them go through files."""
+"""Least memory for edges; edges beyond it go through files."""
 NODE_BYTES = 36
-"""What methods that look at edges take per node: where its neighbours stand, its weight, its part, the row of its
+"""Memory per node of methods that read edges: the offset of its neighbours, its weight, its part, the row of its
 limits, the order in which isolated nodes get parts, and the key of its id in a dataset."""
 OWNER_BYTES, SHUFFLE_BYTES = 4, 8
-"""What the others take per node: its part, and the order in which random parts are given."""
+"""Memory per node of the other methods: its part, and the order in which random parts are given."""
 GROUP_BYTES, DEGREE_BYTES = 4, 8
-"""Memory per node of each load that is balanced, and of the degrees where edges are balanced, too."""
+"""Memory per node of each balanced load, and of the degrees if edges are balanced too."""
 CLASS_BYTES = 12
-"""What classes of nodes take per node while they are read: the value, and its number among the distinct ones."""
+"""Memory per node while classes are read: the value, and its index among the distinct values."""
 LIBRARY_NODE_BYTES = 24
-"""What the libraries take per node that has neighbours, beside what they take per edge."""
+"""Memory of the libraries per node that has neighbours, in addition to their memory per edge."""
 THREAD_BYTES = 50 << 20
-"""What each thread but the first takes: a block of a million edges."""
+"""Memory of each thread after the first: a block of a million edges."""
 EDGE_BYTES = {"kaminpar": 30, "metis": 200}
 COMPRESSED_EDGE_BYTES = 12
-"""What the libraries take per edge, which is not for us to bound; KaMinPar's for graphs that it holds compressed."""
+"""Memory of the libraries per edge, which no setting bounds; the second is KaMinPar's for compressed graphs."""
 
 
 def looks_at_edges(settings: PartitionSettings) -> bool:
-    """Whether edges are read to assign nodes."""
+    """Return whether assignment reads edges."""
     return settings.num_parts > 1 and (settings.method not in ("random", "hash") or settings.balance_edges)
 
 
 def assign_bytes(num_nodes: int, num_edges: int, settings: PartitionSettings) -> int:
-    """What nodes, threads and the method's library take, beside the process and the edges."""
+    """Return the memory of nodes, threads and the method's library, without the process and the edges."""
     is_compressed = settings.method == "kaminpar" and 2 * num_edges > BIG_ENDS
     per_edge = COMPRESSED_EDGE_BYTES if is_compressed else EDGE_BYTES.get(settings.method, 0)
     num_connected = min(num_nodes, 2 * num_edges) if per_edge else 0
@@ -193,7 +198,7 @@ def assign_bytes(num_nodes: int, num_edges: int, settings: PartitionSettings) ->
 
 
 def _node_bytes(settings: PartitionSettings) -> int:
-    """What assignment takes per node, splits that have nodes in common aside."""
+    """Return the memory per node; splits that share nodes may need more."""
     even_bytes = GROUP_BYTES * (bool(settings.balance_ntypes) + settings.balance_edges + settings.balance_splits)
     degree_bytes = DEGREE_BYTES * settings.balance_edges
     if settings.method == "hash" or settings.num_parts == 1:
@@ -205,13 +210,13 @@ def _node_bytes(settings: PartitionSettings) -> int:
 
 
 def assign_needs(num_nodes: int, num_edges: int, settings: PartitionSettings, worker_bytes: int = 0) -> Needs:
-    """What assigning needs.
+    """Return the memory that assignment needs.
 
     Args:
         num_nodes: Nodes of all types.
         num_edges: Edges of all types.
         settings: The method.
-        worker_bytes: What each worker takes that waits meanwhile.
+        worker_bytes: Memory of each worker that waits meanwhile.
     """
     least = PROCESS_BYTES + assign_bytes(num_nodes, num_edges, settings) + looks_at_edges(settings) * LEAST_EDGE_BYTES
     remedy = ", or use ldg or fennel" if settings.method in EDGE_BYTES else ""
@@ -220,5 +225,5 @@ def assign_needs(num_nodes: int, num_edges: int, settings: PartitionSettings, wo
 
 
 def memory_for_edges(num_nodes: int, num_edges: int, settings: PartitionSettings, num_bytes: int) -> int:
-    """What edges may take of the bytes of the process that assigns nodes."""
+    """Return the bytes left for edges, of the bytes of the process that assigns nodes."""
     return num_bytes - PROCESS_BYTES - assign_bytes(num_nodes, num_edges, settings)

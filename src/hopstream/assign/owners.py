@@ -1,7 +1,8 @@
-"""Reads and writes the part of each node: in files, and in folders of owners.
+"""Reads and writes the part of each node, in files and in folders of owners.
 
-For each node type ``<type>.npy`` (int32) and ``<type>.txt`` (a part per line), and ``partition_meta.json`` with
-version, number of parts and method. Folders from elsewhere may lack the last, and hold either kind of file.
+A folder has ``<type>.npy`` (int32) and ``<type>.txt`` (one part per line) for each node type, and
+``partition_meta.json`` with version, number of parts and method. Folders written by other programs may lack the last,
+and may hold either kind of file.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ OwnerArray = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnerBlocks:
-    """The parts of nodes that are made while they are written.
+    """Parts of nodes that are computed while they are written.
 
     Attributes:
-        num_nodes: How many nodes.
-        blocks: int32 arrays, one after the other.
+        num_nodes: Number of nodes.
+        blocks: int32 arrays, in the order of keys.
     """
 
     num_nodes: int
@@ -45,18 +46,18 @@ class OwnerBlocks:
 
     @classmethod
     def of(cls, owner: OwnerArray) -> OwnerBlocks:
-        """Those of an array."""
+        """Split an array into blocks."""
         starts = range(0, len(owner), BLOCK_ROWS)
         return cls(len(owner), (owner[start : start + BLOCK_ROWS] for start in starts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignMeta:
-    """What ``partition_meta.json`` says.
+    """Content of ``partition_meta.json``.
 
     Attributes:
         num_parts: Number of parts. A part may own nothing.
-        method: How nodes were assigned, in the writer's words; empty where nobody said it.
+        method: The method of assignment, in the writer's words; empty if the file does not name it.
     """
 
     num_parts: int
@@ -67,10 +68,10 @@ class AssignMeta:
 def write_owners(
     out: Path, num_parts: int, method: str, *, overwrite: bool = False
 ) -> Iterator[tuple[Path, Callable[[Mapping[str, OwnerArray | OwnerBlocks]], None]]]:
-    """Write the parts of all nodes as a folder, which is there as a whole or not at all.
+    """Write the parts of all nodes to a folder that appears atomically.
 
     Yields:
-        The hidden folder that will take the place, and what writes the parts into it.
+        The hidden folder that is renamed to ``out`` at the end, and a function that writes the parts into it.
 
     Raises:
         SettingsError: ``out`` holds something that must not be replaced.
@@ -93,10 +94,10 @@ def write_owners(
 
 
 def check_owners_target(out: Path, *, overwrite: bool) -> None:
-    """Refuse a place that holds something else, or parts of nodes that are not to be overwritten.
+    """Refuse a place that holds something else, or a folder of owners without ``overwrite``.
 
     Raises:
-        SettingsError: The place is a file, the current folder, holds other things, or parts without ``overwrite``.
+        SettingsError: The place is a file, the current folder, holds other things, or owners without ``overwrite``.
     """
     root = replaceable(out)
     if root is None:
@@ -113,10 +114,10 @@ def check_owners_target(out: Path, *, overwrite: bool) -> None:
 
 
 def read_meta(folder: Path) -> AssignMeta | None:
-    """What ``partition_meta.json`` says; None where there is none.
+    """Read ``partition_meta.json``; return None if there is none.
 
     Raises:
-        FormatError: It is not JSON, of another major version, or its number of parts is none.
+        FormatError: It is not JSON, has another major version, or an invalid number of parts.
     """
     path = folder / META
     try:
@@ -139,11 +140,11 @@ def read_meta(folder: Path) -> AssignMeta | None:
 
 
 def check_owners(where: str, owner: Array, num_nodes: int, num_parts: int) -> OwnerArray:
-    """The parts as int32[num_nodes], checked.
+    """Return the parts as int32[num_nodes], checked.
 
     Raises:
-        SchemaError: They are not one integer per node.
-        IdRangeError: One is not a part.
+        SchemaError: The array is not one integer per node.
+        IdRangeError: A value is not a part.
     """
     if owner.shape != (num_nodes,) or not (np.issubdtype(owner.dtype, np.integer) or not num_nodes):
         raise SchemaError(
@@ -161,7 +162,7 @@ def check_owners(where: str, owner: Array, num_nodes: int, num_parts: int) -> Ow
 
 
 def _lines(owner: OwnerArray, num_parts: int) -> bytes:
-    """Each part on a line of its own."""
+    """Format each part on a line of its own."""
     numbers = np.array([f"{part}\n".encode() for part in range(num_parts)])
     return bytes(numbers[owner].tobytes().replace(b"\0", b""))
 
@@ -173,13 +174,13 @@ _LINES = re.compile(rb"(?:[ \t]*+-?[0-9]{1,17}[ \t\r]*+\n)*+")
 
 
 def owners_path(folder: Path, node_type: str) -> Path:
-    """The file with the part of each node of a type.
+    """Return the path of the file with the part of each node of a type.
 
     Raises:
-        FormatError: There is none.
+        FormatError: There is no such file.
     """
     binary, text = (folder / f"{path_name(node_type)}{suffix}" for suffix in (".npy", ".txt"))
-    plain = folder / f"{node_type}.txt"  # as other projects name it
+    plain = folder / f"{node_type}.txt"  # the name that other projects use
     for path in (binary, text, plain):
         if path.is_file() and path.parent == folder:
             return path
@@ -189,12 +190,12 @@ def owners_path(folder: Path, node_type: str) -> Path:
 
 
 def owner_blocks(path: Path, num_nodes: int, num_parts: int) -> Iterator[tuple[int, Array]]:
-    """``(first key, integer[n])``: the parts of nodes in the order of keys, checked.
+    """Yield ``(first key, integer[n])``, the parts of nodes in the order of keys, checked.
 
     Raises:
         FormatError: The file cannot be read.
         SchemaError: It does not have one integer for each node.
-        IdRangeError: It names a part that is not there.
+        IdRangeError: It names a part that does not exist.
     """
     first = 0
     for block in _text_blocks(path) if path.suffix == ".txt" else _binary_blocks(path, num_nodes):
@@ -210,16 +211,16 @@ def owner_blocks(path: Path, num_nodes: int, num_parts: int) -> Iterator[tuple[i
 
 
 def find_num_parts(folder: Path, sizes: Mapping[str, int], wanted: int | None) -> int:
-    """How many parts there are: what ``partition_meta.json`` says, or one more than the largest that a file names.
+    """Return the number of parts, from ``partition_meta.json`` or else from the largest part in the files.
 
     Args:
-        folder: The folder.
+        folder: The folder of owners.
         sizes: Node type to number of nodes.
-        wanted: The number that was asked for, if any.
+        wanted: The number that the caller asks for, if any.
 
     Raises:
         FormatError: A file cannot be read.
-        SettingsError: The folder was written for another number of parts than was asked for.
+        SettingsError: ``partition_meta.json`` has another number of parts than ``wanted``.
     """
     meta = read_meta(folder)
     if meta is not None and wanted not in (None, meta.num_parts):
@@ -243,18 +244,19 @@ def read_owners(
 
     Args:
         folder: The folder.
-        num_nodes: Node type to its number of nodes; files of other types are left alone.
-        num_parts: The number of parts wanted; None takes what the folder says, or else the least that its files need.
+        num_nodes: Node type to its number of nodes; files of other types are ignored.
+        num_parts: Number of parts; None takes the number in ``partition_meta.json``, or else the smallest that the
+            files fit.
 
     Returns:
         owners: Node type to int32[num_nodes].
         num_parts: Number of parts.
 
     Raises:
-        FormatError: A file is missing or unreadable, or ``partition_meta.json`` is not what it must be.
+        FormatError: A file is missing or unreadable, or ``partition_meta.json`` is invalid.
         SchemaError: A file has the wrong length or is not integers.
-        SettingsError: The folder was written for more parts than are wanted.
-        IdRangeError: A file names a part that is not there.
+        SettingsError: ``partition_meta.json`` has another number of parts than ``num_parts``.
+        IdRangeError: A file names a part that does not exist.
     """
     folder = local_path(folder)
     limit = find_num_parts(folder, num_nodes, num_parts)

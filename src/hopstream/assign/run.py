@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 BLOCK_NODES = 1 << 18
 SORTED_BITS = 3
-"""Of hashes, that nodes have in common which are put in order at once."""
+"""Nodes whose hashes share this many leading bits are sorted together."""
 
 OwnersSource = str | Path | ArrayLike | Mapping[str, ArrayLike]
 """A folder with one file per node type, or node type to the part of each node."""
@@ -57,9 +57,9 @@ class Assignment:
 
     Attributes:
         owners: Node type to int32[num_nodes], the part of the node with each key.
-        cut: The share of pairs of joined nodes that are in two parts, each pair counted once whatever edges join it;
-            None for methods that do not look at edges.
-        largest: What was to be even, by name, to how many times its share the fullest part holds.
+        cut: Share of connected pairs of nodes whose ends are in two parts; several edges between two nodes count as one
+            pair. None for methods that do not read edges.
+        largest: Name of each balanced load to the largest load of a part, as a multiple of the part's share.
     """
 
     owners: Mapping[str, OwnerArray]
@@ -78,26 +78,27 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
     progress: Progress | None = None,
     **options: Unpack[PartitionOptions],
 ) -> Assignment:
-    """Assign every node to a part and write the parts as a folder, which ``write_parts`` and others take as ``owners``.
+    """Assign every node to a part, and write the parts to a folder that others read as ``owners``.
 
-    The number of parts has no default here: it is ``num_parts``, or what ``settings`` say.
+    The number of parts has no default: give ``num_parts`` or ``settings``.
 
     Args:
         graph: A graph in memory, a chunked folder, or a dataset (``open_dataset_source``).
         out: The folder to write.
-        settings: How many parts, the method, and what it needs.
-        classes: Node type to the class of each node, of which each part gets its share, beside what
-            ``settings.balance_ntypes`` names: an array, a file, a feature, or None for all nodes of the type.
-        memory: What the process may take, beside a graph that is in memory, such as ``4GiB``; None for a share of
-            what is free. Edges get what nodes leave, and go through files beside ``out`` where they are more.
-        overwrite: Replace a folder of parts that is there.
-        progress: Called as ``progress(stage, done, total)``: ``edges`` are read and then grouped (``group``), nodes
-            assigned (the stage has the method's name), and what is uneven mended (``balance``).
-        **options: Fields of ``PartitionSettings``; they go before ``settings``.
+        settings: Number of parts, the method, and the method's options.
+        classes: Node type to the class of each node: an array, a file, a feature, or None for a single class. Each part
+            gets its share of every class, in addition to ``settings.balance_ntypes``.
+        memory: Most memory of the process, such as ``4GiB``, not counting a graph in memory; None for a share of the
+            free memory. Edges get what nodes leave. If the edges need more, they go through files in the hidden folder
+            beside ``out``.
+        overwrite: Replace an existing folder of owners.
+        progress: Called as ``progress(stage, done, total)``. The stages are ``edges`` (reading), ``group`` (grouping),
+            the name of the method (assigning) and ``balance`` (refining).
+        **options: Fields of ``PartitionSettings``; they override ``settings``.
 
     Raises:
-        SettingsError: The number of parts is not given, ``out`` may not be written or lies in what is read, the memory
-            is too small, or the method cannot do what is asked.
+        SettingsError: The number of parts is missing, ``out`` cannot be written or lies inside the source, the memory
+            is too small, or the method does not support an option.
         SchemaError: ``classes`` are not one integer for each node.
     """
     out = local_path(out)
@@ -122,7 +123,7 @@ def assign_folder(  # noqa: PLR0913  a graph, a place, and what ``assign_nodes``
 def _memory_for_edges(
     graph: Graph | ChunkedGraph | AssignSource, settings: PartitionSettings, memory: str | None
 ) -> int:
-    """Bytes that edges may take, of what the process may."""
+    """Return the bytes for edges, of the memory of the process."""
     source = source_of(graph)
     sizes = sum(source.num_nodes.values()), source.num_edges
     work = allot(memory, WorkerSettings(num_workers=0), (assign_needs(*sizes, settings),))
@@ -136,13 +137,13 @@ def assign_owners(
     *,
     scratch: Path | None = None,
 ) -> dict[str, OwnerArray]:
-    """Assign every node to a part, or take the parts from elsewhere.
+    """Assign every node to a part, or read the parts from a source.
 
     Args:
         graph: The graph, checked.
-        settings: The method and what it needs.
+        settings: The method and its options.
         source: Where ``method="file"`` reads the parts; None for every other method.
-        scratch: A folder on a disk with room for the edges.
+        scratch: Folder on a disk with room for the edges.
 
     Returns:
         Node type to int32[num_nodes], the part of the node with each key.
@@ -150,7 +151,7 @@ def assign_owners(
     Raises:
         SettingsError: ``source`` is missing, or given to another method.
         SchemaError: A file or array in ``source`` has the wrong length or is not integers.
-        IdRangeError: ``source`` names a part that is not there.
+        IdRangeError: ``source`` names a part that does not exist.
     """
     if (source is not None) != (settings.method == "file"):
         wanted = "give owners, a folder or a mapping" if source is None else "leave owners out or use method='file'"
@@ -172,18 +173,18 @@ def assign_nodes(
     """Assign every node to a part by any method but ``file``.
 
     Args:
-        graph: As of ``assign_folder``, like the arguments that are not named here.
-        settings: How many parts, the method, and what it needs.
-        scratch: A folder on a disk with room for the edges.
-        classes: Likewise.
-        memory_bytes: What edges may take in memory, beside nodes; more of them go through files. None for a share of
-            what is free.
-        progress: Likewise.
+        graph: As of ``assign_folder``.
+        settings: Number of parts, the method, and its options.
+        scratch: Folder on a disk with room for the edges.
+        classes: As of ``assign_folder``.
+        memory_bytes: Most memory for edges, in addition to nodes. More edges go through files. None for a share of the
+            free memory.
+        progress: As of ``assign_folder``.
 
     Raises:
-        SettingsError: The method cannot do what is asked.
+        SettingsError: The method does not support an option.
         SchemaError: ``classes`` are not one integer for each node.
-        UnknownNameError: What is to be even names a node type or feature that is not there.
+        UnknownNameError: A balanced node type or feature does not exist.
     """
     if classes and settings.method == "hash":
         raise SettingsError(
@@ -203,7 +204,10 @@ def assign_nodes(
 
 
 def hash_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:
-    """int32[num_nodes], a hash of each key: type, key, rng_seed, number and weights of parts decide, nothing else."""
+    """Return int32[num_nodes], the part of each node by a hash of its key.
+
+    Only type, key, rng_seed and the number and weights of parts decide.
+    """
     owner, rng_seed = np.empty(num_nodes, np.int32), derive_seed("hash", node_type, settings.rng_seed)
     for start in range(0, num_nodes, BLOCK_NODES):
         stop = min(start + BLOCK_NODES, num_nodes)
@@ -216,10 +220,10 @@ def hash_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> 
 
 
 def random_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -> OwnerArray:
-    """int32[num_nodes], as even as can be: parts differ by one node of the type at most.
+    """Return int32[num_nodes], random parts whose numbers of nodes differ by at most one.
 
-    The nodes are dealt out in the order of a hash of their keys. The part that is dealt to first differs between types,
-    so that many small types do not all end up in part 0.
+    With ``part_weights`` each number is the part's share, rounded up or down. Nodes get parts in turn, in the order of
+    a hash of their keys. The first part differs between types, so that many small types do not all end up in part 0.
     """
     first = derive_seed("first part", node_type, settings.rng_seed) % settings.num_parts
     owner, num_dealt = np.empty(num_nodes, np.int32), 0
@@ -227,7 +231,7 @@ def random_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -
         places = np.arange(num_dealt, num_dealt + len(keys))
         num_dealt += len(keys)
         if settings.part_weights:
-            # The middles of n equal steps: each part's count is its share rounded, up or down.
+            # The middles of n equal steps: each part's count is its share, rounded up or down.
             turned = (places + 0.5) / num_nodes + first / settings.num_parts
             owner[keys] = _parts_of_shares(turned % 1.0, settings)
         else:
@@ -236,15 +240,15 @@ def random_owners(node_type: str, num_nodes: int, settings: PartitionSettings) -
 
 
 def _parts_of_shares(places: NDArray[np.float64], settings: PartitionSettings) -> OwnerArray:
-    """The part in whose stretch of [0, 1) each place lies, where parts have stretches as long as their shares."""
+    """Return the part whose range of [0, 1) holds each place; a range is as long as the part's share."""
     parts = np.searchsorted(np.cumsum(settings.shares)[:-1], places, side="right")
     return parts.astype(np.int32)
 
 
 def _shuffled(num_nodes: int, rng_seed: int, owner: OwnerArray | None = None) -> Iterator[IntArray]:
-    """Blocks of all keys, or of those with owner -1, in the order of their hashes.
+    """Yield blocks of all keys, or of the keys with owner -1, in the order of their hashes.
 
-    [Cost] Memory: 4 bytes per key. An eighth of the keys is sorted at a time, so each is hashed eight times.
+    [Cost] Memory: 4 bytes per key. An eighth of the keys is sorted at a time, so each key is hashed eight times.
     """
     bits = SORTED_BITS if num_nodes > BLOCK_NODES else 0
     for number in range(1 << bits):
@@ -259,7 +263,7 @@ def _shuffled(num_nodes: int, rng_seed: int, owner: OwnerArray | None = None) ->
                 keys, hashes = keys[is_chosen], hashes[is_chosen]
             chosen_keys.append(keys)
             chosen_hashes.append(hashes)
-        order = np.argsort(np.concatenate(chosen_hashes))  # hashes are a bijection of the key, so there are no ties
+        order = np.argsort(np.concatenate(chosen_hashes))  # hashes are a bijection of the key: no ties
         of_turn = np.concatenate(chosen_keys)
         del chosen_keys, chosen_hashes
         for start in range(0, len(order), BLOCK_NODES):
@@ -275,13 +279,13 @@ def _hashes(keys: IntArray, rng_seed: int) -> NDArray[np.uint64]:
 def _mend(
     source: AssignSource, settings: PartitionSettings, classes: NodeClasses | None, owners: dict[str, OwnerArray]
 ) -> Assignment:
-    """Move as few nodes as it takes to give each part its share of what is asked, whatever edges that cuts.
+    """Move as few nodes as needed to balance the parts, ignoring edge cuts.
 
-    ``owners`` are taken over: they are empty afterwards.
+    Empties ``owners`` to free its memory.
     """
     degrees = None
     if settings.balance_edges:
-        counter = LoadCounter(source, replace(settings, balance="edges"))  # which takes no other weights
+        counter = LoadCounter(source, replace(settings, balance="edges"))  # counts degrees alone
         for edge_type, edges in source.edges.items():
             for block in edges.blocks():
                 counter.add(edge_type, *block)
@@ -299,7 +303,7 @@ def _cut(
     source: AssignSource, settings: PartitionSettings, scratch: Path | None, classes: NodeClasses | None,
     memory_bytes: int, progress: Progress,
 ) -> Assignment:  # fmt: skip
-    """Assign the connected nodes by their edges, fill the parts up with the isolated ones, and mend what is uneven."""
+    """Assign the connected nodes by their edges, then the isolated ones, then balance the other loads."""
     graph, weights, degrees = _survey(source, settings, scratch, memory_bytes, progress)
     with graph:
         constraints = make_constraints(source, settings, weights, degrees, classes)
@@ -331,9 +335,9 @@ def _cut(
 def _survey(
     source: AssignSource, settings: PartitionSettings, scratch: Path | None, memory_bytes: int, progress: Progress
 ) -> tuple[SymmetricGraph, IntArray, IntArray | None]:
-    """Read all edges once: the undirected graph, and int64[num_nodes] weights and edges of all nodes.
+    """Read all edges once; return the undirected graph, and weights and degrees as int64[num_nodes].
 
-    Edges are None where the settings do not ask for them.
+    The degrees are None if the settings do not need them.
     """
     counter = LoadCounter(source, settings)
     num_nodes = sum(source.num_nodes.values())
@@ -352,7 +356,7 @@ def _survey(
 def _take_edges(
     source: AssignSource, num_threads: int, counter: LoadCounter, builder: AdjacencyBuilder, progress: Progress
 ) -> None:
-    """Read all edges in several threads; they are counted one block after the other."""
+    """Read all edges in several threads. A lock lets one thread at a time count a block."""
     firsts = type_offsets(source.num_nodes)
     lock = threading.Lock()
 
@@ -376,12 +380,15 @@ def _take_edges(
 def _cut_with_library(
     graph: SymmetricGraph, weights: IntArray, settings: PartitionSettings, scratch: Path | None, owner: OwnerArray
 ) -> None:
-    """Let KaMinPar or METIS assign the connected nodes, in place, unless there are so few that each can have a part."""
+    """Let KaMinPar or METIS assign the connected nodes, in place.
+
+    Leaves them unassigned if there are no more of them than parts: ``_fill_up`` assigns them.
+    """
     positions = graph.connected()
     if len(positions) <= settings.num_parts:
         return
     of_connected = weights if len(positions) == len(weights) else weights[positions]
-    del positions  # the libraries need the room
+    del positions  # frees memory for the library
     if settings.method == "kaminpar":
         parts = cut_with_kaminpar(graph, of_connected, settings, scratch)
     else:
@@ -395,14 +402,15 @@ def _by_type(source: AssignSource, owner: OwnerArray) -> dict[str, OwnerArray]:
 
 
 def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings, loads: IntArray) -> None:
-    """Give every node without a part (-1) to one, in place: as many to each part as the imbalance allows.
+    """Give a part to every node that has none (-1), in place, by the room that the imbalance leaves.
 
     ``loads`` are int64[num_parts], the weight that each part has.
 
-    Filling the lightest parts first would even out the weights a little more, and give nearly all nodes to one part.
+    Filling the lightest parts first would balance the weights a little better, but would give nearly all nodes to one
+    part.
     """
     total = int(weights.sum())
-    free = total - int(loads.sum())  # a node weighs 1 at least
+    free = total - int(loads.sum())  # a node weighs at least 1
     if not free:
         return
     part_weights = np.array(settings.part_weights or (1.0,) * settings.num_parts)
@@ -419,15 +427,15 @@ def _fill_up(owner: OwnerArray, weights: IntArray, settings: PartitionSettings, 
 def even_shares(
     room: NDArray[np.float64], amount: float, part_weights: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """float64[num_parts], shares of an amount as the parts' weights are, but none larger than the part's room.
+    """Share an amount by ``part_weights``, no share above the part's room; return float64[num_parts].
 
-    What does not fit into one part is shared out among the others. The amount is at most ``room.sum()``.
+    What does not fit into one part is shared among the others. The amount must not exceed ``room.sum()``.
     """
     wanted = np.ones(len(room)) if part_weights is None else part_weights
     order = np.argsort(room / wanted, kind="stable")
-    filled = np.cumsum(room[order]) - room[order]  # taken by the first k parts, if they are filled
+    filled = np.cumsum(room[order]) - room[order]  # room of the parts before the k-th
     others = np.cumsum(wanted[order][::-1])[::-1]
-    # The level grows until it fills one part, then the next: ``taken[k]`` is the amount when it fills the k-th.
+    # The level grows until it fills one part, then the next. ``taken[k]`` is the amount at which the k-th part is full.
     taken = filled + room[order] / wanted[order] * others
     num_full = min(int(np.searchsorted(taken, amount)), len(room) - 1)
     level = (amount - filled[num_full]) / others[num_full]
@@ -435,10 +443,10 @@ def even_shares(
 
 
 def owners_by_type(given: OwnersSource, node_types: Collection[str]) -> Path | Mapping[str, ArrayLike]:
-    """A folder, or the parts of nodes by node type: a plain array is that of the only node type.
+    """Return a folder, or the parts of nodes by node type; a plain array belongs to the only node type.
 
     Raises:
-        SettingsError: It is neither, or a plain array and the graph has several node types.
+        SettingsError: ``given`` is neither, or a plain array for a graph with several node types.
     """
     if isinstance(given, Mapping):
         return given
@@ -453,7 +461,7 @@ def owners_by_type(given: OwnersSource, node_types: Collection[str]) -> Path | M
 
 
 def count_parts(given: OwnersSource, num_nodes: Mapping[str, int]) -> int:
-    """How many parts a folder says, or else a folder or arrays name; whether each fits its nodes is checked later."""
+    """Return the number of parts that a folder states or that the values imply; values are not checked."""
     found = owners_by_type(given, num_nodes)
     if isinstance(found, Path):
         return find_num_parts(found, num_nodes, None)

@@ -1,9 +1,9 @@
-"""Gives what assignment needs to know of a graph or a dataset: counts, bytes of rows, splits, and edges block by block.
+"""Interface of assignment to a graph or a dataset: counts, bytes of rows, splits, and blocks of edges.
 
-A graph in memory, a chunked folder and a dataset (``assign.dataset_source``) are the same to what follows.
+A graph in memory, a chunked folder and a dataset (``open_dataset_source``) all become an ``AssignSource``.
 
-Edges come part by part and in the order in which they are stored, which a dataset always has; keys of edges are not
-needed. Methods that look at edges group them by node first, so the parts that they give are the same.
+Edges come part by part, in the order in which they are stored. Keys of edges are not needed. Methods that read edges
+group them by node first, so their result does not depend on the order.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ BLOCK_EDGES = 1 << 20
 OFFSET_BYTES = 8
 
 EdgeBlocks = Iterator[tuple[Any, IntArray, IntArray]]
-"""Where the edges of a block are, as ``EdgeRows.ragged_bytes`` takes it, then int64 source and destination keys."""
+"""Blocks of edges: the place of a block for ``EdgeRows.ragged_bytes``, then int64 source and destination keys."""
 EdgePieces = Iterator[Callable[[], EdgeBlocks]]
-"""What reads the edges of a type, one run of them after the other; runs may be read in any thread, and at once."""
+"""Functions that each read one run of blocks of edges of a type; threads may call them in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,11 +46,11 @@ class EdgeRows:
     """The edges of one type.
 
     Attributes:
-        num_edges: How many.
-        row_bytes: Bytes of the features of one edge, apart from ragged ones.
-        ragged_bytes: Where the edges of a block are, and their number n, to int64[n], bytes of the ragged features of
-            each; None where there are none.
-        pieces: The runs that all edges are read in, of some blocks each.
+        num_edges: Number of edges.
+        row_bytes: Bytes of the fixed-width features of one edge.
+        ragged_bytes: Maps a block's place and its number n of edges to int64[n], the bytes of the ragged features of
+            each edge; None if there are no ragged features.
+        pieces: Returns the runs that cover all edges; each run is some blocks.
     """
 
     num_edges: int
@@ -59,23 +59,23 @@ class EdgeRows:
     pieces: Callable[[], EdgePieces]
 
     def blocks(self) -> EdgeBlocks:
-        """Read all edges, in an order of their own that is always the same."""
+        """Read all edges, always in the same order."""
         for read in self.pieces():
             yield from read()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AssignSource:
-    """A graph as assignment sees it.
+    """Graph as assignment sees it.
 
     Attributes:
         num_nodes: Node type to its number of nodes.
-        node_bytes: Says the bytes of the features of one node of a type, or int64[num_nodes] where they differ.
+        node_bytes: Returns the bytes of the features of one node of a type, or int64[num_nodes] if they differ.
         edges: Edge type to its edges.
         split: Reads the int64 keys of a split, by node type and name, in blocks.
         schema: The types and features.
-        feature: Reads the whole of a node feature, by type and name.
-        folder: Where it is read from; None for a graph in memory.
+        feature: Reads a whole node feature, by type and name.
+        folder: Folder of the source; None for a graph in memory.
     """
 
     num_nodes: Mapping[str, int]
@@ -88,12 +88,12 @@ class AssignSource:
 
     @property
     def num_edges(self) -> int:
-        """Edges of all types."""
+        """Number of edges of all types."""
         return sum(edges.num_edges for edges in self.edges.values())
 
 
 def source_of(graph: Graph | ChunkedGraph | AssignSource) -> AssignSource:
-    """A graph in memory, checked, or a chunked folder, as assignment sees it."""
+    """Wrap a graph in memory (checking it) or a chunked folder for assignment."""
     if isinstance(graph, AssignSource):
         return graph
     chunked = chunked_of_graph(graph) if isinstance(graph, Graph) else graph
@@ -117,7 +117,7 @@ def source_of(graph: Graph | ChunkedGraph | AssignSource) -> AssignSource:
 
 
 def folder_of(graph: Graph | ChunkedGraph | AssignSource) -> Path | None:
-    """Where a graph is read from; None for one in memory."""
+    """Return the folder of a graph; None for a graph in memory."""
     if isinstance(graph, Graph):
         return None
     if isinstance(graph, AssignSource):
@@ -144,18 +144,18 @@ def _edge_rows(graph: ChunkedGraph, edge_type: EdgeType) -> EdgeRows:
 
 
 def _row_bytes(source: FeatureSource, first: int, stop: int) -> IntArray | int:
-    """Bytes of one row of a feature where all rows are alike, else int64[stop - first]; ragged ones are read."""
+    """Return the bytes of one row of a feature, or int64[stop - first] for ragged features."""
     if isinstance(source, RaggedSource):
         return source.lengths(first, stop) * source.element_bytes + OFFSET_BYTES
     return source.row_bytes
 
 
 def open_dataset_source(root: str | Path) -> AssignSource:
-    """The dataset in a folder, of any number of parts, as assignment sees it.
+    """Open a dataset of any number of parts for assignment.
 
     Raises:
         FormatError: The folder is no dataset of a format that this version reads, or a file is missing.
-        ChecksumError: A file that leads to nodes or edges is not the one that was written.
+        ChecksumError: A file that assignment needs to find nodes or edges does not match its checksum.
     """
     rows = open_rows(root)
     rows.check_files(rows.leading_files)
@@ -166,9 +166,9 @@ def open_dataset_source(root: str | Path) -> AssignSource:
 
 
 def source_of_rows(rows: DatasetRows) -> AssignSource:
-    """A dataset as assignment sees it.
+    """Wrap a dataset for assignment.
 
-    [Cost] Memory for the keys of all ids, 4 bytes each, and for sizes of nodes' rows where they differ.
+    [Cost] Memory for the keys of all ids, 4 bytes each, and for the sizes of nodes' rows if they differ.
     """
     source, schema = _Source(rows), rows.contents.schema
     return AssignSource(
@@ -183,7 +183,7 @@ def source_of_rows(rows: DatasetRows) -> AssignSource:
 
 
 class _Source:
-    """The rows of a dataset, and the keys of its ids, which are read when they are first asked for."""
+    """Rows of a dataset, and the keys of its ids, which are read on first use."""
 
     def __init__(self, rows: DatasetRows) -> None:
         self._rows = rows
@@ -227,7 +227,7 @@ class _Source:
             yield (block, other, own) if entity[1] == "in" else (block, own, other)
 
     def _ragged_bytes(self, entity: Entity, block: RowBlock) -> IntArray:
-        """int64[items], bytes of the ragged features of a block's items."""
+        """Return int64[items], the bytes of the ragged features of a block's items."""
         found = np.zeros(int(block.counts.sum()), np.int64)
         for column in self._rows.columns(entity).ragged:
             _, lengths = self._rows.element_spans(entity, column, block.piece, block.starts, block.counts)

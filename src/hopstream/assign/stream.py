@@ -1,4 +1,4 @@
-"""Assigns nodes as they go by, with memory for the nodes but not for the edges."""
+"""Streaming assignment: assigns nodes one by one, with memory for the nodes but not for the edges."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def stream_owners(
 ) -> None:  # fmt: skip
     """Assign the nodes that have neighbours, in place, in the order of types and keys.
 
-    In a second pass neighbours that are still to come have the part of the first pass, and the loads are counted from
-    nothing again. Source: Nishimura, Ugander, "Restreaming graph partitioning", KDD 2013.
+    In a second pass, neighbours that come later have their part of the first pass, and the loads start at 0 again.
+    Source: Nishimura, Ugander, "Restreaming graph partitioning", KDD 2013.
 
     Args:
         graph: The graph.
-        constraints: What is to be even; the first group is the weight that scores look at.
+        constraints: The limits; the first group is the weight that scores use.
         settings: The method, its passes, the number of parts and the seed.
         owner: int32[num_nodes], -1 for nodes without a part.
-        progress: Called as ``progress(method, done, total)`` in nodes, of all passes.
+        progress: Called as ``progress(method, done, total)`` in nodes, summed over all passes.
     """
     counts = np.zeros(settings.num_parts, np.int64)
     first_part = derive_seed("stream", settings.rng_seed) % settings.num_parts
@@ -43,10 +43,10 @@ def stream_owners(
 
 
 def _penalty(graph: SymmetricGraph, constraints: Constraints) -> float:
-    """What a full part costs per unit of weight, in neighbours.
+    """Return the penalty of a full part per unit of weight, in neighbours.
 
-    Fennel takes ``alpha * gamma * load ** (gamma - 1)`` off, with ``alpha = m * parts ** (gamma - 1) / n ** gamma``.
-    For a full part, ``load = n / parts``, that is ``gamma * m / n``: half of gamma for each neighbour that a node has
-    on average. With weights, ``n`` is the total weight.
+    Fennel subtracts ``alpha * gamma * load ** (gamma - 1)``, with ``alpha = m * parts ** (gamma - 1) / n ** gamma``.
+    For a full part, ``load = n / parts``, so this is ``gamma * m / n``: half of gamma for each neighbour of an average
+    node. With weights, ``n`` is the total weight.
     """
     return FENNEL_EXPONENT * graph.num_ends / 2 / max(1, int(constraints.totals[0]))

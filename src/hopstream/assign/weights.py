@@ -1,7 +1,7 @@
-"""Weighs each node by what the part that owns it stores for it.
+"""Weighs each node by the bytes that its part stores for it.
 
-Node counts are a poor measure on graphs with hubs: a part with its fair share of nodes may hold most of the edges. So a
-node weighs, unless asked otherwise, the bytes that its part stores for it: its key, its features, its edges and theirs.
+Node counts are a poor measure on graphs with hubs: a part with its fair share of nodes may hold most of the edges. So
+by default a node weighs the bytes that its part stores for it: its key, its features, its edges and their features.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hopstream.schema import Direction, EdgeType, timed_edge_types
 KEY_BYTES = 8
 TIME_BYTES = 8
 WEIGHT_BYTES = 20
-"""A running sum, a place in the order of weights, and an entry of an alias table."""
+"""A running sum, an index in the order of weights, and an entry of an alias table."""
 
 
 def node_weights(graph: Graph | AssignSource, settings: PartitionSettings) -> dict[str, IntArray]:
-    """Node type to int64[num_nodes], the weight of each node, at least 1, in the unit of ``settings.balance``."""
+    """Return int64[num_nodes] weights by node type, at least 1, in the unit of ``settings.balance``."""
     counter = LoadCounter(source_of(graph), settings)
     if settings.balance != "nodes":
         for edge_type, edges in counter.source.edges.items():
@@ -36,13 +36,13 @@ def node_weights(graph: Graph | AssignSource, settings: PartitionSettings) -> di
 
 
 class LoadCounter:
-    """Adds up what each node weighs, and how many edges its part holds for it where that matters, while edges go by.
+    """Sums the weight of each node, and the number of its edges if needed, over blocks of edges.
 
-    [Cost] 8 bytes per node; 16 where edges are to be even beside something else.
+    [Cost] 8 bytes per node; 16 if edges are balanced in addition to another load.
     """
 
     def __init__(self, source: AssignSource, settings: PartitionSettings) -> None:
-        """Start with what nodes weigh without edges."""
+        """Start with the weights of nodes without edges."""
         self.source = source
         self._settings = settings
         num_nodes = sum(source.num_nodes.values())
@@ -56,11 +56,11 @@ class LoadCounter:
             for node_type, weights in self._weights_of.items():
                 owned = [1 for t in source.edges for d in settings.directions if ends_of(t, d)[0] == node_type]
                 weights[:] = source.node_bytes(node_type)
-                weights += KEY_BYTES + OFFSET_BYTES * len(owned)  # the starts of its rows count
+                weights += KEY_BYTES + OFFSET_BYTES * len(owned)  # offsets of its rows
         self._edge_bytes = {(t, d): self._bytes_of_edge(t, d) for t in source.edges for d in settings.directions}
 
     def add(self, edge_type: EdgeType, place: Any, src_keys: IntArray, dst_keys: IntArray) -> None:
-        """Count a block of ``EdgeRows.blocks``: where its edges are, and their ends."""
+        """Count a block of ``EdgeRows.blocks``: its place, and the keys of its ends."""
         for direction in self._settings.directions:
             owner_type, _ = ends_of(edge_type, direction)
             own_keys = dst_keys if direction == "in" else src_keys
@@ -75,20 +75,20 @@ class LoadCounter:
                 add_amounts(own_keys, ragged_bytes(place, len(own_keys)), weights)
 
     def degrees(self) -> IntArray | None:
-        """int64[num_nodes] of all types, the edges that a node's part holds for it, over all types and directions.
+        """Return int64[num_nodes] over all types, the edges that each node's part stores for it.
 
-        None where the settings do not ask for them.
+        The count covers all edge types and directions. None if the settings do not need it.
         """
         return self._degrees if self._settings.balance_edges else None
 
     def weights(self) -> IntArray:
-        """int64[num_nodes] of all types, the weight of each node, at least 1."""
+        """Return int64[num_nodes] over all types, the weight of each node, at least 1."""
         if self._weights is not None:
             return np.maximum(self._weights, 1, out=self._weights)
         return np.maximum(cast(IntArray, self._degrees), 1)
 
     def _bytes_of_edge(self, edge_type: EdgeType, direction: Direction) -> int:
-        """Bytes of one edge in a direction, without ragged features."""
+        """Return the bytes of one edge in a direction, without ragged features."""
         source, settings = self.source, self._settings
         _, other_type = ends_of(edge_type, direction)
         num_bytes = neighbor_dtype(source.num_nodes[other_type]).itemsize * (1 + settings.neighbor_keys)
@@ -99,6 +99,6 @@ class LoadCounter:
 
 
 def _by_type(source: AssignSource, of_nodes: IntArray) -> dict[str, IntArray]:
-    """Node type to its stretch of an array of all nodes."""
+    """Map node types to their ranges of an array over all nodes."""
     firsts = type_offsets(source.num_nodes)
     return {t: of_nodes[firsts[t] : firsts[t] + num_nodes] for t, num_nodes in source.num_nodes.items()}

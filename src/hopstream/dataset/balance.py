@@ -1,4 +1,4 @@
-"""Report of a cut: edges that cross parts, how even the parts are, and what each stage of the work took."""
+"""Report of a cut: edges between parts, the balance of the parts, and the cost of each stage."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hopstream.schema import Direction, EdgeType, type_label
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
-    """What one stage took.
+    """Cost of one stage.
 
     Attributes:
         name: The stage.
         seconds: Wall time.
-        peak_bytes: The most memory that all processes had together until the stage ended, see ``engine.peak``.
+        peak_bytes: Peak memory of all processes together until the stage ended; see ``engine.machine``.
     """
 
     name: str
@@ -35,26 +35,26 @@ Owners = Mapping[str, NDArray[np.int32]]
 """Node type to int32[num_nodes], the part of each node by key."""
 
 MAX_MATRIX_PARTS = 256
-"""With more parts than this the matrix of edges between parts is left out of reports."""
+"""Reports of more parts than this omit the matrix of edges between parts."""
 CHUNK_EDGES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeCut:
-    """Edges of one type, and how many of them have their ends in different parts."""
+    """Number of edges of one type, and of the edges whose ends are in different parts."""
 
     num_edges: int
     num_cut: int
 
     @property
     def fraction(self) -> float:
-        """The share of edges that are cut; 0 where there are none."""
+        """The share of edges that are cut; 0 without edges."""
         return self.num_cut / self.num_edges if self.num_edges else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """What each part got, and what was cut.
+    """Contents of each part, and the edge cut.
 
     Attributes:
         cuts: Edge type to its cut.
@@ -63,8 +63,8 @@ class PartitionReport:
         bytes: Bytes of each part's files.
         seeds: (node type, split) to the number of the split's nodes that each part owns; (edge type, split) to the
             number of the split's edges that it holds in the first direction written.
-        edges_between: ``edges_between[p][q]`` edges lead from part ``p`` to part ``q``, over all types; empty where
-            there are more than ``MAX_MATRIX_PARTS`` parts.
+        edges_between: ``edges_between[p][q]`` edges lead from part ``p`` to part ``q``, over all types; empty for more
+            than ``MAX_MATRIX_PARTS`` parts.
         stages: Time and memory of the stages that made the parts.
     """
 
@@ -85,13 +85,13 @@ class PartitionReport:
 
     @property
     def balance(self) -> dict[str, float]:
-        """The largest part over the mean, for nodes, edges, bytes and each split's seeds (``seeds paper/train``)."""
+        """Largest part over the mean, for nodes, edges, bytes and each split's seeds (``seeds paper/train``)."""
         loads = {"nodes": self.nodes, "edges": self.edges, "bytes": self.bytes}
         loads |= {f"seeds {type_label(entity)}/{split}": counts for (entity, split), counts in self.seeds.items()}
         return {name: max_over_mean(load) for name, load in loads.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back; shares and balances follow from the rest and are for readers."""
+        """Return a JSON value for ``from_json``; its shares and balances are derived, for readers only."""
         return {
             "cut": round(self.cut.fraction, 6),
             "balance": {name: round(value, 4) for name, value in self.balance.items()},
@@ -137,18 +137,18 @@ class PartitionReport:
 
 
 def _owner(value: object) -> str | EdgeType:
-    """A node type, or an edge type, which JSON writes as a list."""
+    """Return a node type, or an edge type, which JSON holds as a list."""
     return cast(EdgeType, tuple(map(str, value))) if isinstance(value, list) else str(value)
 
 
 def max_over_mean(loads: Sequence[int]) -> float:
-    """How many times the mean the largest load is; 1 where there is nothing to share out."""
+    """Return the largest load as a multiple of the mean; 1 if the total is 0."""
     total = sum(loads)
     return max(loads) * len(loads) / total if total else 1.0
 
 
 def measure_cut(graph: Graph, owners: Owners, num_parts: int) -> tuple[dict[EdgeType, EdgeCut], IntArray]:
-    """Count the edges of each type that are cut, and those between each two parts.
+    """Count the cut edges of each type, and the edges between each pair of parts.
 
     Returns:
         cuts: Edge type to its cut.
@@ -166,7 +166,7 @@ def measure_cut(graph: Graph, owners: Owners, num_parts: int) -> tuple[dict[Edge
 def _count_between(
     edges: EdgeTable, src_owners: NDArray[np.int32], dst_owners: NDArray[np.int32], edges_between: IntArray
 ) -> int:
-    """Add the edges to the matrix where it has rows; return how many are cut."""
+    """Add the edges to the matrix if it has rows; return how many are cut."""
     num_parts = len(edges_between)
     num_cut = 0
     for start in range(0, edges.num_edges, CHUNK_EDGES):
@@ -182,9 +182,9 @@ def _count_between(
 def count_seeds(
     graph: Graph, owners: Owners, num_parts: int, direction: Direction = "in"
 ) -> dict[tuple[str | EdgeType, str], tuple[int, ...]]:
-    """(node type, split) and (edge type, split) to the number of the split's nodes or edges in each part.
+    """Count the nodes or edges of each split in each part, by (node type, split) and (edge type, split).
 
-    An edge is in the part that holds it in the given direction.
+    An edge counts in the part that holds it in the given direction.
     """
     nodes: dict[tuple[str | EdgeType, str], tuple[int, ...]] = {
         (node_type, split): tuple(np.bincount(owners[node_type][keys], minlength=num_parts).tolist())

@@ -1,4 +1,4 @@
-"""Splits row ranges into bounded chunks, and reads texts that name parts, machines or roots."""
+"""Splits row ranges into bounded chunks, and parses texts that name parts, machines or roots."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MAX_FILE_BYTES = 16 << 20
 
 
 def read_listing(path: Path, what: str, line: str) -> list[tuple[str, list[str]]]:
-    """Read a file with a line per thing; blank lines, and what follows a ``#`` at a word's begin, are left out.
+    """Read a file with one item per line, without blank lines and ``#`` comments.
 
     Args:
         path: The file.
-        what: What a line stands for, in one word.
-        line: What is on a line, as messages show it, ``name [other]``; no line has more words.
+        what: What a line names, in one word, for messages.
+        line: Pattern of a line for messages, such as ``name [other]``; no line has more words.
 
     Returns:
         ``file:number`` and the words of each line.
 
     Raises:
-        FormatError: The file is missing, too long, no text, or lists nothing, or a line has too many words.
+        FormatError: The file is missing, too long, not text, or empty, or a line has too many words.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -54,18 +54,18 @@ _PIECE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 
 
 def parse_parts(text: str, num_parts: int, where: str = "--parts") -> tuple[int, ...]:
-    """Parts from numbers and ranges: ``0,2``, ``4-7``, ``all``.
+    """Parse parts from numbers and ranges: ``0,2``, ``4-7``, ``all``.
 
     Args:
         text: The text.
-        num_parts: How many parts the dataset has.
-        where: What messages say holds the text.
+        num_parts: Number of parts of the dataset.
+        where: Name of the text in messages.
 
     Returns:
-        The parts, ascending, each once.
+        The parts, ascending, without duplicates.
 
     Raises:
-        SettingsError: The text is none of these, or names a part that is not there.
+        SettingsError: The text has another form, or names a part that does not exist.
     """
     if text == "all":
         return tuple(range(num_parts))
@@ -82,15 +82,17 @@ def parse_parts(text: str, num_parts: int, where: str = "--parts") -> tuple[int,
 
 
 CHUNK_ITEMS = 1 << 22
-"""Edges, or elements of ragged rows, that are moved at a time."""
+"""Edges, or elements of ragged rows, per chunk."""
 
 
 def row_chunks(offsets: IntArray, num_items: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """``(first row, end row, first item, end item)`` of stretches of about ``num_items`` items, or of one row.
+    """Yield ``(first row, end row, first item, end item)`` of chunks of about ``num_items`` items.
+
+    A row with more items is a chunk of its own. A chunk has at most ``num_items`` rows, too.
 
     Args:
         offsets: int64[num_rows + 1], ascending.
-        num_items: How many items; ``CHUNK_ITEMS`` if it is not given.
+        num_items: Items per chunk; None for ``CHUNK_ITEMS``.
     """
     num_items = CHUNK_ITEMS if num_items is None else num_items
     first, num_rows = 0, len(offsets) - 1
@@ -103,7 +105,7 @@ def row_chunks(offsets: IntArray, num_items: int | None = None) -> Iterator[tupl
 
 
 def stretches_of(starts: Array, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
-    """``(which, first, stop)`` for each non-empty stretch of ascending values between bounds that follow each other.
+    """Yield ``(which, first, stop)``, the non-empty ranges of ``starts`` in each range of ``bounds``.
 
     Args:
         starts: integer[n], ascending.
@@ -115,7 +117,7 @@ def stretches_of(starts: Array, bounds: IntArray) -> Iterable[tuple[int, int, in
 
 
 def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int, int]]:
-    """``(which, begin, end)`` for each of the ranges ``[bounds[i], bounds[i + 1])`` that meets ``[first, stop)``."""
+    """Yield ``(which, begin, end)``, the overlap of ``[first, stop)`` with each range of ``bounds``."""
     which = int(np.searchsorted(bounds, first, side="right")) - 1
     while first < stop:
         end = min(stop, int(bounds[which + 1]))
@@ -125,14 +127,15 @@ def overlaps(first: int, stop: int, bounds: IntArray) -> Iterable[tuple[int, int
 
 
 def cut_counts(counts: IntArray, max_items: int) -> Iterator[tuple[slice, int, IntArray]]:
-    """Cuts rows into chunks of at most ``max_items`` items; a row with more comes in several chunks of its own.
+    """Cut rows into chunks of at most ``max_items`` items; a longer row is split into several chunks.
 
     Args:
         counts: int64[n], the items of each row.
-        max_items: How many items.
+        max_items: Most items per chunk.
 
     Yields:
-        Rows of a chunk, how many items of its first row came before, and int64[rows], the items that it has of each.
+        The chunk's rows, the items of its first row in earlier chunks, and int64[rows], the items of each row in the
+        chunk.
     """
     for first, stop, begin, end in row_chunks(offsets_of(counts), max_items):
         if end - begin <= max_items:
@@ -143,6 +146,6 @@ def cut_counts(counts: IntArray, max_items: int) -> Iterator[tuple[slice, int, I
 
 
 def positions_of(starts: IntArray, counts: IntArray) -> IntArray:
-    """int64[sum(counts)], the positions ``starts[i], starts[i] + 1, ..`` of ``counts[i]`` items for each row."""
+    """Return int64[sum(counts)], the positions ``starts[i] .. starts[i] + counts[i] - 1`` of each row."""
     offsets = offsets_of(counts)
     return np.arange(int(offsets[-1]), dtype=np.int64) + np.repeat(starts - offsets[:-1], counts)

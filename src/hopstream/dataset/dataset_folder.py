@@ -1,9 +1,10 @@
-"""Locks a dataset's folder, replaces it as a whole, and removes what ended processes left in it.
+"""Locks a dataset's folder, replaces it atomically, and removes what killed processes left in it.
 
-A process that writes to a place holds its work folder, which may be there without a dataset, and the folder of the
-dataset that is there, for as long as it works. A process that reads a dataset file by file holds that folder together
-with other readers. A process that has opened a dataset holds nothing: what is mapped stays. A new dataset is written in
-the work folder and renamed when it is complete; what it replaces is moved into the work folder first and removed last.
+A process that writes to a place holds two locks while it works: on the work folder, which may exist without a dataset,
+and on the folder of the existing dataset. A process that reads a dataset file by file holds a shared lock on its
+folder. A process that has opened a dataset holds no lock, because its memory maps stay valid. A new dataset is written
+in the work folder and renamed when it is complete. The replaced dataset is moved into the work folder first and removed
+last.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from hopstream.errors import SettingsError
 from hopstream.uris import local_path
 
 UNFINISHED = re.compile(r"\.(manifest|roots|cluster)\.json\.[0-9]+\.partial")
-"""A file beside the manifest that a process was writing when it was ended."""
+"""A file beside the manifest that a killed process left half written."""
 
 
 class CheckTarget(Protocol):
-    """Refuses a place that must not be replaced, as ``check_target`` does for datasets."""
+    """Refuses a place that must not be replaced, such as ``check_target`` for datasets."""
 
     def __call__(self, out: Path, /, *, overwrite: bool) -> None:
-        """Raise SettingsError."""
+        """Raise ``SettingsError`` if the place must not be replaced."""
 
 
 @contextmanager
 def place_to_write(out: Path) -> Iterator[WorkFolder]:
-    """Be the only one who writes to a place, and who is at the dataset that is there.
+    """Lock a place for writing, and the dataset there, exclusively.
 
     Raises:
         StateError: Another process, or thread, writes to the place or reads the dataset.
@@ -53,9 +54,9 @@ def place_to_write(out: Path) -> Iterator[WorkFolder]:
 
 @contextmanager
 def folder_to_write(out: Path) -> Iterator[None]:
-    """Be the only one who writes to a place file by file; its folder is made, and goes at the end if it is empty.
+    """Lock a folder for writing file by file; create it, and remove it at the end if it is empty.
 
-    Where no work folder can be made beside it, as beside a mount point, its folder alone is locked.
+    Beside a mount point no work folder can be made. Then the folder alone is locked.
 
     Raises:
         StateError: Another process, or thread, writes to the place or reads the dataset that is there.
@@ -67,7 +68,7 @@ def folder_to_write(out: Path) -> Iterator[None]:
         try:
             locks.enter_context(open_work(root))
         except OSError:
-            if os.path.lexists(work_path(root)):  # another user's, who may be writing
+            if os.path.lexists(work_path(root)):  # another user's work folder: that user may be writing
                 raise
         missing = [folder for folder in (root, *root.parents) if not folder.exists()]
         if not missing and not root.is_dir():
@@ -75,7 +76,7 @@ def folder_to_write(out: Path) -> Iterator[None]:
         locks.callback(_remove_empty, missing[1:])
         root.mkdir(parents=True, exist_ok=True)
         locks.enter_context(locked(root))
-        locks.callback(_remove_empty, missing[:1])  # while it is locked
+        locks.callback(_remove_empty, missing[:1])  # before the lock is released
         yield
 
 
@@ -87,11 +88,11 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def dataset_to_change(folder: Path) -> Iterator[WorkFolder]:
-    """The same for a dataset that is there; what processes that were ended left in it is removed.
+    """Lock an existing dataset for changes, and remove what killed processes left in it.
 
     Raises:
-        FormatError: There is no such folder, or it is no dataset.
-        ChecksumError: The manifest is not the one that was written.
+        FormatError: The folder does not exist, or is no dataset.
+        ChecksumError: The manifest does not match its checksum.
         StateError: See ``place_to_write``.
     """
     root = Path(os.path.realpath(local_path(folder)))
@@ -106,17 +107,17 @@ def dataset_to_change(folder: Path) -> Iterator[WorkFolder]:
 
 @contextmanager
 def replaced_folder(out: Path, *, overwrite: bool, check: CheckTarget | None = None) -> Iterator[Path]:
-    """A hidden folder to write to, which takes the place of ``out`` when all is done, and is gone if anything fails.
+    """Yield a hidden folder that is renamed to ``out`` on success and removed on failure.
 
     Args:
         out: The place.
-        overwrite: Replace what is there.
+        overwrite: Replace an existing dataset.
         check: Refuses places that must not be replaced; ``check_target`` if None.
 
     Raises:
-        SettingsError: ``out`` may not be written, or came to be while the folder was written.
-        StateError: Another process writes to the place, or reads the dataset that is there.
-        OSError: The system failed; the error names a path that the caller knows.
+        SettingsError: ``out`` must not be written, or appeared while the folder was written.
+        StateError: Another process writes to the place, or reads the dataset there.
+        OSError: A system call failed; the error names a path that the caller knows.
     """
     check_place = partial(check or check_target, out, overwrite=overwrite)
     with errors_named(out), place_to_write(out) as work, work.new_folder(check_place) as new:
@@ -124,7 +125,7 @@ def replaced_folder(out: Path, *, overwrite: bool, check: CheckTarget | None = N
 
 
 def replaceable(out: Path) -> Path | None:
-    """The folder that is to be replaced, or None where there is none.
+    """Return the folder to replace, or None if the place is free.
 
     Raises:
         SettingsError: The place is a file, the root of a file system, or the current folder.
@@ -141,10 +142,10 @@ def replaceable(out: Path) -> Path | None:
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
-    """Refuse a place that holds something else, or a dataset that is not to be overwritten.
+    """Refuse a place that holds something else, or an existing dataset without ``overwrite``.
 
     Raises:
-        SettingsError: The place is a file, holds what is of no dataset, or holds a dataset without ``overwrite``.
+        SettingsError: The place is a file, holds foreign files, or holds a dataset without ``overwrite``.
     """
     root = replaceable(out)
     if root is None:
@@ -158,7 +159,7 @@ def check_target(out: Path, *, overwrite: bool) -> None:
 
 
 def remove_unnamed(root: Path, manifest: Manifest) -> None:
-    """Remove parts, deltas and halos that are none of the manifest's."""
+    """Remove parts, deltas and halos that the manifest does not list."""
     parts = {str(part_folder(part)) for part in range(manifest.book.num_parts)}
     deltas = {f"delta-{number:05d}" for number in range(1, len(manifest.book.deltas) + 1)}
     for folder in sorted(root.iterdir()):
@@ -191,9 +192,9 @@ def _halo_folders(root: Path, part: int) -> Iterator[Path]:
 
 
 def _foreign_name(root: Path) -> str | None:
-    """The first path in a folder that no dataset has; None where the folder is a dataset, or empty."""
+    """Return the first path in a folder that belongs to no dataset, or None."""
     has_manifest = (root / MANIFEST).is_file()
-    # A cluster.json without a roots.json is that of servers that run.
+    # Without a roots.json, a cluster.json belongs to running servers.
     known = (MANIFEST, *BESIDE_MANIFEST) if (root / ROOTS).is_file() else (MANIFEST,)
     for entry in sorted(root.iterdir()):
         if has_manifest and (entry.name in known or _is_for_dgl(entry)):
@@ -207,7 +208,7 @@ def _foreign_name(root: Path) -> str | None:
 
 
 def _is_for_dgl(entry: Path) -> bool:
-    """Whether a file or folder beside a manifest is what ``compat.dgl`` left there."""
+    """Return whether ``compat.dgl`` left this file or folder beside a manifest."""
     if not FOR_DGL.fullmatch(entry.name) or entry.is_symlink():
         return False
     inside = entry.iterdir() if entry.is_dir() else ()

@@ -1,4 +1,4 @@
-"""Name a JSON object by a hash, so that a change of any of its values is noticed."""
+"""Hashes a JSON object, so that a change of any of its values is noticed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from hopstream.graph.graph import hex_digest
 
 DIGEST = "digest"
-"""The field of a file that holds the hash of all others; files of earlier revisions do not have it."""
+"""The field of a file that holds the hash of all other fields; files of earlier revisions lack it."""
 
 
 def content_digest(value: Mapping[str, Any]) -> str:
-    """32 hexadecimal digits, the 128-bit BLAKE2b hash of an object with sorted keys and without spaces."""
+    """Return 32 hexadecimal digits, the 128-bit BLAKE2b hash of an object with sorted keys and no spaces."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hex_digest(text.encode())

@@ -17,7 +17,7 @@ from hopstream.schema import Direction, EdgeType
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CachedArrays:
-    """Nodes of one type whose features are copied.
+    """Nodes of one type with copied features.
 
     Attributes:
         ids: int64[n], ascending.
@@ -36,11 +36,11 @@ class HaloArrays:
 
     Attributes:
         part: Number of the part.
-        node_ids: Node type to int64[n], the nodes whose edges are copied, ascending; empty where none are.
-        node_keys: Node type to int64[n], their keys.
-        edges: (edge type, direction) to their edges; ``features`` is empty.
+        node_ids: Node type to int64[n], ids of the nodes whose edges are copied, ascending; empty without ``hops``.
+        node_keys: Node type to int64[n], the keys of these nodes.
+        edges: (edge type, direction) to the copied edges; ``features`` is empty.
         edge_starts: (edge type, direction) to int64[n], the id of the first edge of each node.
-        cached: Node type to the nodes whose features are copied.
+        cached: Node type to the nodes with copied features.
     """
 
     part: int
@@ -52,10 +52,10 @@ class HaloArrays:
 
 
 def open_halo(dataset: Dataset, part: int) -> HaloArrays | None:
-    """Map the halo of one part; None where the dataset has none.
+    """Map the halo of one part; return None if the dataset has no halo.
 
     Raises:
-        FormatError: A file is missing, truncated, or not what the manifest says.
+        FormatError: A file is missing, truncated, or contradicts the manifest.
     """
     halo = dataset.manifest.halo
     return None if halo is None else _Opening(dataset, halo, part).open()

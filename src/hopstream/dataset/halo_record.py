@@ -1,7 +1,7 @@
 """Records of a halo in a manifest, and the files that follow from them.
 
-The halo is not part of the content: a dataset's fingerprint is the same with and without, so processes that have it
-and processes that have not work together. What the record says is covered by a fingerprint of its own.
+The halo is not part of the content: a dataset has the same fingerprint with and without it. So processes with and
+without the halo can work together. The record has a fingerprint of its own.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MAX_GENERATION = 99_999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaloCounts:
-    """How much one part keeps copies of.
+    """Number of rows that one part keeps copies of.
 
     Attributes:
-        nodes: Node type to the nodes whose edges are copied; no types with ``hops`` 0.
-        edges: (edge type, direction) to the edges of these nodes.
-        cached: Node type to the nodes whose features are copied; only types of which features are copied.
+        nodes: Node type to the number of nodes whose edges are copied; empty if ``hops`` is 0.
+        edges: (edge type, direction) to the number of edges of these nodes.
+        cached: Node type to the number of nodes with copied features; only types with copied features.
     """
 
     nodes: Mapping[str, int]
@@ -36,7 +36,7 @@ class HaloCounts:
     cached: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value that ``from_json`` reads."""
         edges = [{"type": list(t), "direction": d, "count": n} for (t, d), n in self.edges.items()]
         return {"nodes": dict(self.nodes), "edges": edges, "cached": dict(self.cached)}
 
@@ -56,15 +56,15 @@ class Halo:
     """The halo of a dataset.
 
     Attributes:
-        generation: Number of the halo, which names its folders: another one is written beside it before it goes.
+        generation: Number of the halo, part of its folders' names. A new halo is written before the old one is removed.
         hops: See ``HaloSettings``.
-        features: Node type to the features that are copied.
-        budget_bytes: Bytes of features per part, or None where those of all nodes within ``hops`` are copied.
+        features: Node type to the copied features.
+        budget_bytes: Most bytes of features per part, or None to copy the features of all nodes within ``hops``.
         fanouts: See ``HaloSettings``.
         batch_size: See ``HaloSettings``.
-        parts: What each part has.
+        parts: Counts of each part.
         files: Path relative to the dataset to the record of the file.
-        halo_id: Fingerprint of all this.
+        halo_id: Fingerprint of all other fields.
     """
 
     generation: int
@@ -91,16 +91,16 @@ class Halo:
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Node types of whose features copies were asked for, and of which no part got any."""
+        """Node types with requested features of which no part got a copy."""
         return tuple(t for t, names in self.features.items() if names and not any(p.cached[t] for p in self.parts))
 
     def files_of(self, part: int) -> dict[str, FileRecord]:
-        """The files of one part's halo."""
+        """Return the files of one part's halo."""
         root = f"{part_folder(part)}/"
         return {name: record for name, record in self.files.items() if name.startswith(root)}
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON value that is ``halo`` in ``manifest.json``."""
+        """Return the JSON value of ``halo`` in ``manifest.json``."""
         files = {path: record.to_json() for path, record in self.files.items()}
         return {"halo_id": self.halo_id, **self._content_to_json(), "files": files}
 
@@ -121,7 +121,7 @@ class Halo:
         """Read what ``to_json`` wrote, and check that it fits the dataset.
 
         Raises:
-            FormatError: It is not the halo of such a dataset, or not what its fingerprint was made of.
+            FormatError: The value is not a halo of this dataset, or does not match its fingerprint.
         """
         try:
             halo = cls(
@@ -146,7 +146,7 @@ class Halo:
 
 
 def check_halo(halo: Halo, contents: Contents) -> None:
-    """Raise ``FormatError`` unless a halo names what the dataset has, and lists just the files that follow from it."""
+    """Raise ``FormatError`` unless a halo fits the dataset and lists exactly the expected files."""
     schema, book = contents.schema, contents.book
     if len(halo.parts) != book.num_parts:
         raise FormatError(f"halo is of {len(halo.parts)} parts; the dataset has {book.num_parts}")
@@ -170,27 +170,27 @@ def check_halo(halo: Halo, contents: Contents) -> None:
 
 
 def halo_root(part: int, generation: int) -> PurePosixPath:
-    """The folder of a part's halo."""
+    """Return the folder of a part's halo."""
     return part_folder(part) / "halo" / f"{generation:05d}"
 
 
 def node_path(root: PurePosixPath, node_type: str) -> PurePosixPath:
-    """The folder of the nodes of one type whose edges are copied, in the halo of a part."""
+    """Return the folder of the nodes of one type whose edges are copied, in the halo of a part."""
     return root / "node" / path_name(node_type)
 
 
 def edge_path(root: PurePosixPath, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
-    """The folder of their edges of one type and direction."""
+    """Return the folder of the copied edges of one type and direction."""
     return root / "edge" / "__".join(map(path_name, edge_type)) / direction
 
 
 def cached_path(root: PurePosixPath, node_type: str) -> PurePosixPath:
-    """The folder of the nodes of one type whose features are copied."""
+    """Return the folder of the nodes of one type with copied features."""
     return root / "cached" / path_name(node_type)
 
 
 def edge_column_names(contents: Contents, edge_type: EdgeType, direction: Direction) -> dict[str, str]:
-    """File name to dtype of what is copied of edges, one value per edge."""
+    """Return the dtype of each copied edge column by file name; each has one value per edge."""
     near_far = ends_of(edge_type, direction)
     neighbors = neighbor_dtype(contents.book.num_ids(near_far[1])).name
     columns = {"indices.npy": neighbors}
@@ -210,7 +210,7 @@ def edge_column_names(contents: Contents, edge_type: EdgeType, direction: Direct
 def expected_halo(
     generation: int, counts: HaloCounts, features: Mapping[str, tuple[str, ...]], contents: Contents, part: int
 ) -> Iterator[tuple[str, Expected]]:
-    """Every file of the halo of one part with what it must hold."""
+    """Yield every file of the halo of one part, with its expected content."""
     root = halo_root(part, generation)
     for node_type, num_nodes in counts.nodes.items():
         for name in ("id.npy", "key.npy"):

@@ -1,7 +1,7 @@
 """Looks up the owner and the id of a key, and the key of an id.
 
-A dataset's book is ranges of ids. Which id a key has is written in slices that the parts keep; they are mapped when
-they are first needed.
+A dataset's partition book is ranges of ids. The parts keep slices of the maps between keys and ids, which are
+memory-mapped on first use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hopstream.schema import Direction, EdgeType, type_label
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyBook:
-    """The book of a dataset on disk, for keys as well as ids.
+    """Partition book of a dataset on disk, by keys as well as ids.
 
     Attributes:
         dataset: The dataset.
@@ -45,25 +45,25 @@ class KeyBook:
         return self.ranges.num_parts
 
     def ids_of(self, node_type: str, keys: ArrayLike) -> IntArray:
-        """int64[n], the id of each key.
+        """Return int64[n], the id of each key.
 
         Raises:
             UnknownNameError: There is no such node type.
-            IdRangeError: A key is no node's.
+            IdRangeError: A key belongs to no node.
             FormatError: The folder of the part that keeps a key's id is not here.
         """
         return self._look_up(node_type, keys, "id_of_key.npy", self.ranges.key_offsets(self._known(node_type)), "key")
 
     def keys_of(self, node_type: str, ids: ArrayLike) -> IntArray:
-        """int64[n], the key of each id; raises as ``ids_of`` does."""
+        """Return int64[n], the key of each id; raises as ``ids_of`` does."""
         return self._look_up(node_type, ids, "key.npy", self.ranges.node_offsets[self._known(node_type)], "id")
 
     def part_of(self, node_type: str, keys: ArrayLike) -> IntArray:
-        """int64[n], the part that owns each key; raises as ``ids_of`` does."""
+        """Return int64[n], the part that owns each key; raises as ``ids_of`` does."""
         return self.ranges.parts_of(node_type, self.ids_of(node_type, keys))
 
     def keys_of_part(self, node_type: str, part: int) -> IntArray:
-        """int64[rows], the keys of the nodes that a part owns, ascending.
+        """Return int64[rows], the keys of the nodes that a part owns, ascending.
 
         Raises:
             UnknownNameError: There is no such node type or part.
@@ -73,7 +73,7 @@ class KeyBook:
         return self._array(self._known(node_type), part, "key.npy")
 
     def metadata(self) -> tuple[Mapping[str, Any], ...]:
-        """For each part its number, and how many nodes and edges of each type it owns, edges by direction."""
+        """Return each part's number, its number of nodes by type, and its edges by direction and type."""
         book = self.ranges
         nodes = {t: np.diff(offsets).tolist() for t, offsets in book.node_offsets.items()}
         edges: dict[str, dict[str, list[int]]] = {}
@@ -90,13 +90,13 @@ class KeyBook:
         )
 
     def node_range(self, node_type: str, part: int) -> tuple[int, int]:
-        """The ids of a node type that a part owns: the first, and one after the last."""
+        """Return the ids ``[first, stop)`` of a node type that a part owns."""
         return self._range(self._known(node_type), part)
 
     def edge_range(self, edge_type: EdgeType | str, direction: Direction, part: int) -> tuple[int, int]:
-        """The ids of the edges of a type and direction that a part owns: the first, and one after the last.
+        """Return the ids ``[first, stop)`` of the edges of a type and direction in a part's own rows.
 
-        Edges of rows that were appended to have other ids, behind those of all parts.
+        Overlays of the part have other ids, after the ids of all parts.
         """
         edge_type = self.dataset.manifest.schema.edge_type_of(edge_type)
         if (edge_type, direction) not in self.ranges.edge_offsets:
@@ -108,7 +108,7 @@ class KeyBook:
 
     def _range(self, entity: Entity, part: int) -> tuple[int, int]:
         self._check_part(part)
-        offsets = self.ranges.offsets(entity)  # of pieces; the first are the parts
+        offsets = self.ranges.offsets(entity)  # the parts are the first pieces
         return int(offsets[part]), int(offsets[part + 1])
 
     def _check_part(self, part: int) -> None:
@@ -145,10 +145,10 @@ class KeyBook:
 
 
 def read_key_book(root: str | Path) -> KeyBook:
-    """The book of a dataset: which part owns a key, which id has it, and back.
+    """Open the book of a dataset, which maps keys to parts and ids, and ids to keys.
 
     Raises:
         FormatError: The folder is no dataset of a format that this version reads.
-        ChecksumError: The manifest is not the one that was written.
+        ChecksumError: The manifest does not match its checksum.
     """
     return KeyBook(open_dataset(root))

@@ -1,7 +1,7 @@
 """Opens a dataset, and the arrays of its parts.
 
-Opening reads the manifest; opening a part maps its files after checking that each is there and has the dtype, shape and
-size that the manifest says. What is inside the files is checked by ``verify``, and some of it by ``sample``.
+Opening a dataset reads the manifest. Opening a part checks that each file exists and has the dtype, shape and size of
+the manifest, then memory-maps it. ``verify`` checks the content of all files. ``sample`` compares checksums of blocks.
 """
 
 from __future__ import annotations
@@ -49,27 +49,26 @@ __all__ = [
 
 LOG = logging.getLogger(__name__)
 DAMAGE_SEARCH_S = 3.0
-"""How long files are read to find out which one led to an error."""
+"""Time limit of the search for the damaged file that caused an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeArrays:
-    """Edges of one type that a part holds in one direction, grouped by the row of the owning end.
+    """Edges of one type in one direction that a part holds, grouped by the row of the owning end.
 
     Attributes:
-        indptr: int64[rows + 1]; row ``r`` has the edges ``[indptr[r], indptr[r + 1])``, in the order of their times
-            where the type has times, and in original order among equals.
+        indptr: int64[rows + 1]; row ``r`` has the edges ``[indptr[r], indptr[r + 1])``. With times they are in the
+            order of time, and equal times in original order.
         indices: uint32[edges] or int64[edges], ids of the other end.
-        keys: int64[edges], original edge keys, or None where the dataset does not keep them.
+        keys: int64[edges], original edge keys, or None if the dataset does not keep them.
         features: Feature name to column of ``edges`` rows.
-        times: int64[edges], ascending inside a row, or None where the edge type has no times.
-        weights: real[edges], the feature that is the dataset's ``weight_attr``, or None where the type has none.
-        weight_sums: float64[edges], running sum of the weights inside a row, or None where the type has no weights.
+        times: int64[edges], ascending inside a row, or None if the edge type has no times.
+        weights: real[edges], the dataset's ``weight_attr`` feature, or None if the type has none.
+        weight_sums: float64[edges], running sum of the weights inside a row, or None without weights.
         weight_order: uint32[edges], positions inside a row (0..degree-1), largest weight first and equal weights in
-            stored order, or None where the type has no weights.
-        weight_alias: uint64[edges], alias tables of the rows (``kernels/alias.py``), or None where the type has no
-            weights.
-        neighbor_keys: uint32[edges] or int64[edges], keys of the other end, or None where they are not stored.
+            stored order, or None without weights.
+        weight_alias: uint64[edges], alias tables of the rows (``kernels/alias.py``), or None without weights.
+        neighbor_keys: uint32[edges] or int64[edges], keys of the other end, or None if they are not stored.
     """
 
     indptr: IntArray
@@ -86,13 +85,13 @@ class EdgeArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OverlayArrays:
-    """New rows of one part, edge type and direction, which stand for older ones.
+    """New rows of one part, edge type and direction, which replace older rows.
 
     Attributes:
-        delta: Number of the delta that brought them.
-        rows: int64[n], the rows of the part that they stand for, ascending.
+        delta: Number of the delta that added the rows.
+        rows: int64[n], the replaced rows of the part, ascending.
         node_keys: int64[n], the keys of the nodes of these rows.
-        edges: The edges of the ``n`` rows, in place of all that older deltas and the part itself say of them.
+        edges: All edges of the ``n`` rows. They replace those of older deltas and of the part itself.
     """
 
     delta: int
@@ -103,12 +102,12 @@ class OverlayArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkArrays:
-    """The links of one edge type that a part keeps: a slice of the edges in the order of their keys.
+    """Links of one edge type that a part keeps: a slice of the edges in the order of their keys.
 
     Attributes:
         src_keys: int64[n], source keys of the edges ``[link_offsets[part], link_offsets[part + 1])``.
         dst_keys: int64[n], destination keys.
-        times: int64[n], the edges' own times, or None where they have none.
+        times: int64[n], the edges' own times, or None if they have none.
         splits: Split name to int64[k], the edge keys of the same slice that are in the split, ascending.
     """
 
@@ -120,7 +119,7 @@ class LinkArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartArrays:
-    """The arrays of one part, all memory maps. Every node type, edge type and direction of the dataset is present.
+    """Arrays of one part, all memory maps, for every node type, edge type and direction of the dataset.
 
     Attributes:
         part: Number of the part.
@@ -130,7 +129,7 @@ class PartArrays:
         node_features: Node type to feature name to column of ``rows`` rows.
         edges: (edge type, direction) to edges.
         links: Edge type to links, for the edge types of ``GraphSchema.edge_splits``.
-        overlays: (edge type, direction) to the part's overlays, oldest first; those without any are left out.
+        overlays: (edge type, direction) to the part's overlays, oldest first; empty entries are missing.
     """
 
     part: int
@@ -145,22 +144,22 @@ class PartArrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """A dataset on disk: its folder and its manifest.
+    """Dataset on disk: its folder and its manifest.
 
     Attributes:
         root: The folder.
-        manifest: What the dataset says of itself.
+        manifest: The manifest of the dataset.
     """
 
     root: Path
     manifest: Manifest
 
     def open_part(self, part: int) -> PartArrays:
-        """Map the arrays of one part; the folders of other parts need not be there.
+        """Memory-map the arrays of one part; the folders of other parts may be missing.
 
         Raises:
             UnknownNameError: The dataset has no such part.
-            FormatError: The part lies elsewhere, or a file is missing, truncated, or not what the manifest says.
+            FormatError: The part lies elsewhere, or a file is missing, truncated, or contradicts the manifest.
         """
         self._check_part(part)
         manifest = self.manifest
@@ -189,9 +188,9 @@ class Dataset:
         )
 
     def verify(self, parts: Iterable[int] | None = None, progress: Progress | None = None) -> None:
-        """Read every file of some parts, or of all, and check checksums, order, ranges and sums.
+        """Read every file of some or all parts, and check checksums, order, ranges and sums.
 
-        What parts say of each other's nodes and edges (times, keys of neighbours, links) is compared among these parts.
+        Times, keys of neighbours and links that refer to other parts are compared among the given parts.
 
         Args:
             parts: The parts; None for all.
@@ -199,7 +198,7 @@ class Dataset:
 
         Raises:
             UnknownNameError: The dataset has no such part.
-            ChecksumError: A file is not the one that was written.
+            ChecksumError: A file does not match its checksum.
             FormatError: A file is missing or truncated, or arrays contradict each other.
         """
         manifest = self.manifest
@@ -222,21 +221,21 @@ class Dataset:
     def sample(self, parts: Iterable[int] | None = None, *, rng_seed: int | None = None) -> list[str]:
         """Read some blocks of every file of some parts, up to 128 MiB in all, and compare their checksums.
 
-        The first and the last block of each file are always among them. Whatever fits is read, so small files are
-        checked as a whole. A block is 64 KiB; a file has up to 65 of them with checksums, evenly spread.
+        The first and the last block of each file are always included. Small files are checked completely. A block is 64
+        KiB; a file has checksums of up to 65 evenly spaced blocks.
 
         Args:
-            parts: The parts; None for those whose folders are here.
-            rng_seed: Seed of the random choice among blocks that have checksums; None chooses anew each time.
+            parts: The parts; None for the parts whose folders are here.
+            rng_seed: Seed of the random choice among blocks with checksums; None for a different choice each time.
 
         Returns:
-            The files that were not looked at: an earlier revision wrote them, without checksums of blocks, and they
-            are too large to be read whole. They are logged too.
+            The files that were not checked, also logged: an earlier revision wrote them without checksums of blocks,
+            and they are too large to be read completely.
 
         Raises:
             UnknownNameError: The dataset has no such part.
             FormatError: A file is missing.
-            ChecksumError: A file is not the one that was written.
+            ChecksumError: A file does not match its checksum.
         """
         here = (part for part in range(self.manifest.book.num_parts) if is_here(self.root, part))
         files = self._files_of(set(here if parts is None else parts))
@@ -249,9 +248,9 @@ class Dataset:
         return left_out
 
     def find_damage(self, parts: Iterable[int]) -> str | None:
-        """What is wrong with the first file of some parts that is not the one that was written, the smallest first.
+        """Describe the first damaged file of some parts, checking the smallest files first.
 
-        It takes no longer than some seconds: None where no file that was read in that time is damaged.
+        Stops after ``DAMAGE_SEARCH_S`` seconds. None if no file that was read in that time is damaged.
         """
         ends = time.monotonic() + DAMAGE_SEARCH_S
         files = self._files_of(set(parts))
@@ -260,23 +259,23 @@ class Dataset:
                 break
             try:
                 check_file(self.root / name, files[name])
-            except FormatError as error:  # ChecksumError is one
+            except FormatError as error:  # ChecksumError too
                 return str(error)
         return None
 
     def _files_of(self, parts: Set[int]) -> dict[str, FileRecord]:
-        """The records of the files of some parts, those of halos among them."""
+        """Return the records of the files of some parts, including halos."""
         for part in parts:
             self._check_part(part)
         folders = {str(part_folder(part)) for part in parts}
         return {name: r for name, r in self.manifest.all_files.items() if name.partition("/")[0] in folders}
 
     def check(self, verify: bool | Verify | None, parts: Iterable[int] | None = None) -> Dataset:
-        """The dataset, after ``sample`` or ``verify`` of some parts if that is asked for.
+        """Return the dataset after an optional ``sample`` or ``verify`` of some parts.
 
         Args:
-            verify: What ``open_dataset`` takes.
-            parts: The parts; None for all, or, where blocks are sampled, those that are here.
+            verify: As of ``open_dataset``.
+            parts: The parts; None for all parts, or in a sample for the parts that are here.
 
         Raises:
             SettingsError: ``verify`` is something else.
@@ -358,19 +357,19 @@ class Dataset:
 
 
 def open_dataset(root: str | Path, *, verify: bool | Verify | None = None) -> Dataset:
-    """Open a dataset; its parts are mapped by ``Dataset.open_part``.
+    """Open a dataset; ``Dataset.open_part`` maps its parts.
 
     Args:
         root: The folder that ``write_parts`` wrote.
-        verify: ``"none"`` (or None, False) reads no file but the manifest. ``"sample"`` compares checksums of some
-            blocks of every file of the parts that are here, in less than a second for up to some thousand files; see
+        verify: ``"none"`` (or None, False) reads only the manifest. ``"sample"`` compares checksums of some blocks of
+            every file of the parts that are here. It takes less than a second for up to some thousand files; see
             ``Dataset.sample``. ``"full"`` (or True) reads every file of every part and checks its checksum and content;
             see ``Dataset.verify``.
 
     Raises:
         FormatError: The folder is not a finished dataset of a format that this version reads, or ``verify`` found a
             file missing, truncated or contradictory.
-        ChecksumError: The manifest, or with ``verify`` a file, is not the one that was written.
+        ChecksumError: The manifest, or with ``verify`` a file, does not match its checksum.
         SettingsError: ``verify`` is something else.
     """
     return Dataset(local_path(root), read_manifest(root)).check(verify)

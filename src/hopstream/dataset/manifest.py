@@ -1,7 +1,7 @@
 """Reads, checks and writes the manifest of a dataset.
 
-``manifest.json`` is written last, so a folder without one is not a dataset. It is checked when it is read: its list of
-files must be the one that follows from its schema and ranges, and its fingerprint must be the one of its content.
+``manifest.json`` is written last, so a folder without one is not a dataset. Reading checks it: its list of files must
+follow from its schema and ranges, and its fingerprint must match its content.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hopstream.uris import local_path
 
 
 def deltas_to_json(book: PartitionBook) -> list[dict[str, Any]]:
-    """A JSON value that ``deltas_from_json`` reads back."""
+    """Return a JSON value that ``deltas_from_json`` reads."""
     return [
         {
             "digest": delta.digest,
@@ -52,7 +52,7 @@ def deltas_to_json(book: PartitionBook) -> list[dict[str, Any]]:
 
 
 def deltas_from_json(value: Any) -> tuple[Delta, ...]:
-    """Read what ``deltas_to_json`` wrote; the book that they go into checks them against its parts.
+    """Read what ``deltas_to_json`` wrote. ``PartitionBook`` checks the deltas against its parts.
 
     Raises:
         FormatError: The value is something else.
@@ -101,33 +101,33 @@ FIELDS = (
     "dataset_id", "schema", "graph_id", "directions", "num_parts", "node_offsets", "edge_offsets", "has_edge_keys",
     "time_attr", "weight_attr", "has_neighbor_keys", "deltas", "checksums", "made_by", "report", "files",
 )  # fmt: skip
-"""What every manifest says beside its format."""
+"""Fields of every manifest besides its format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Manifest:
-    """Everything that is known of a dataset without opening its arrays.
+    """Description of a dataset, complete without opening its arrays.
 
     Attributes:
         schema: Node types, edge types, features and splits.
         directions: The directions in which edges are stored.
         book: Ranges of ids that each part owns.
         has_edge_keys: Original edge keys are stored.
-        files: Path relative to the dataset to the record of the file, for every file but the manifest.
+        files: Path relative to the dataset to the record of the file, for every file but the manifest and the halo.
         made_by: Version, method, rng_seed and options of the run that wrote the dataset.
-        report: How well the graph was cut, and what it took.
-        graph_id: Fingerprint of the graph that was cut (``Graph.fingerprint``) and of ``time_attr``, which decides in
-            which order a node's edges are stored; the same for every cut of it.
-        checksums: What the graph's fingerprint is made of, so that it is known when more is appended.
-        time_attr: The feature whose values are times, by which a node's edges are sorted, or None.
-        weight_attr: The edge feature that is stored as running sums and an order too, or None.
+        report: The edge cut and the cost of the run.
+        graph_id: Fingerprint of the partitioned graph (``Graph.fingerprint``) and of ``time_attr``, which decides the
+            stored order of a node's edges; the same for every partitioning of the graph.
+        checksums: The checksums that form the graph's fingerprint; an append needs them.
+        time_attr: The feature that holds times, which a node's edges are sorted by, or None.
+        weight_attr: The edge feature that is also stored as running sums and an order, or None.
         has_neighbor_keys: Keys of neighbours are stored with edges.
-        halo: What parts keep copies of, or None. It is no part of the content, so the fingerprint is the same without.
-        has_digest: False where the manifest was read from a file of an earlier revision, in which ``made_by``,
-            ``report`` and fields that nobody reads have no checksum.
-        dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. Times, places, options and the
-            report are not in it, so two machines that write the same dataset agree on it.
-        all_files: ``files`` and those of the halo: every file of the dataset but the manifest.
+        halo: The copies that parts keep, or None. It is not part of the content, so it does not change the fingerprint.
+        has_digest: False for a manifest of an earlier revision, in which no checksum covers ``made_by``, ``report`` and
+            unknown fields.
+        dataset_id: Fingerprint of the content: schema, ranges and every file's checksum. It excludes times, places,
+            options and the report, so two machines that write the same dataset agree on it.
+        all_files: ``files`` and the halo's files: every file of the dataset but the manifest.
     """
 
     schema: GraphSchema
@@ -148,12 +148,12 @@ class Manifest:
     all_files: Mapping[str, FileRecord] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Compute the fingerprint."""
+        """Compute ``all_files`` and the fingerprint."""
         object.__setattr__(self, "all_files", {**self.files, **self.halo.files} if self.halo else self.files)
         object.__setattr__(self, "dataset_id", content_digest(self._content_to_json()))
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON value that is ``manifest.json``."""
+        """Return the content of ``manifest.json`` as a JSON value."""
         content = self._content_to_json()
         del content["files"]
         described = {"made_by": dict(self.made_by), "report": self.report.to_json()}
@@ -184,7 +184,7 @@ class Manifest:
         }
 
     def write(self, root: Path) -> None:
-        """Write ``manifest.json``, one entry or file to a line; it makes the folder a dataset."""
+        """Write ``manifest.json``, one entry or file per line; it makes the folder a dataset."""
         value = self.to_json()
         files = value.pop("files")
         lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in value.items()]
@@ -197,8 +197,8 @@ def read_manifest(root: str | Path) -> Manifest:
     """Read and check the manifest of a dataset.
 
     Raises:
-        FormatError: There is no manifest, it is of another format, or it contradicts itself.
-        ChecksumError: The manifest's content is not what its fingerprint was made of.
+        FormatError: There is no manifest, it has another format, or it contradicts itself.
+        ChecksumError: The content does not match its fingerprint or digest.
     """
     path = local_path(root) / MANIFEST
     value = _load_json(path)
@@ -230,7 +230,7 @@ def read_manifest(root: str | Path) -> Manifest:
 
 
 def _check_hashes(path: Path, manifest: Manifest, value: Mapping[str, Any]) -> None:
-    """The content must be that of the fingerprint, and all fields together those of the digest, where there is one."""
+    """Check the content against its fingerprint, and all fields against the digest, if there is one."""
     if manifest.dataset_id != value["dataset_id"]:
         raise ChecksumError(
             f"{path} has content {manifest.dataset_id}; it says {value['dataset_id']}; copy the file again"
@@ -314,7 +314,7 @@ def _offsets(entity: Entity, value: list[int]) -> IntArray:
 
 
 def _check_files(path: Path, manifest: Manifest) -> None:
-    """The files must be those that follow from schema and book, each of the shape that follows from them."""
+    """Check that the files and their shapes follow from schema and book."""
     missing = dict(manifest.files)
     for part in range(manifest.book.num_parts):
         for name, expected in expected_files(manifest, part):
@@ -337,12 +337,15 @@ def _check_files(path: Path, manifest: Manifest) -> None:
 
 
 def graph_schema(schema: GraphSchema) -> GraphSchema:
-    """The schema of the graph that a dataset was written from: without links that were only asked for."""
+    """Return the schema of the source graph: ``edge_splits`` without types that only keep links."""
     return replace(schema, edge_splits={t: names for t, names in schema.edge_splits.items() if names})
 
 
 def graph_id_of(fingerprint: str, time_attr: str | None) -> str:
-    """A graph's fingerprint, and another one where times decide in which order edges are stored: draws follow it."""
+    """Return a graph's fingerprint, combined with ``time_attr`` if times decide the order of edges.
+
+    Draws depend on the stored order of edges.
+    """
     if time_attr is None:
         return fingerprint
     return hex_digest(f"{fingerprint} by {time_attr}".encode())

@@ -1,7 +1,7 @@
-"""Finds the newest rows of a part: in its own arrays or, for rows that were appended to, in an overlay.
+"""Finds the newest rows of a part: in its own arrays, or in an overlay if an append changed the row.
 
 The parts and the overlays of an edge type and direction are its *pieces*. ``newest_spans`` alone decides which piece
-has the newest edges of a row, for arrays that are mapped (``RowReader``) and for files that are read (``DatasetRows``).
+has the newest edges of a row, both for mapped arrays (``RowReader``) and for files (``DatasetRows``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hopstream.dataset.layout import EdgeArrays, OverlayArrays, PartArrays
 def overlay_pieces(
     book: PartitionBook, maps: Sequence[PartArrays | None], entity: EdgeEntity
 ) -> list[OverlayArrays | None]:
-    """The overlays of an edge type and direction in the order of ``PartitionBook.overlays``, None where not here."""
+    """Return an edge type's overlays in the book's order; None for each whose part is not here."""
     found: list[OverlayArrays | None] = []
     for overlay in book.overlays(entity):
         part = maps[overlay.part]
@@ -30,19 +30,19 @@ def overlay_pieces(
 
 
 def edge_pieces(book: PartitionBook, maps: Sequence[PartArrays | None], entity: EdgeEntity) -> list[EdgeArrays | None]:
-    """The edges of each piece of an edge type and direction, None where its part is not here."""
+    """Return the edges of each piece of an edge type and direction; None if its part is not here."""
     overlays = overlay_pieces(book, maps, entity)
     return [m.edges[entity] if m else None for m in maps] + [o.edges if o else None for o in overlays]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSpans:
-    """Where the items of some rows are; those of one row follow each other in one piece.
+    """Locations of the items of some rows; the items of one row are contiguous in one piece.
 
     Attributes:
-        pieces: int64[n], the piece that has each row.
-        starts: int64[n], the position of its first item in that piece.
-        counts: int64[n], its number of items.
+        pieces: int64[n], the piece of each row.
+        starts: int64[n], the position of the row's first item in that piece.
+        counts: int64[n], the row's number of items.
     """
 
     pieces: IntArray
@@ -53,16 +53,16 @@ class RowSpans:
 def newest_spans(
     rows: IntArray, overlay_rows: Sequence[IntArray], offsets: Callable[[int, int, int], IntArray]
 ) -> RowSpans:
-    """Finds the newest edges of some rows of a part.
+    """Find the newest edges of some rows of a part.
 
     Args:
         rows: int64[n], rows of the part, ascending.
-        overlay_rows: The rows of the part that each overlay stands for, int64[m] each, ascending; oldest overlay first.
-        offsets: ``offsets(piece, first, stop)`` gives int64[stop - first + 1], where the edges of rows of a piece
-            begin, and where those of the last end. Piece 0 is the part itself, then come its overlays.
+        overlay_rows: The rows of the part that each overlay replaces, int64[m] each, ascending; oldest overlay first.
+        offsets: ``offsets(piece, first, stop)`` returns int64[stop - first + 1], the offsets of the edges of rows
+            ``[first, stop)`` of a piece. Piece 0 is the part itself; its overlays follow.
 
     Returns:
-        Spans in pieces numbered so.
+        Spans in these pieces.
     """
     pieces, piece_rows = np.zeros(len(rows), np.int64), np.array(rows, np.int64)
     for piece, touched in enumerate(overlay_rows, 1):
@@ -80,7 +80,7 @@ def newest_spans(
 
 
 def _shared(left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
-    """Positions in two ascending arrays of the values that both have."""
+    """Return the positions of the common values of two ascending arrays, in each of them."""
     if len(left) > len(right):
         return _shared(right, left)[::-1]
     places = np.minimum(np.searchsorted(right, left), len(right) - 1)
@@ -90,11 +90,11 @@ def _shared(left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowReader:
-    """The newest rows of one part, edge type and direction, whose arrays are mapped.
+    """Reads the newest rows of one part, edge type and direction from mapped arrays.
 
     Attributes:
         pieces: The part's own edges, then those of its overlays, oldest first.
-        overlay_rows: The rows that each overlay stands for, int64[n] each, ascending.
+        overlay_rows: The rows that each overlay replaces, int64[n] each, ascending.
     """
 
     pieces: tuple[EdgeArrays, ...]
@@ -102,29 +102,31 @@ class RowReader:
 
     @classmethod
     def of(cls, part: PartArrays, entity: EdgeEntity) -> RowReader:
-        """The reader of a part's rows."""
+        """Make the reader of a part's rows."""
         overlays = part.overlays.get(entity, ())
         return cls((part.edges[entity], *(o.edges for o in overlays)), tuple(o.rows for o in overlays))
 
     @property
     def num_rows(self) -> int:
-        """Rows of the part."""
+        """Number of rows of the part."""
         return len(self.pieces[0].indptr) - 1
 
     def spans(self, rows: IntArray) -> RowSpans:
-        """Where the newest edges of some rows, int64[n], ascending, are; pieces are numbered as in ``pieces``."""
+        """Locate the newest edges of some rows, int64[n], ascending; pieces are numbered as in ``pieces``."""
         return newest_spans(
             rows, self.overlay_rows, lambda piece, first, stop: self.pieces[piece].indptr[first : stop + 1]
         )
 
     def read(self, rows: IntArray) -> EdgeArrays:
-        """All that is stored of the edges of some rows, in the order of the rows and in stored order inside them.
+        """Return all stored columns of the edges of some rows, in the order of the rows.
+
+        Inside a row, edges stay in stored order.
 
         Args:
-            rows: int64[n], rows of the part, ascending; memory follows their edges.
+            rows: int64[n], rows of the part, ascending. Memory grows with the number of their edges.
 
         Returns:
-            Edges with ``indptr`` of the rows asked for, from 0.
+            Edges with an ``indptr`` of the given rows, from 0.
         """
         spans = self.spans(rows)
         indptr = offsets_of(spans.counts)
@@ -137,7 +139,7 @@ class RowReader:
         order[np.concatenate(targets)] = np.arange(len(order))
 
         def put(columns: Sequence[Column | None]) -> Any:
-            """One column of the rows, from that of each piece; None where pieces have none."""
+            """Join one column of the rows from all pieces; return None if the pieces lack the column."""
             if columns[0] is None:
                 return None
             found = [take_column(c, places) for c, (_, places) in zip(columns, taken, strict=True) if c is not None]
@@ -152,7 +154,7 @@ class RowReader:
 
 
 def newest_part(part: PartArrays) -> PartArrays:
-    """A part without overlays: where it has any, its newest rows are put together in memory."""
+    """Return a part without overlays; the newest rows of a part with overlays are merged in memory."""
     if not part.overlays:
         return part
     merged = {
@@ -163,7 +165,7 @@ def newest_part(part: PartArrays) -> PartArrays:
 
 
 def newest_edge_ids(book: PartitionBook, part: PartArrays, entity: EdgeEntity) -> IntArray:
-    """int64[n], the ids of the edges of a part as ``newest_part`` has them."""
+    """Return int64[n], the ids of the edges of a part in the order of ``newest_part``."""
     reader = RowReader.of(part, entity)
     spans = reader.spans(np.arange(reader.num_rows))
     first_ids = book.offsets(entity)[book.pieces_of(entity, part.part)]

@@ -1,10 +1,10 @@
-"""Names the files of a dataset, says what each must be, and finds parts that lie in other folders.
+"""Names the files of a dataset, states their expected content, and locates parts in other folders.
 
-Paths are computed from the schema and the partition book, never taken from a manifest, so that no manifest can name a
-file outside its dataset.
+Paths are computed from the schema and the partition book. They are never taken from a manifest, so no manifest can name
+a file outside its dataset.
 
-A dataset may be spread over several roots, each of which has the whole manifest and the folders of some parts.
-``roots.json`` beside the manifest says which root has which parts. It is not part of the dataset's content.
+A dataset may be spread over several roots. Each root has the whole manifest and the folders of some parts.
+``roots.json`` beside the manifest lists the parts of each root. It is not part of the dataset's content.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, ti
 MANIFEST = "manifest.json"
 PART_FOLDER = re.compile(r"part-\d{5}")
 FOR_DGL = re.compile(r"metadata\.json|part\d+(?:/[^/]+\.dgl)?")
-"""What ``compat.dgl`` leaves beside a dataset for DGL: no part of it, and replaced with it."""
+"""Files that ``compat.dgl`` leaves beside a dataset for DGL; not part of the dataset, but replaced with it."""
 MAX_PATH_NAME = 64
-"""Longer names are cut and end in a hash, so that three of them and a suffix fit into the 255 bytes of a file name."""
+"""Longer names are cut and end in a hash, so that three names and a suffix fit into the 255 bytes of a file name."""
 
-# An underscore at an end, or after another one, could be taken for part of the "__" that joins an edge type's names.
+# An underscore at an end, or after another one, could be mistaken for the "__" that joins an edge type's names.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]|^[._]|_$|(?<=_)_|\.(?=(?:values|offsets)$)")
 
 
 def path_name(name: str) -> str:
-    """A type, feature or split as part of a path: percent-encoded where it is not letters, digits or ``_ . -``.
+    """Encode the name of a type, feature or split for a path.
 
-    Different names give different results, and ``"__".join`` of three results can be taken apart again.
+    Characters other than letters, digits and ``_ . -`` are percent-encoded. Different names give different results, and
+    ``"__".join`` of three results can be split again.
     """
     encoded = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found.group().encode()), name)
     if len(encoded) <= MAX_PATH_NAME:
@@ -47,45 +48,45 @@ def path_name(name: str) -> str:
 
 
 def part_folder(part: int) -> PurePosixPath:
-    """The folder of a part, relative to the dataset."""
+    """Return the folder of a part, relative to the dataset."""
     return PurePosixPath(f"part-{part:05d}")
 
 
 def node_folder(part: int, node_type: str) -> PurePosixPath:
-    """The folder of a part's nodes of one type."""
+    """Return the folder of a part's nodes of one type."""
     return part_folder(part) / "node" / path_name(node_type)
 
 
 def edge_folder(part: int, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
-    """The folder of a part's edges of one type and direction."""
+    """Return the folder of a part's edges of one type and direction."""
     return part_folder(part) / "edge" / "__".join(map(path_name, edge_type)) / direction
 
 
 def overlay_folder(part: int, delta: int, edge_type: EdgeType, direction: Direction) -> PurePosixPath:
-    """The folder of what a delta has of a part's edges of one type and direction."""
+    """Return the folder of a delta's rows of a part's edges of one type and direction."""
     inside = edge_folder(part, edge_type, direction).relative_to(part_folder(part))
     return part_folder(part) / f"delta-{delta:05d}" / inside
 
 
 def piece_folders(book: PartitionBook, edge_type: EdgeType, direction: Direction) -> list[PurePosixPath]:
-    """The folder of each piece of an edge type and direction: parts, then overlays."""
+    """Return the folder of each piece of an edge type and direction: parts, then overlays."""
     parts = [edge_folder(part, edge_type, direction) for part in range(book.num_parts)]
     overlays = book.overlays((edge_type, direction))
     return parts + [overlay_folder(o.part, o.delta, edge_type, direction) for o in overlays]
 
 
 def link_folder(part: int, edge_type: EdgeType) -> PurePosixPath:
-    """The folder of a part's links of one edge type."""
+    """Return the folder of a part's links of one edge type."""
     return part_folder(part) / "link" / "__".join(map(path_name, edge_type))
 
 
 def split_path(folder: PurePosixPath, split: str) -> PurePosixPath:
-    """The file of one split, in the folder of its nodes or links."""
+    """Return the file of one split, in the folder of its nodes or links."""
     return folder / "splits" / f"{path_name(split)}.npy"
 
 
 def feature_paths(folder: PurePosixPath, name: str, feature: FeatureSchema) -> tuple[PurePosixPath, ...]:
-    """The files of one feature, in the folder of its nodes or edges: one, or values and offsets."""
+    """Return the files of one feature, in the folder of its nodes or edges: one, or values and offsets."""
     return tuple(
         PurePosixPath(p.as_posix()) for p in column_paths(Path(folder / "features" / path_name(name)), feature)
     )
@@ -93,13 +94,13 @@ def feature_paths(folder: PurePosixPath, name: str, feature: FeatureSchema) -> t
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a file must hold; None in a shape stands for a length that only the file itself knows."""
+    """Expected dtype and shape of a file; None in a shape is a length that only the file states."""
 
     dtype: str
     shape: tuple[int | None, ...]
 
     def matches(self, record: FileRecord) -> bool:
-        """The record's dtype and shape are as expected."""
+        """Return whether the record's dtype and shape are as expected."""
         return (
             record.dtype == self.dtype
             and len(record.shape) == len(self.shape)
@@ -107,12 +108,12 @@ class Expected:
         )
 
     def __str__(self) -> str:
-        """As messages show it, for example ``int64[12]``."""
+        """Format for messages, for example ``int64[12]``."""
         return f"{self.dtype}[{', '.join('any' if n is None else str(n) for n in self.shape)}]"
 
 
 class Contents(Protocol):
-    """What decides which files a dataset has; a manifest says all of it."""
+    """The fields of a manifest that decide which files a dataset has."""
 
     @property
     def schema(self) -> GraphSchema:
@@ -132,11 +133,11 @@ class Contents(Protocol):
 
     @property
     def time_attr(self) -> str | None:
-        """The feature that says times."""
+        """The feature that holds times."""
 
     @property
     def weight_attr(self) -> str | None:
-        """The edge feature that says weights."""
+        """The edge feature that holds weights."""
 
     @property
     def has_neighbor_keys(self) -> bool:
@@ -144,7 +145,7 @@ class Contents(Protocol):
 
 
 def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expected]]:
-    """Every file of one part with what it must hold, by path relative to the dataset."""
+    """Yield every file of one part with its expected content, by path relative to the dataset."""
     schema = contents.schema
     yield from expected_nodes(schema, contents.book, part)
     for edge_type in schema.edges:
@@ -163,14 +164,14 @@ def expected_files(contents: Contents, part: int) -> Iterator[tuple[str, Expecte
 def expected_links(
     contents: Contents, part: int, edge_type: EdgeType, num_links: int
 ) -> Iterator[tuple[str, Expected]]:
-    """The files of a part's links of one edge type, but for splits."""
+    """Yield the files of a part's links of one edge type, without splits."""
     times = ["time.npy"] * (contents.time_attr in contents.schema.edges[edge_type])
     for name in ("src_key.npy", "dst_key.npy", *times):
         yield str(link_folder(part, edge_type) / name), Expected("int64", (num_links,))
 
 
 def expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Iterator[tuple[str, Expected]]:
-    """The files of a part's nodes; the shapes of splits are not known."""
+    """Yield the files of a part's nodes; the lengths of splits are unknown."""
     for node_type, features in schema.nodes.items():
         folder = node_folder(part, node_type)
         num_rows = _range_length(book, node_type, part)
@@ -186,7 +187,7 @@ def expected_nodes(schema: GraphSchema, book: PartitionBook, part: int) -> Itera
 def expected_edges(
     contents: Contents, part: int, edge_type: EdgeType, direction: Direction
 ) -> Iterator[tuple[str, Expected]]:
-    """The files of a part's edges of one type and direction."""
+    """Yield the files of a part's edges of one type and direction."""
     book, owner_type = contents.book, ends_of(edge_type, direction)[0]
     folder = edge_folder(part, edge_type, direction)
     num_rows, num_edges = (_range_length(book, entity, part) for entity in (owner_type, (edge_type, direction)))
@@ -196,7 +197,7 @@ def expected_edges(
 def expected_overlay(
     contents: Contents, overlay: Overlay, edge_type: EdgeType, direction: Direction
 ) -> Iterator[tuple[str, Expected]]:
-    """The files of an overlay: which rows of the part they stand for, and what a part has of edges."""
+    """Yield the files of an overlay: the rows that it replaces, and the same edge files as a part."""
     folder = overlay_folder(overlay.part, overlay.delta, edge_type, direction)
     for name in ("row.npy", "node_key.npy"):
         yield str(folder / name), Expected("int64", (overlay.num_rows,))
@@ -244,7 +245,7 @@ def _range_length(book: PartitionBook, entity: str | tuple[EdgeType, Direction],
 
 ROOTS, CLUSTER = "roots.json", "cluster.json"
 BESIDE_MANIFEST = (ROOTS, CLUSTER)
-"""Files that may stand beside a manifest, and say where parts lie and who serves them."""
+"""Files that may stand beside a manifest, with the locations and the servers of parts."""
 TOKEN_SUFFIX = ".token"
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20
@@ -252,7 +253,7 @@ MAX_FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """One place of a dataset.
+    """One root of a dataset.
 
     Attributes:
         uri: A local folder, or a URI of a file system or object store.
@@ -265,32 +266,32 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """All places of a dataset.
+    """All roots of a dataset.
 
     Attributes:
         dataset_id: Fingerprint of the dataset.
-        entries: The places; a part may be in several.
+        entries: The roots; a part may be in several.
     """
 
     dataset_id: str
     entries: tuple[Root, ...]
 
     def to_text(self) -> str:
-        """The content of ``roots.json``."""
+        """Return the content of ``roots.json``."""
         roots = [{"uri": root.uri, "parts": list(root.parts)} for root in self.entries]
         value = {"format": FORMAT, "dataset_id": self.dataset_id, "roots": roots}
         return json.dumps({**value, DIGEST: content_digest(value)}, indent=1) + "\n"
 
     def uris_of(self, part: int) -> list[str]:
-        """Where a part lies."""
+        """Return the roots that have a part."""
         return [root.uri for root in self.entries if part in root.parts]
 
 
 def read_roots(folder: Path) -> Roots | None:
-    """Read ``roots.json``; None where the folder has none.
+    """Read ``roots.json``; return None if the folder has none.
 
     Raises:
-        FormatError: It cannot be read.
+        FormatError: The file cannot be read.
     """
     path = folder / ROOTS
     try:
@@ -328,12 +329,12 @@ def _root(value: dict[str, Any]) -> Root:
 
 
 def is_here(folder: Path, part: int) -> bool:
-    """Whether a dataset's folder has the folder of a part."""
+    """Return whether a dataset's folder has the folder of a part."""
     return (folder / part_folder(part)).is_dir()
 
 
 def check_is_here(folder: Path, part: int, dataset_id: str) -> None:
-    """Raise ``FormatError`` where the folder of a part is missing; it says where the part lies, if that is known."""
+    """Raise ``FormatError`` if the folder of a part is missing; the error names its location if known."""
     if is_here(folder, part):
         return
     where = f"{folder / part_folder(part)} is missing"
@@ -348,5 +349,5 @@ def check_is_here(folder: Path, part: int, dataset_id: str) -> None:
 
 
 def is_made_token(name: str, cluster_name: str = CLUSTER) -> bool:
-    """Whether a file is, by its name, a token that was made for the servers of a cluster file beside it."""
+    """Return whether a file is, by its name, a generated token for the servers of a cluster file."""
     return name.startswith(f"{cluster_name}.") and name.endswith(TOKEN_SUFFIX)

@@ -1,7 +1,7 @@
 """Reads a dataset back into the graph that it was written from.
 
-Nodes go back to the order of their keys and edges to the order of theirs, so that writing the result again, into other
-parts or in another direction, gives what writing the original would have given.
+Nodes and edges are restored to the order of their keys. So writing the result again, into other parts or in another
+direction, gives the same dataset as writing the original.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from hopstream.graph.graph import EdgeTable, Graph, NodeTable
 from hopstream.schema import EdgeType, type_label
 
 BLOCK_BYTES = 16 << 20
-"""Of a column that are read at a time, or one item."""
+"""Bytes of a column per read, unless one item is larger."""
 BLOCK_EDGES = 1 << 20
 BLOCK_KEYS = 1 << 20
 
 KeysOf = Callable[[RowBlock], Array]
-"""Says integer[items], the key of each item of a block."""
+"""Function that returns integer[items], the key of each item of a block."""
 KeyedBlocks = Sequence[tuple[RowBlock, Array]]
 """Blocks with the keys of their items."""
 
 
 def read_dataset(root: str | Path) -> Graph:
-    """Read a dataset of any number of parts back into the graph that it was written from; see ``graph_of_dataset``.
+    """Read a dataset of any number of parts back into its source graph; see ``graph_of_dataset``.
 
     Raises:
-        ChecksumError: A file is not the one that was written.
-        FormatError: The folder is no dataset of a format that this version reads, or damaged.
+        ChecksumError: A file does not match its checksum.
+        FormatError: The folder is no dataset of a format that this version reads, or is damaged.
     """
     return graph_of_dataset(open_dataset(root))
 
@@ -46,20 +46,20 @@ def read_dataset(root: str | Path) -> Graph:
 def graph_of_dataset(dataset: Dataset) -> Graph:
     """Read all parts of a dataset back into one graph, in the original order of nodes and edges.
 
-    Node columns of a dataset of one part stay the memory maps that they are; everything else is held in memory. Of rows
-    that were appended to, the newest are read. Edges without keys are in the order that ``edge_keys`` says.
+    Node columns of a dataset of one part stay memory maps; everything else is read into memory. Of rows that an append
+    changed only the newest version is read. Edges without stored keys are in the order of ``edge_keys``.
 
-    Every file is checked first, or a damaged one would be written again with a checksum that fits it.
+    Every file is checked first. Otherwise a damaged file would be written again with a valid checksum.
 
     Raises:
-        ChecksumError: A file is not the one that was written.
-        FormatError: A file is missing, truncated, or not what the manifest says, or keys are not 0..n-1, each once.
+        ChecksumError: A file does not match its checksum.
+        FormatError: A file is missing, truncated, or contradicts the manifest, or keys are not 0..n-1, each once.
     """
     dataset.verify()
     rows = DatasetRows(dataset.root, dataset.manifest, takes_sums=False)
     schema, book = dataset.manifest.schema, dataset.manifest.book
     keys_of_ids = {t: rows.keys_of_ids(t) for t in schema.nodes}
-    if book.num_parts == 1:  # id equals key, says the format
+    if book.num_parts == 1:  # the format guarantees that ids equal keys
         columns = dict(dataset.open_part(0).node_features)
     else:
         columns = {t: columns_by_key(rows, t, _node_blocks(rows, t, keys_of_ids[t])) for t in schema.nodes}
@@ -95,21 +95,20 @@ def _edge_table(rows: DatasetRows, edge_type: EdgeType, keys_of_ids: dict[str, A
 
 
 def neighbors_of(rows: DatasetRows, entity: Entity, block: RowBlock) -> Array:
-    """integer[items], the ids of the other ends of a block's edges, in range."""
+    """Return integer[items], the ids of the other ends of a block's edges, checked to be in range."""
     return rows.read_spans(entity, rows.columns(entity).named(INDICES), block.piece, block.starts, block.counts)
 
 
 def edge_keys(rows: DatasetRows, edge_type: EdgeType) -> KeysOf:
-    """What says the keys of edges in the first direction.
+    """Return a function that gives the keys of edges in the first direction.
 
-    Where a dataset keeps no edge keys, the order of a type's links is that of its keys. Without links that order is
-    lost: edges are numbered in the order in which they are stored, node by node, and in the order of time where they
-    have times.
+    If a dataset keeps no edge keys, the links of a type give the order of its keys. Without links that order is lost.
+    Then edges are numbered in stored order: node by node, and by time if they have times.
 
-    [Cost] Some 50 bytes of memory per edge for a type whose keys are found by its links.
+    [Cost] Some 50 bytes of memory per edge for a type whose keys come from its links.
 
     Raises:
-        FormatError: The links of the type are not its edges.
+        FormatError: The links of the type contradict its edges.
     """
     entity = (edge_type, rows.manifest.directions[0])
     if rows.manifest.has_edge_keys:
@@ -122,7 +121,7 @@ def edge_keys(rows: DatasetRows, edge_type: EdgeType) -> KeysOf:
 
 
 def _keys_from_links(rows: DatasetRows, edge_type: EdgeType) -> Array:
-    """integer[num_edges], the key of each edge in stored order: links are grouped as the writer grouped edges."""
+    """Return integer[num_edges], edge keys in stored order, by grouping links as the writer did."""
     manifest, num_edges = rows.manifest, rows.book.num_edges(edge_type)
     direction, time_attr = manifest.directions[0], manifest.time_attr
     features: dict[str, Column] = {}
@@ -154,7 +153,7 @@ def _keys_from_links(rows: DatasetRows, edge_type: EdgeType) -> Array:
 
 
 def node_column(rows: DatasetRows, node_type: str, name: str, keys_of_ids: Array) -> Column:
-    """A feature of nodes, in the order of keys."""
+    """Return a feature of nodes, in the order of keys."""
     return columns_by_key(rows, node_type, _node_blocks(rows, node_type, keys_of_ids), {name})[name]
 
 
@@ -163,19 +162,19 @@ def _node_blocks(rows: DatasetRows, node_type: str, keys_of_ids: Array) -> Keyed
 
 
 def _block_items(rows: DatasetRows, entity: Entity) -> int:
-    """How many items are read at a time."""
+    """Return the number of items per read."""
     return max(1, BLOCK_BYTES // max([32, *(column.item_bytes for column in rows.columns(entity).fixed)]))
 
 
 def columns_by_key(
     rows: DatasetRows, entity: Entity, blocks: KeyedBlocks, names: Collection[str] | None = None
 ) -> dict[str, Column]:
-    """Features of a node type, or of an edge type in one direction, in the order of keys.
+    """Return features of a node type, or of an edge type in one direction, in the order of keys.
 
     Args:
         rows: The dataset.
-        entity: The type.
-        blocks: All its items; their keys are in range, each once.
+        entity: The node type, or the edge type and direction.
+        blocks: All items of the entity; their keys are in range and unique.
         names: The features; None for all.
     """
     schema = rows.manifest.schema

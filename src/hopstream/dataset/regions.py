@@ -1,8 +1,8 @@
-"""Writes stretches of one ``.npy`` file from many tasks, and combines their checksums.
+"""Writes byte ranges of one ``.npy`` file from many tasks, and combines their checksums.
 
-A file is made with its header and its full length; tasks then write stretches that do not overlap. What a stretch holds
-follows from the input alone, so a task that runs again, or twice at once, writes what is there. Checksums of stretches
-are combined in the order of their places, so nothing is read again.
+A file is created with its header and full length. Tasks then write ranges that do not overlap. The content of a range
+follows from the input alone, so a task that runs twice, even concurrently, writes the same bytes. Checksums of ranges
+are combined in file order, so nothing is read again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hopstream.dataset.stored_columns import StoredColumn
 from hopstream.errors import FormatError
 
 Stretch = tuple[int, int, int]
-"""First byte after the header, number of bytes, CRC-32C."""
+"""A range of bytes: first byte after the header, number of bytes, CRC-32C."""
 
 Stretches = dict[str, list[Stretch]]
-"""Path relative to the dataset to the stretches of the file that were written; JSON makes lists of the tuples."""
+"""Path relative to the dataset to the written ranges of the file; JSON turns the tuples into lists."""
 
 HEADER_START_BYTES = 10
-"""Magic, version and the length of the rest of a header."""
+"""Length of the magic, the version and the header's length field."""
 
 
 def make_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Make a file with its header and full length; one that is there keeps what it holds."""
+    """Create a file with its header and full length; an existing file keeps its content."""
     header = array_header(dtype, shape)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -43,24 +43,24 @@ def make_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 
 class RegionWriter:
-    """Writes stretches of a dataset's files, and keeps account of them."""
+    """Writes ranges of a dataset's files, and records them."""
 
     def __init__(self, root: Path) -> None:
-        """Write below ``root``; nothing is written yet."""
+        """Set the root folder. Nothing is written yet."""
         self._root = root
         self.stretches: Stretches = {}
 
     def write(self, column: StoredColumn, first_row: int) -> None:
-        """Write the values of a column from a row of its file on.
+        """Write the values of a column, starting at a row of its file.
 
         Raises:
-            OSError: The system refused to; the error names the file.
+            OSError: A system call failed; the error names the file.
         """
         row_bytes = math.prod(column.shape[1:]) * column.dtype.itemsize
         self.write_blocks(column.path, column.dtype, first_row * row_bytes, column.blocks)
 
     def write_blocks(self, name: PurePosixPath, dtype: np.dtype[Any], first_byte: int, blocks: Iterable[Array]) -> None:
-        """Write blocks of values from a byte after the header on; see ``write``."""
+        """Write blocks of values, starting at a byte after the header; see ``write``."""
         path = self._root / name
         stretches = self.stretches.setdefault(str(name), [])
         num_bytes = 0
@@ -77,7 +77,7 @@ class RegionWriter:
 
 
 def add_stretch(stretches: list[Stretch], first_byte: int, values: Array) -> None:
-    """Keep account of values that were written, or read, from a byte on; what follows the last stretch extends it."""
+    """Record values that were written or read at a byte; extend the last range if they continue it."""
     if not values.nbytes:
         return
     is_next = bool(stretches) and stretches[-1][0] + stretches[-1][1] == first_byte
@@ -93,7 +93,7 @@ def _header_bytes(descriptor: int, path: Path) -> int:
 
 
 def _write_all(descriptor: int, data: bytes | Array, offset: int, path: Path) -> None:
-    """Write all bytes at a place; the system's error gets the file's name."""
+    """Write all bytes at an offset; a system error names the file."""
     left = memoryview(data)  # type: ignore[arg-type]
     try:
         while len(left):
@@ -106,7 +106,7 @@ def _write_all(descriptor: int, data: bytes | Array, offset: int, path: Path) ->
 
 
 def merge_stretches(results: Iterable[Mapping[str, Sequence[Sequence[int]]]]) -> Stretches:
-    """What several tasks wrote, together."""
+    """Merge the ranges that several tasks wrote."""
     merged: Stretches = {}
     for result in results:
         for name, stretches in result.items():
@@ -115,10 +115,10 @@ def merge_stretches(results: Iterable[Mapping[str, Sequence[Sequence[int]]]]) ->
 
 
 def file_record(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], stretches: Sequence[Stretch]) -> FileRecord:
-    """The record of a file from its stretches.
+    """Make the record of a file from its ranges.
 
     Raises:
-        FormatError: The stretches are not the whole file, each byte once.
+        FormatError: The ranges do not cover each byte of the file exactly once.
     """
     header = array_header(dtype, shape)
     checksum, end = extend_checksum(0, np.frombuffer(header, np.uint8)), 0
@@ -133,10 +133,10 @@ def file_record(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], stretch
 
 
 def read_into(path: Path, offset: int, array: Array) -> None:
-    """Fill an array from a place in a file.
+    """Fill an array from an offset in a file.
 
     Raises:
-        FormatError: The file ends before.
+        FormatError: The file is too short.
     """
     left = memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
     with path.open("rb", buffering=0) as file:
@@ -149,7 +149,7 @@ def read_into(path: Path, offset: int, array: Array) -> None:
 
 
 def read_array(path: Path, start: int, stop: int) -> Array:
-    """Some rows of a ``.npy`` file that was made by ``make_file``, read and not mapped."""
+    """Read rows ``[start, stop)`` of a ``.npy`` file that ``make_file`` created, without mapping it."""
     with path.open("rb") as file:
         shape, _, dtype = read_header(file)
         first_byte = file.tell()

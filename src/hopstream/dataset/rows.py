@@ -1,12 +1,12 @@
-"""Reads the rows of a dataset from its files, a stretch at a time, and checks that nothing has changed them.
+"""Reads the rows of a dataset from its files in ranges, and checks that the files are unchanged.
 
-Re-sharding, assignment, reading back and export see a dataset through this. A *row* is a node in its part. An *item* is
-what a column has one of: an edge of a row, or the node itself. The items of a part or overlay (a *piece*) are numbered
-in the order of its rows; ``spans`` says in which piece the newest items of a row are. Files are read and not mapped, so
-memory holds what was asked for and nothing else; only the numbers of the rows that overlays stand for are mapped.
+Re-sharding, assignment, reading back and export use this. A *row* is a node in its part. An *item* is one value of a
+column: an edge of a row, or the node itself. The items of a part or overlay (a *piece*) are numbered in the order of
+its rows; ``spans`` locates the newest items of a row. Files are read, not mapped, so memory holds only the requested
+rows. Only the row numbers of overlays are mapped.
 
-Checksums are taken while columns are read: stretches of a file that were read one after the other, by whichever tasks,
-are added up to the checksum of the file. What leads to columns (offsets, keys) is checked as a whole before it is used.
+Checksums are computed while columns are read. The ranges of a file that the tasks read are combined into the checksum
+of the file. Offsets and keys, which locate the columns, are checked completely before use.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from hopstream.schema import EdgeType
 
 INT64 = np.dtype(np.int64)
 INDICES, EDGE_KEYS = "indices.npy", "key.npy"
-"""The columns of edges that hold the ids of their neighbours, and their keys."""
+"""The columns of edges that hold the ids of their neighbours, and the edges' keys."""
 GAP_BYTES = 1 << 14
-"""Stretches of a file that are nearer to each other than this are read as one."""
+"""Ranges of a file that are closer together than this are read as one."""
 BLOCK_ROWS = 1 << 18
-"""Rows whose places are looked up together."""
+"""Rows that are located together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class ColumnFile:
 
     Attributes:
         name: The file, in the folder of its entity in the part: ``indices.npy``, ``features/x.npy``.
-        dtype: Of its values.
-        shape: Of one value.
+        dtype: dtype of the values.
+        shape: Shape of one value.
     """
 
     name: PurePosixPath
@@ -68,17 +68,17 @@ class ColumnFile:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one value; 0 where its shape holds nothing."""
+        """Bytes of one value; 0 for an empty shape."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class RaggedFiles:
-    """The two files of a feature whose items hold different numbers of elements.
+    """The two files of a ragged feature.
 
     Attributes:
-        values: The elements of all items, one after the other.
-        offsets: int64[items + 1], where the elements of each item begin.
+        values: The elements of all items, one item after the other.
+        offsets: int64[items + 1], the offset of each item's elements.
     """
 
     values: ColumnFile
@@ -87,10 +87,10 @@ class RaggedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a node type, or of an edge type in one direction; keys and offsets of nodes' rows are not in it.
+    """Columns of a node type, or of an edge type in one direction, without node keys and row offsets.
 
     Attributes:
-        fixed: One value for each item: features, ids of neighbours, and what else is stored of edges.
+        fixed: Files with one value for each item: features, ids of neighbours, and further columns of edges.
         features: Feature name to its file or files.
     """
 
@@ -99,16 +99,16 @@ class Columns:
 
     @property
     def ragged(self) -> tuple[RaggedFiles, ...]:
-        """Any number of elements for each item."""
+        """The ragged features, with any number of elements per item."""
         return tuple(files for files in self.features.values() if isinstance(files, RaggedFiles))
 
     def named(self, name: str) -> ColumnFile:
-        """The column of a file, which is there."""
+        """Return the column with a file name, which must exist."""
         return next(column for column in self.fixed if column.name.name == name)
 
 
 def columns_of(contents: Contents, entity: Entity) -> Columns:
-    """The columns that each part of a dataset has of an entity."""
+    """Return the columns of an entity, the same in each part of a dataset."""
     schemas = contents.schema.nodes[entity] if isinstance(entity, str) else contents.schema.edges[entity[0]]
     folder = entity_folder(0, entity)
     features: dict[str, ColumnFile | RaggedFiles] = {}
@@ -129,25 +129,26 @@ def columns_of(contents: Contents, entity: Entity) -> Columns:
 
 @lru_cache(maxsize=1 << 14)
 def entity_folder(part: int, entity: Entity) -> PurePosixPath:
-    """The folder of a part's nodes of a type, or of its edges of a type and direction."""
+    """Return the folder of a part's nodes of a type, or of its edges of a type and direction."""
     return node_folder(part, entity) if isinstance(entity, str) else edge_folder(part, *entity)
 
 
 def entities_of(contents: Contents) -> list[Entity]:
-    """Every node type, then every edge type in each direction."""
+    """Return every node type, then every edge type in each direction."""
     return [*contents.schema.nodes, *((t, d) for t in contents.schema.edges for d in contents.directions)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowBlock:
-    """The newest items of some rows, all in one piece.
+    """Newest items of some rows, all in one piece.
 
     Attributes:
-        piece: The part or overlay that has them.
+        piece: The part or overlay that holds the items.
         row_ids: int64[n], the id of the node of each row.
-        starts: int64[n], the position of its first item in the piece, ascending.
-        counts: int64[n], how many of its items are in the block.
-        places: int64[n], where its first item stands among the newest items of all rows, in the order of ids of nodes.
+        starts: int64[n], the position of the row's first item in the piece, ascending.
+        counts: int64[n], the number of the row's items in the block.
+        places: int64[n], the position of the row's first item among the newest items of all rows, in the order of node
+            ids.
     """
 
     piece: int
@@ -158,26 +159,26 @@ class RowBlock:
 
     @property
     def item_places(self) -> IntArray:
-        """int64[items], where each item stands among the newest items of all rows."""
+        """int64[items], the position of each item among the newest items of all rows."""
         return positions_of(self.places, self.counts)
 
 
 class DatasetRows:
-    """The rows of a dataset, as the newest of its deltas has them. Inside a part rows ascend by key.
+    """Rows of a dataset, each in its newest version. Inside a part rows ascend by key.
 
     Attributes:
         root: Folder of the dataset.
-        manifest: Its manifest.
-        stretches: What ``read`` has read of each file.
+        manifest: Manifest of the dataset.
+        stretches: The ranges of each file that ``read`` has read.
     """
 
     def __init__(self, root: Path, manifest: Manifest, *, takes_sums: bool = True) -> None:
-        """Look at a dataset; nothing is read yet.
+        """Take a dataset without reading it.
 
         Args:
-            root: Its folder.
-            manifest: Its manifest.
-            takes_sums: Take checksums of what is read; not where files were checked before.
+            root: Folder of the dataset.
+            manifest: Manifest of the dataset.
+            takes_sums: Whether to compute checksums of the ranges read; False if the files were checked before.
         """
         self.root, self.manifest, self._takes_sums = root, manifest, takes_sums
         self.stretches: Stretches = {}
@@ -188,22 +189,22 @@ class DatasetRows:
 
     @property
     def contents(self) -> Contents:
-        """Types, directions, ranges, and what else decides which columns there are."""
+        """The manifest's fields that decide which columns the dataset has."""
         return self.manifest
 
     @property
     def book(self) -> PartitionBook:
-        """Ranges of ids of nodes by part, and how many edges each part has."""
+        """Ranges of ids by part, and the number of edges in each part."""
         return self.manifest.book
 
     def columns(self, entity: Entity) -> Columns:
-        """The columns that each part has of an entity."""
+        """Return the columns that each part has of an entity."""
         if entity not in self._columns:
             self._columns[entity] = columns_of(self.contents, entity)
         return self._columns[entity]
 
     def folders(self, entity: Entity) -> list[PurePosixPath]:
-        """The folder of each piece of an entity: parts, then overlays."""
+        """Return the folder of each piece of an entity: parts, then overlays."""
         if entity not in self._piece_folders:
             if isinstance(entity, str):
                 folders = [node_folder(part, entity) for part in range(self.book.num_parts)]
@@ -213,7 +214,7 @@ class DatasetRows:
         return self._piece_folders[entity]
 
     def ids_of_keys(self, node_type: str, first: int, stop: int) -> IntArray:
-        """int64[stop - first], the id of each key, in the range of ids.
+        """Return int64[stop - first], the id of each key, checked to be in range.
 
         Raises:
             FormatError: The file is damaged.
@@ -226,11 +227,11 @@ class DatasetRows:
         return ids
 
     def keys(self, node_type: str, part: int, first_row: int, stop_row: int) -> IntArray:
-        """int64[n], the keys of some rows of a part."""
+        """Return int64[n], the keys of some rows of a part."""
         return self._read(str(node_folder(part, node_type) / "key.npy"), first_row, stop_row)
 
     def keys_of_ids(self, node_type: str) -> Array:
-        """integer[num_nodes], the key of each id, in as few bytes as ids of neighbours take.
+        """Return integer[num_nodes], the key of each id, in the dtype of neighbours' ids.
 
         Raises:
             FormatError: Keys are not 0..n-1, each once.
@@ -245,7 +246,7 @@ class DatasetRows:
         return found
 
     def spans(self, entity: Entity, part: int, first_row: int, stop_row: int) -> RowSpans:
-        """Where the newest items of some rows of a part are.
+        """Locate the newest items of some rows of a part.
 
         Raises:
             FormatError: A file is damaged.
@@ -265,7 +266,7 @@ class DatasetRows:
         return RowSpans(pieces[found.pieces], found.starts, found.counts)
 
     def blocks(self, entity: Entity, max_items: int) -> Iterator[RowBlock]:
-        """The newest items of all rows, in blocks of at most ``max_items``; the items of a hub are several blocks."""
+        """Yield the newest items of all rows in blocks of at most ``max_items``; a hub spans several blocks."""
         place = 0
         for first_id, part, begin, end in _steps(self.book.node_offsets[own_type(entity)]):
             spans = self.spans(entity, part, begin, end)
@@ -280,7 +281,7 @@ class DatasetRows:
             place = int(places[-1])
 
     def num_bytes(self, entity: Entity) -> int:
-        """Bytes of the columns of all pieces; it decides over how work is cut, and no more."""
+        """Return the bytes of the columns of all pieces, only to decide how to divide work."""
         columns = self.columns(entity)
         names = [c.name for c in columns.fixed] + [f.name for c in columns.ragged for f in (c.values, c.offsets)]
         return sum(
@@ -288,11 +289,11 @@ class DatasetRows:
         )
 
     def read(self, entity: Entity, column: ColumnFile, piece: int, begin: int, end: int) -> Array:
-        """``dtype[end - begin, *shape]``, some values of a piece; checksums are taken on the way.
+        """Return some values of a piece, ``dtype[end - begin, *shape]``, and update the checksum.
 
         Raises:
-            FormatError: The file is missing or not as long as it must be; or a neighbour's id is out of range.
-            ChecksumError: The same, where the file's checksum is another.
+            FormatError: The file is missing or has the wrong size, or a neighbour's id is out of range.
+            ChecksumError: A neighbour's id is out of range because the file does not match its checksum.
         """
         name = f"{self.folders(entity)[piece]}/{column.name}"
         values = self._read(name, begin, end, is_summed=self._takes_sums)
@@ -301,7 +302,7 @@ class DatasetRows:
         return values
 
     def read_spans(self, entity: Entity, column: ColumnFile, piece: int, starts: IntArray, counts: IntArray) -> Array:
-        """``dtype[sum(counts), *shape]``, values of some spans of a piece, ascending, one span after the other."""
+        """Return the values of ascending spans of a piece, in order, as ``dtype[sum(counts), *shape]``."""
         found = [
             take_rows(self.read(entity, column, piece, begin, end), starts[few] - begin, counts[few])
             for few, begin, end in _near(starts, counts, GAP_BYTES // max(1, column.item_bytes))
@@ -311,11 +312,11 @@ class DatasetRows:
     def element_spans(
         self, entity: Entity, column: RaggedFiles, piece: int, starts: IntArray, counts: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Where the elements of items are, for items in some spans of a piece, ascending.
+        """Locate the elements of the items in ascending spans of a piece.
 
         Returns:
             starts: int64[sum(counts)], the position of the first element of each item in the piece.
-            counts: int64[sum(counts)], its number of elements.
+            counts: int64[sum(counts)], the number of elements of each item.
 
         Raises:
             FormatError: The file is damaged.
@@ -330,10 +331,10 @@ class DatasetRows:
         return np.concatenate(found), np.concatenate(lengths)
 
     def splits(self, entity: str | EdgeType, name: str, max_keys: int) -> Iterator[IntArray]:
-        """The keys of a split of nodes or edges, ascending, in blocks.
+        """Yield the keys of a split of nodes or edges, ascending, in blocks.
 
         Raises:
-            FormatError: They do not ascend, or are out of range.
+            FormatError: The keys do not ascend, or are out of range.
         """
         num_keys = self.book.num_ids(entity) if isinstance(entity, str) else self.book.num_edges(entity)
         last = -1
@@ -349,7 +350,7 @@ class DatasetRows:
                 yield keys
 
     def links(self, edge_type: EdgeType, name: str, first: int, stop: int) -> IntArray:
-        """int64[stop - first] of edge keys: ``src_key`` and ``dst_key`` (in the range of keys), or ``time``."""
+        """Return int64[stop - first] by edge key: ``src_key`` or ``dst_key`` (range checked), or ``time``."""
         values = np.empty(stop - first, np.int64)
         for part, begin, end, done in _pieces(first, stop, self.book.link_offsets(edge_type)):
             path = str(link_folder(part, edge_type) / f"{name}.npy")
@@ -360,7 +361,7 @@ class DatasetRows:
 
     @cached_property
     def leading_files(self) -> tuple[str, ...]:
-        """The files that are checked as a whole before they are used: all but those that ``read`` sums."""
+        """The files to check completely before use: all files that ``read`` does not sum."""
         summed: set[str] = set()
         for entity in entities_of(self.manifest):
             columns = self.columns(entity)
@@ -372,20 +373,20 @@ class DatasetRows:
         """Read whole files and compare their checksums.
 
         Raises:
-            FormatError: One is missing.
-            ChecksumError: One is not the one that was written.
+            FormatError: A file is missing.
+            ChecksumError: A file does not match its checksum.
         """
         for name in names:
             check_file(self.root / name, self.manifest.files[name])
 
     def check_read(self, stretches: Stretches) -> None:
-        """Compare the checksums of what was read, by any number of readers, with the manifest.
+        """Compare the checksums of all ranges read, by any number of readers, with the manifest.
 
-        A file of which something was read twice or never is read again as a whole.
+        A file with a range that was read twice or never is read again completely.
 
         Raises:
-            ChecksumError: A file is not the one that was written.
-            FormatError: A file is missing, or the dataset is not the one that it was when reading began.
+            ChecksumError: A file does not match its checksum.
+            FormatError: A file is missing, or the dataset was replaced while it was read.
         """
         if read_manifest(self.root).dataset_id != self.manifest.dataset_id:
             raise FormatError(f"{self.root} was replaced by another dataset while it was read; start again")
@@ -397,7 +398,7 @@ class DatasetRows:
                     check_file(self.root / name, record)
 
     def _read(self, name: str, begin: int, end: int, *, is_summed: bool = False) -> Array:
-        """Rows of a file as they are."""
+        """Return rows ``[begin, end)`` of a file, unchecked."""
         record = self.manifest.files[name]
         dtype, shape = np.dtype(record.dtype), record.shape
         values = np.empty((end - begin, *shape[1:]), dtype)
@@ -411,22 +412,22 @@ class DatasetRows:
         return values
 
     def _indptr(self, entity: EdgeEntity, piece: int, first: int, stop: int) -> IntArray:
-        """int64[stop - first + 1], where the edges of some rows of a piece begin."""
+        """Return int64[stop - first + 1], the offsets of the edges of some rows of a piece."""
         num_items = int(np.diff(self.book.offsets(entity))[piece])
         return self._offsets(f"{self.folders(entity)[piece]}/indptr.npy", first, stop, num_items)
 
     def _offsets(self, name: str, begin: int, end: int, num_items: int) -> IntArray:
-        """int64[end - begin + 1] of a file of offsets."""
+        """Return int64[end - begin + 1], checked offsets of a file."""
         offsets = self._read(name, begin, end + 1)
         if int(offsets[0]) < 0 or int(offsets[-1]) > num_items or bool(np.any(offsets[1:] < offsets[:-1])):
             self._fail(name, f"offsets must ascend from 0 to {num_items}")
         return offsets
 
     def _rows_of_overlays(self, entity: EdgeEntity, part: int) -> list[IntArray]:
-        """The rows that each overlay of a part stands for, mapped; they are checked once.
+        """Return the rows that each overlay of a part replaces, memory-mapped and checked once.
 
         Raises:
-            FormatError: They do not ascend, or are not rows of the part.
+            FormatError: The rows do not ascend, or are not rows of the part.
         """
         key = (entity, part)
         if key not in self._overlay_rows:
@@ -446,7 +447,7 @@ class DatasetRows:
         return self._overlay_rows[key]
 
     def _head_bytes(self, name: str, record: FileRecord) -> int:
-        """Where the values of a file begin, after a look at its header and size."""
+        """Return the offset of a file's values; check its header and size once."""
         if name not in self._heads:
             path, header = self.root / name, array_header(np.dtype(record.dtype), record.shape)
             try:
@@ -466,18 +467,18 @@ class DatasetRows:
             self._fail(name, f"it holds {int(values.min())}..{int(values.max())}; wanted 0..{num_ids - 1}")
 
     def _fail(self, name: str, problem: str) -> None:
-        """Say what is wrong with a file: that it was damaged on the way, or that it was written so.
+        """Raise the error for a file with wrong content.
 
         Raises:
-            ChecksumError: It was damaged.
-            FormatError: It was written so.
+            ChecksumError: The file was damaged after it was written.
+            FormatError: The file was written with the wrong content.
         """
         check_file(self.root / name, self.manifest.files[name])
         raise FormatError(f"{self.root / name}: {problem}; write the dataset again")
 
 
 def _is_summed_up(record: FileRecord, stretches: Sequence[Stretch]) -> bool:
-    """The stretches are the whole file, and add up to its checksum."""
+    """Return whether the ranges cover the whole file and combine to its checksum."""
     try:
         return file_record("", np.dtype(record.dtype), record.shape, stretches) == record
     except FormatError:
@@ -485,13 +486,13 @@ def _is_summed_up(record: FileRecord, stretches: Sequence[Stretch]) -> bool:
 
 
 def _pieces(first: int, stop: int, bounds: IntArray) -> Iterator[tuple[int, int, int, int]]:
-    """Rows ``[begin, end)`` of each part's slice of ``[first, stop)``, as ``(part, begin, end, rows before)``."""
+    """Split ``[first, stop)`` by the parts' slices; yield ``(part, begin, end, rows before)``."""
     for part, begin, end in overlaps(first, stop, bounds):
         yield part, begin - int(bounds[part]), end - int(bounds[part]), begin - first
 
 
 def _steps(node_offsets: IntArray) -> Iterator[tuple[int, int, int, int]]:
-    """Stretches of ``BLOCK_ROWS`` rows of all parts: ``(first id, part, first row, end row)``."""
+    """Yield ranges of ``BLOCK_ROWS`` rows of all parts: ``(first id, part, first row, end row)``."""
     for part in range(len(node_offsets) - 1):
         first_id, num_rows = int(node_offsets[part]), int(node_offsets[part + 1] - node_offsets[part])
         for begin in range(0, num_rows, BLOCK_ROWS):
@@ -499,9 +500,9 @@ def _steps(node_offsets: IntArray) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _near(starts: IntArray, counts: IntArray, max_gap: int) -> Iterator[tuple[slice, int, int]]:
-    """Cuts ascending spans into runs that are read as one: ``(spans, first position, end position)``.
+    """Group ascending spans into runs that are read at once: ``(spans, first position, end position)``.
 
-    However many short gaps there are, no more is read at a time than was asked for and one span.
+    A read is at most as long as all spans together plus one span, even with many short gaps.
     """
     if not len(starts):
         yield slice(0), 0, 0
@@ -517,13 +518,14 @@ def _near(starts: IntArray, counts: IntArray, max_gap: int) -> Iterator[tuple[sl
 
 
 def take_rows(values: Array, starts: IntArray, counts: IntArray, order: IntArray | None = None) -> Array:
-    """The items of some rows, one row after the other.
+    """Copy the items of some rows, one row after the other.
 
     Args:
-        values: What was read, in C order.
-        starts: int64[n], where the items of each row begin in it.
-        counts: int64[n], how many there are.
-        order: int64[n], which row comes when; None for the order given, and then ``values`` may be the result.
+        values: The source, in C order.
+        starts: int64[n], the offset of each row's items in ``values``.
+        counts: int64[n], the number of each row's items.
+        order: int64[n], the order of the rows in the result; None for the given order. Then ``values`` itself may be
+            the result.
     """
     num_items = int(counts.sum())
     if order is None:
@@ -540,7 +542,7 @@ def take_rows(values: Array, starts: IntArray, counts: IntArray, order: IntArray
 
 
 def own_type(entity: Entity) -> str:
-    """The node type whose nodes are the rows of an entity."""
+    """Return the node type whose nodes are the rows of an entity."""
     return entity if isinstance(entity, str) else ends_of(*entity)[0]
 
 
@@ -548,14 +550,14 @@ class KeyMarks:
     """Checks that keys are ``0..num_keys - 1``, each once."""
 
     def __init__(self, where: str, num_keys: int) -> None:
-        """Start without keys; ``where`` names what has them."""
+        """Start without keys; ``where`` names the source of the keys in errors."""
         self._where, self._is_seen = where, np.zeros(num_keys, np.bool_)
 
     def add(self, keys: Array) -> None:
         """Mark keys.
 
         Raises:
-            FormatError: One is out of range.
+            FormatError: A key is out of range.
         """
         if len(keys) and (int(keys.min()) < 0 or int(keys.max()) >= len(self._is_seen)):
             self._refuse()
@@ -571,11 +573,11 @@ class KeyMarks:
 
 
 def open_rows(root: str | Path) -> DatasetRows:
-    """The rows of the dataset in a folder, as they are now.
+    """Open the rows of the dataset in a folder.
 
     Raises:
-        FormatError: The folder is no finished dataset of a format that this version reads, or a part is not in it.
-        ChecksumError: The manifest is not the one that was written.
+        FormatError: The folder is no finished dataset of a format that this version reads, or a part is missing.
+        ChecksumError: The manifest does not match its checksum.
     """
     manifest = read_manifest(root)
     for part in range(manifest.book.num_parts):

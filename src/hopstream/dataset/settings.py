@@ -1,4 +1,4 @@
-"""Settings of cutting a graph into parts."""
+"""Settings of partitioning a graph."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Balance = Literal["bytes", "edges", "nodes"]
 Sides = Literal["in", "out", "both"]
 
 MAX_PARTS = 99_999
-"""The largest number of parts; part folders carry five digits."""
+"""The largest number of parts; names of part folders have five digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings(Settings):
-    """How a graph is cut and what each part holds. Every field is checked when the record is made.
+    """How a graph is partitioned, and what each part stores. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     num_parts: int = field(default=1, metadata={"help": "number of parts"})
@@ -113,14 +113,14 @@ class PartitionSettings(Settings):
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """The directions that are written."""
+        """The directions in which edges are stored."""
         return ("in", "out") if self.direction == "both" else (self.direction,)
 
     def _check_balance(self) -> None:
-        """Check what else is to be even, and that the method can see to it.
+        """Check the further loads to balance, and that the method can balance them.
 
         Raises:
-            SettingsError: It is not what it must be, or the method cannot.
+            SettingsError: A value is invalid, or the method does not support it.
         """
         for name in ("balance_edges", "balance_splits"):
             if not isinstance(getattr(self, name), bool):
@@ -146,17 +146,17 @@ class PartitionSettings(Settings):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of each part; they add up to 1."""
+        """The share of each part; the shares add up to 1."""
         weights = self.part_weights or (1.0,) * self.num_parts
         return tuple(weight / sum(weights) for weight in weights)
 
     @property
     def has_constraints(self) -> bool:
-        """Whether more is to be even than ``balance``."""
+        """Whether the parts have loads to balance besides ``balance``."""
         return bool(self.balance_ntypes or self.balance_edges or self.balance_splits)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON value."""
+        """Return the fields as a JSON value."""
         return {
             **asdict(self),
             "links": [link if isinstance(link, str) else list(link) for link in self.links],
@@ -199,7 +199,7 @@ def _is_share(value: object) -> bool:
 
 
 def _checked_links(links: object) -> tuple[EdgeType | str, ...]:
-    """Edge types, or their labels."""
+    """Check edge types or their labels, and return them as tuples and strings."""
     if not isinstance(links, list | tuple) or not all(map(_may_be_edge_type, links)):
         raise SettingsError(
             f"links is {links!r}; it must be a list of edge types, each (source, relation, destination) or "

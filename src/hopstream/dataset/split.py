@@ -1,7 +1,7 @@
-"""Gives each node and edge an id, and each part its edges.
+"""Assigns an id to each node and edge, and groups edges by the part that owns them.
 
 Ids of a type are numbered part by part, and inside a part in the order of keys. Edges are grouped by the id of the end
-that owns them, so a part's edges are one stretch of the whole, and edges of one node keep their original order.
+that owns them. So the edges of a part are one contiguous range, and the edges of one node keep their original order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hopstream.schema import Direction, EdgeType
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NodeSplit:
-    """How the nodes of one type are renumbered.
+    """New numbering of the nodes of one type.
 
     Attributes:
         offsets: int64[num_parts + 1], the range of ids that each part owns.
@@ -37,7 +37,7 @@ class NodeSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeSplit:
-    """How the edges of one type are grouped in one direction.
+    """Grouping of the edges of one type in one direction.
 
     Attributes:
         offsets: int64[num_parts + 1], the range of edge ids that each part owns.
@@ -91,8 +91,8 @@ def split_edges(
     Args:
         edges: The edges.
         edge_type: Their type.
-        direction: ``in``: the destination owns an edge; ``out``: the source does.
-        nodes: Node type to how its nodes are renumbered.
+        direction: ``in`` groups by the destination, ``out`` by the source.
+        nodes: Node type to the new numbering of its nodes.
     """
     own_keys, other_keys = (edges.dst_keys, edges.src_keys) if direction == "in" else (edges.src_keys, edges.dst_keys)
     own, other = (nodes[t] for t in ends_of(edge_type, direction))

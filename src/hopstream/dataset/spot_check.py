@@ -1,7 +1,7 @@
-"""Compare some blocks of every file of a dataset with their checksums, in bounded time.
+"""Compares some blocks of every file of a dataset with their checksums, in bounded time.
 
-The first and the last block of every file are read and then, up to a number of bytes, others: a random choice of the
-blocks that have checksums, at most 65 per file.
+It reads the first and the last block of every file and then, up to a number of bytes, a random choice of the other
+blocks with checksums, at most 65 per file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hopstream.arrays import BLOCK_BYTES, FileRecord, block_starts, check_blocks
 from hopstream.checks import check_choice
 
 Verify = Literal["none", "sample", "full"]
-"""How much of a dataset's files is read and checked when it is opened: nothing, some blocks of each, or everything."""
+"""How much of a dataset is checked when it is opened: nothing, some blocks of each file, or everything."""
 
 
 def read_verify(verify: object) -> Verify:
-    """The value of an option ``verify``, where False and None are ``none`` and True is ``full``.
+    """Parse the option ``verify``: False and None are ``none``, True is ``full``.
 
     Raises:
         SettingsError: It is something else.
@@ -34,9 +34,9 @@ def read_verify(verify: object) -> Verify:
 
 
 SAMPLE_BYTES = 128 << 20
-"""What is read of all files together, unless their first and last blocks are more."""
+"""Bytes to read of all files together, unless their first and last blocks are more."""
 NUM_READERS = 4
-"""Threads, for disks that take a while to begin to answer."""
+"""Number of threads that read, to hide the latency of disks."""
 
 
 def check_some_blocks(
@@ -46,17 +46,17 @@ def check_some_blocks(
 
     Args:
         root: The dataset's folder.
-        files: Path relative to it to the record of the file.
-        num_bytes: About how much is read. Where all files have no more, everything is checked.
-        rng_seed: Seed of the random choice among the blocks that have checksums; None chooses anew each time.
+        files: Path relative to ``root`` to the record of the file.
+        num_bytes: About how many bytes to read. If all files are smaller together, everything is checked.
+        rng_seed: Seed of the random choice among the blocks with checksums; None for a different choice each time.
 
     Returns:
-        The files that were not looked at: an earlier revision wrote no checksums of their blocks, and they are too
-        large to be read whole within ``num_bytes``.
+        The files that were not checked: an earlier revision wrote no checksums of their blocks, and they are too large
+            to be read completely within ``num_bytes``.
 
     Raises:
         FormatError: A file is missing.
-        ChecksumError: A file's bytes are not those that were written.
+        ChecksumError: A file does not match its checksum.
     """
     has_sums = {name: bool(record.blocks) or record.num_bytes <= BLOCK_BYTES for name, record in files.items()}
     names = [name for name in files if has_sums[name]]
@@ -79,7 +79,7 @@ def check_some_blocks(
 
 
 def _drawn(counts: Sequence[int], num_bytes: int, rng_seed: int | None) -> list[list[int]]:
-    """Numbers of the blocks to read of files that have so many: the first, the last, and some of the others."""
+    """Draw the blocks to read of each file, given their counts: the first, the last, and some others."""
     chosen = [sorted({0, count - 1}) for count in counts]
     ends = list(accumulate(max(0, count - 2) for count in counts))
     total = ends[-1] if ends else 0

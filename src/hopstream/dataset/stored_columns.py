@@ -1,9 +1,9 @@
-"""Lists the columns that are stored of nodes and edges, their times and weights, and the order of a node's edges.
+"""Columns that are stored of nodes and edges: times, weights, features, and the order of edges.
 
-Whoever writes a dataset, all at once or piece by piece, asks here what to write, so every way writes the same bytes.
+Every writer of datasets, in one step or piece by piece, uses this, so all of them write the same bytes.
 
-An edge's time is its own, that of the neighbour it leads to, or the later of the two, so the same edge may have another
-time in the other direction.
+An edge's time is its own, the time of its neighbour, or the later of the two. So the same edge may have another time in
+the other direction.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema, ty
 
 CHUNK_ROWS = 1 << 20
 MAX_SUM = float(np.finfo(np.float64).max) / 2
-"""What the weights of one node's edges may add up to, in whichever order they are added."""
+"""Largest sum of the weights of one node's edges, whatever the order of the additions."""
 
 MAX_INTEGER = 1 << 53
-"""Weights are compared as float64, which has all integers up to here."""
+"""Largest integer weight: weights are compared as float64, which represents all integers up to here."""
 
 
 def weight_sums(indptr: IntArray, weights: Array, places: Array) -> Iterator[NDArray[np.float64]]:
-    """float64 blocks of the running sums of weights inside each row.
+    """Yield float64 blocks of the running sums of weights inside each row.
 
     Args:
         indptr: int64[rows + 1], from 0.
-        weights: real[num_edges], the weight of each edge (by key, or by its place in a run).
-        places: integer[indptr[-1]], where ``weights`` has that of each edge of the rows, in stored order.
+        weights: real[num_edges], the weight of each edge (by key, or by its position in a run).
+        places: integer[indptr[-1]], the index in ``weights`` of each edge of the rows, in stored order.
     """
     for offsets, values in _weights_of_rows(indptr, weights, places):
         yield row_sums(offsets, values)
 
 
 def row_sums(offsets: IntArray, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[n], the running sums of weights inside each row; see ``sum_rows``."""
+    """Return float64[n], the running sums of weights inside each row; see ``sum_rows``."""
     sums = np.empty(len(weights), np.float64)
     sum_rows(offsets, weights, sums)
     return sums
 
 
 def weight_aliases(indptr: IntArray, weights: Array, places: Array) -> Iterator[NDArray[np.uint64]]:
-    """uint64 blocks of the alias tables of rows; arguments as of ``weight_sums``."""
+    """Yield uint64 blocks of the alias tables of rows; arguments as of ``weight_sums``."""
     for offsets, values in _weights_of_rows(indptr, weights, places):
         yield row_aliases(offsets, values)
 
 
 def row_aliases(offsets: IntArray, weights: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """uint64[n], the alias table of each row; see ``build_aliases``."""
+    """Return uint64[n], the alias table of each row; see ``build_aliases``."""
     most = int(np.diff(offsets).max(initial=0))
     entries = np.empty(len(weights), np.uint64)
     build_aliases(offsets, weights, np.empty(most), np.empty(most, np.uint32), entries)
@@ -71,7 +71,7 @@ def row_aliases(offsets: IntArray, weights: NDArray[np.float64]) -> NDArray[np.u
 
 
 def weight_orders(indptr: IntArray, weights: Array, places: Array) -> Iterator[Array]:
-    """uint32 blocks of the positions inside each row, largest weight first; arguments as of ``weight_sums``."""
+    """Yield uint32 blocks of positions inside each row, largest weight first; see ``weight_sums``."""
     for offsets, values in _weights_of_rows(indptr, weights, places):
         yield row_order(offsets, values, is_descending=True)
 
@@ -82,13 +82,13 @@ def _weights_of_rows(indptr: IntArray, weights: Array, places: Array) -> Iterato
 
 
 def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, ...]) -> None:
-    """Refuse columns that edges cannot be drawn by.
+    """Refuse a weight feature that edges cannot be drawn by.
 
     Raises:
         UnknownNameError: No edge type has the feature.
-        SchemaError: A type's feature of this name is not one real number per row; a weight is negative, infinite, not
-            a number, or an integer above 2**53; all weights of a type are 0; or those of one
-            node add up to more than a float64 holds.
+        SchemaError: A type's feature of this name is not one real number per row. Or a weight is negative, infinite,
+            not a number, or an integer above 2**53. Or all weights of a type are 0, or the weights of one node's edges
+            add up to more than ``MAX_SUM``.
     """
     check_weight_schema(graph.schema, weight_attr)
     for edge_type, edges in graph.edges.items():
@@ -105,7 +105,7 @@ def check_weights(graph: Graph, weight_attr: str, directions: tuple[Direction, .
 
 
 def check_weight_schema(schema: GraphSchema, weight_attr: str) -> None:
-    """Refuse types of columns that edges cannot be drawn by; see ``check_weights``."""
+    """Refuse a feature whose type does not fit weights; see ``check_weights``."""
     if not any(weight_attr in features for features in schema.edges.values()):
         known = {type_label(t): list(features) for t, features in schema.edges.items()}
         raise UnknownNameError(
@@ -124,10 +124,11 @@ def check_weight_schema(schema: GraphSchema, weight_attr: str) -> None:
 
 
 def check_weight_values(where: str, first_row: int, weights: Array) -> float:
-    """Check each weight of some rows of a column, from ``first_row``; return their sum, which may be infinite.
+    """Check the weights of some rows of a column, and return their sum, which may be infinite.
 
     Raises:
-        SchemaError: One is negative, infinite, not a number, or an integer above 2**53.
+        SchemaError: A weight is negative, infinite, not a number, or an integer above 2**53. The error counts rows from
+            ``first_row``.
     """
     total = 0.0
     for start in range(0, len(weights), CHUNK_ROWS):
@@ -154,7 +155,7 @@ def check_weight_total(where: str, num_edges: int, total: float) -> None:
     """Refuse weights that are all 0.
 
     Raises:
-        SchemaError: They are.
+        SchemaError: All weights are 0.
     """
     if num_edges and total == 0:
         raise SchemaError(f"{where} is 0 for all {num_edges} edges, so none could be drawn; leave weight_attr out")
@@ -171,7 +172,7 @@ def _check_sums(where: str, edges: EdgeTable, weights: Array, direction: Directi
 
 
 def large_sum(where: str, direction: Direction, key: int, total: float) -> SchemaError:
-    """What is raised where the weights of one node's edges add up to more than a float64 holds."""
+    """Build the error for weights of one node's edges that add up to more than ``MAX_SUM``."""
     return SchemaError(
         f"{where}: the weights of the edges of {ends_word(direction)} {key} add up to {total:.4g}; "
         f"a sum must stay below {MAX_SUM:.4g}: divide them by a constant"
@@ -179,7 +180,7 @@ def large_sum(where: str, direction: Direction, key: int, total: float) -> Schem
 
 
 def ends_word(direction: Direction) -> str:
-    """Which end of an edge owns it, in words."""
+    """Return the word for the end of an edge that owns it."""
     return "destination" if direction == "in" else "source"
 
 
@@ -189,14 +190,13 @@ MAX_DEGREE = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeTimes:
-    """Where the times of one type's edges in one direction come from; at least one of the two is there.
+    """Sources of the times of one type's edges in one direction: the edge, the neighbour, or both.
 
     Attributes:
-        own: integer[num_edges], the time of each edge (by key, or by its place in a run), or None where edges have none
-            of their own.
-        neighbor: integer[num_nodes], the time of each key of the neighbours' type, or None where it has none.
-        neighbor_keys: integer[num_nodes], the key of each neighbour's id; None where ``neighbor`` has the time of each
-            id.
+        own: integer[num_edges], the time of each edge (by key, or by its position in a run), or None if edges have no
+            times.
+        neighbor: integer[num_nodes], the time of each key of the neighbours' type, or None if the type has no times.
+        neighbor_keys: integer[num_nodes], the key of each neighbour's id; None if ``neighbor`` is indexed by id.
     """
 
     own: Array | None
@@ -204,7 +204,7 @@ class EdgeTimes:
     neighbor_keys: Array | None
 
     def of(self, places: Array, neighbor_ids: Array) -> IntArray:
-        """int64[n], the times of edges given by where ``own`` has theirs and by neighbour."""
+        """Return int64[n], the times of edges, given their indices in ``own`` and the ids of their neighbours."""
         times = None if self.own is None else self.own[places].astype(np.int64, copy=False)
         if self.neighbor is None:
             return times if times is not None else np.empty(0, np.int64)
@@ -216,7 +216,7 @@ class EdgeTimes:
 def edge_times(
     graph: Graph, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, NodeSplit], time_attr: str | None
 ) -> EdgeTimes | None:
-    """The times of one type's edges in one direction; None where they have none."""
+    """Return the times of one type's edges in one direction; None if they have no times."""
     other_type = ends_of(edge_type, direction)[1]
     own = graph.edges[edge_type].features.get(time_attr) if time_attr is not None else None
     neighbor = graph.nodes[other_type].features.get(time_attr) if time_attr is not None else None
@@ -226,24 +226,24 @@ def edge_times(
 
 
 def _values(column: Column | None) -> Array | None:
-    """A column that ``check_times`` let through."""
+    """Return a column if ``check_times`` accepts it as an array, else None."""
     return column if isinstance(column, np.ndarray) else None
 
 
 def sort_by_time(split: EdgeSplit, times: EdgeTimes) -> None:
-    """Bring the edges of each row into the order of their times, in place; edges of one time keep their order."""
+    """Sort the edges of each row by time, in place and stable."""
     sort_edges(split.indptr, split.keys, split.indices, times)
 
 
 def sort_edges(indptr: IntArray, places: Array, indices: Array, times: EdgeTimes, *others: Array) -> None:
-    """Bring the edges of each row into the order of their times, in place.
+    """Sort the edges of each row by time, in place and stable.
 
     Args:
         indptr: int64[num_rows + 1], from 0.
-        places: integer[num_edges], where ``times`` has the time of each edge; put in order too.
-        indices: integer[num_edges], ids of neighbours; put in order too.
-        times: Where times come from.
-        *others: More columns of num_edges rows to put in order.
+        places: integer[num_edges], the index of each edge in ``times.own``; sorted too.
+        indices: integer[num_edges], ids of neighbours; sorted too.
+        times: Sources of the times.
+        *others: More columns of num_edges rows to sort.
     """
     for first, last, start, stop in row_chunks(indptr):
         offsets = indptr[first : last + 1] - start
@@ -254,10 +254,10 @@ def sort_edges(indptr: IntArray, places: Array, indices: Array, times: EdgeTimes
 
 
 def row_order(offsets: IntArray, values: Array, *, is_descending: bool) -> Array:
-    """uint32[n], the positions inside each row in the order of their values; see ``sort_rows``.
+    """Return uint32[n], the positions inside each row in the order of their values; see ``sort_rows``.
 
     Raises:
-        SchemaError: A row has more items than 32 bits can number.
+        SchemaError: A row has more items than 32 bits can count.
     """
     largest = int(np.diff(offsets).max(initial=0))
     if largest > MAX_DEGREE:
@@ -268,7 +268,7 @@ def row_order(offsets: IntArray, values: Array, *, is_descending: bool) -> Array
 
 
 def check_times(graph: Graph, time_attr: str) -> None:
-    """Refuse columns that cannot be times.
+    """Refuse a feature that cannot hold times.
 
     Raises:
         UnknownNameError: No node or edge type has the feature.
@@ -284,7 +284,7 @@ def check_times(graph: Graph, time_attr: str) -> None:
 
 
 def check_time_schema(schema: GraphSchema, time_attr: str) -> None:
-    """Refuse types of columns that cannot be times; see ``check_times``."""
+    """Refuse a feature whose type does not fit times; see ``check_times``."""
     tables: list[tuple[str | EdgeType, Mapping[str, FeatureSchema]]] = [*schema.nodes.items(), *schema.edges.items()]
     if not any(time_attr in features for _, features in tables):
         known = {type_label(t): list(features) for t, features in tables if features}
@@ -306,7 +306,7 @@ def check_time_values(where: str, first_row: int, values: Array) -> None:
     """Refuse times that do not fit int64, in rows of a column from ``first_row``.
 
     Raises:
-        SchemaError: One does not.
+        SchemaError: A time does not fit.
     """
     for start in range(0, len(values) if values.dtype == np.uint64 else 0, CHUNK_ROWS):
         is_late = values[start : start + CHUNK_ROWS] > MAX_TIME
@@ -327,13 +327,13 @@ WEIGHT_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredColumn:
-    """Values of one file.
+    """Values of one file, or of some rows of it.
 
     Attributes:
         path: The file, relative to the dataset.
-        dtype: Its dtype, which blocks are converted to.
-        shape: Of the values here, rows first.
-        blocks: The values, one block after the other; made while they are taken.
+        dtype: dtype of the file; blocks are converted to it.
+        shape: Shape of the values, rows first.
+        blocks: The values, block by block, computed on iteration.
     """
 
     path: PurePosixPath
@@ -343,24 +343,24 @@ class StoredColumn:
 
 
 class KeysOfIds(Protocol):
-    """Looks up keys of nodes by their ids, as an array of all of them does."""
+    """Lookup of node keys by id, with the indexing of an array."""
 
     def __getitem__(self, ids: Array, /) -> Array:
-        """integer[n], the key of each id."""
+        """Return integer[n], the key of each id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EdgeRun:
-    """The edges of some rows that follow each other, of one type and direction, in stored order.
+    """Edges of consecutive rows, of one type and direction, in stored order.
 
     Attributes:
         indptr: int64[num_rows + 1], from 0.
         indices: integer[num_edges], ids of the other ends.
         keys: integer[num_edges], edge keys.
-        places: integer[num_edges], which row of ``features``, ``weights`` and ``times.own`` is each edge's.
-        neighbor_keys: integer[num_nodes], the key of each id of the other end, or what looks them up.
-        times: Where their times come from, or None.
-        weights: real[n], or None where they have no weights.
+        places: integer[num_edges], the row of each edge in ``features``, ``weights`` and ``times.own``.
+        neighbor_keys: integer[num_nodes], the key of each id of the other end, or a lookup.
+        times: Sources of the edges' times, or None.
+        weights: real[n], or None if the edges have no weights.
         features: Feature name to column of n rows.
     """
 
@@ -374,7 +374,7 @@ class EdgeRun:
     features: Mapping[str, Column]
 
     def rows(self, first: int, stop: int) -> EdgeRun:
-        """The edges of rows ``[first, stop)`` alone."""
+        """Return the edges of rows ``[first, stop)``."""
         start, end = int(self.indptr[first]), int(self.indptr[stop])
         return EdgeRun(
             indptr=self.indptr[first : stop + 1] - start,
@@ -389,7 +389,7 @@ class EdgeRun:
 
 
 def edge_columns(folder: PurePosixPath, run: EdgeRun, settings: PartitionSettings) -> Iterator[StoredColumn]:
-    """What is stored of edges but ``indptr``, in the folder of their part."""
+    """Yield all stored columns of edges but ``indptr``, in the folder of their part."""
     num_edges = len(run.indices)
     yield _flat(folder / "indices.npy", run.indices.dtype, num_edges, blocks_of(run.indices))
     if settings.keep_edge_keys:
@@ -408,7 +408,7 @@ def edge_columns(folder: PurePosixPath, run: EdgeRun, settings: PartitionSetting
 
 
 def feature_columns(folder: PurePosixPath, features: Mapping[str, Column], rows: Array) -> Iterator[StoredColumn]:
-    """What is stored of features: the given rows of each."""
+    """Yield the stored columns of features, limited to the given rows."""
     for name in features:
         column = features[name]
         paths = feature_paths(folder, name, column_schema(column))
@@ -420,7 +420,7 @@ def feature_columns(folder: PurePosixPath, features: Mapping[str, Column], rows:
 
 
 def integers(path: PurePosixPath, values: Array) -> StoredColumn:
-    """Integers of any width, stored as int64."""
+    """Make a column of integers of any width, stored as int64."""
     return _flat(path, INT64, len(values), blocks_of(values))
 
 
@@ -437,23 +437,23 @@ def _ragged_columns(paths: tuple[PurePosixPath, ...], column: RaggedArray, rows:
 
 
 def blocks_of(values: Array) -> Iterator[Array]:
-    """An array in blocks of ``CHUNK_ROWS`` rows."""
+    """Split an array into blocks of ``CHUNK_ROWS`` rows."""
     return (values[i : i + CHUNK_ROWS] for i in range(0, len(values), CHUNK_ROWS))
 
 
 def _taken(column: Array, rows: Array) -> Iterator[Array]:
-    """The given rows of a column, in blocks of about ``CHUNK_BYTES``."""
+    """Yield the given rows of a column, in blocks of about ``CHUNK_BYTES``."""
     row_bytes = max(1, int(np.prod(column.shape[1:], dtype=np.int64)) * column.itemsize)
     step = max(1, CHUNK_BYTES // row_bytes)
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
-        # Ascending rows without gaps, as in a dataset of one part, are a view of the column.
+        # Ascending rows without gaps, as in a dataset of one part, are a view of the column: no copy.
         is_stretch = int(block[-1]) - int(block[0]) == len(block) - 1 and bool(np.all(block[1:] > block[:-1]))
         yield column[int(block[0]) : int(block[-1]) + 1] if is_stretch else column[block]
 
 
 def _ragged_blocks(column: RaggedArray, rows: Array, offsets: IntArray) -> Iterator[Array]:
-    """The values of the given rows, in blocks of about ``CHUNK_BYTES``; at least one row each."""
+    """Yield the values of the given rows, in blocks of about ``CHUNK_BYTES`` and at least one row."""
     element_bytes = max(1, int(np.prod(column.values.shape[1:], dtype=np.int64)) * column.values.itemsize)
     step = max(1, CHUNK_BYTES // element_bytes)
     start = 0

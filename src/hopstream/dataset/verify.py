@@ -1,7 +1,7 @@
 """Checks that the arrays of a dataset agree with each other and with what kernels rely on.
 
-Checksums say that files are those that were written; this says that they may be used. What one part says of another's
-nodes and edges is compared where both are at hand.
+Checksums only prove that files are unchanged. These checks prove that the arrays are valid. References of one part to
+another part's nodes and edges are compared if both parts are open.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ REMEDY = "hopstream verify finds what else is damaged"
 
 
 def check_part(manifest: Manifest, arrays: PartArrays) -> None:
-    """Check that offsets, times and keys ascend, that keys and ids are in their ranges, and that sums are sums.
+    """Check order and ranges of one part's offsets, times, keys and ids, and its weight sums.
 
     Raises:
-        FormatError: They do not.
+        FormatError: A check failed.
     """
     where = f"part {arrays.part}"
     book = manifest.book
@@ -75,7 +75,7 @@ def _check_edges(where: str, manifest: Manifest, entity: tuple[EdgeType, Directi
 def _check_times(where: str, indptr: IntArray, times: IntArray) -> None:
     for first, last, start, stop in row_chunks(indptr):
         descends = times[start + 1 : stop] < times[start : stop - 1]
-        begins = indptr[first + 1 : last] - start - 1  # a row may begin with an earlier time than the last one ended
+        begins = indptr[first + 1 : last] - start - 1  # a row may start earlier than the previous row ended
         descends[begins[(begins >= 0) & (begins < len(descends))]] = False
         if descends.any():
             edge = start + int(np.argmax(descends)) + 1
@@ -113,7 +113,7 @@ def _check_range(where: str, values: Array, first: int, stop: int) -> None:
 
 
 def check_ascending(where: str, keys: IntArray, first: int, stop: int) -> None:
-    """Raise ``FormatError`` unless keys, or ids or rows, ascend and lie in ``[first, stop)``."""
+    """Raise ``FormatError`` unless keys, ids or rows strictly ascend and lie in ``[first, stop)``."""
     _check_range(where, keys, first, stop)
     if bool(np.any(keys[1:] <= keys[:-1])):
         raise FormatError(f"{where} do not ascend; {REMEDY}")
@@ -129,17 +129,17 @@ def _check_columns(where: str, columns: Mapping[str, Column]) -> None:
 
 
 def needs_others(manifest: Manifest) -> bool:
-    """Whether parts say anything of each other that ``check_across`` compares."""
+    """Return whether parts refer to each other in ways that ``check_across`` compares."""
     return manifest.time_attr is not None or manifest.has_neighbor_keys or bool(manifest.schema.edge_splits)
 
 
 def check_across(manifest: Manifest, parts: Sequence[PartArrays]) -> None:
-    """Compare what the given parts say of each other's nodes and edges; ``check_part`` has passed on each of them.
+    """Compare the given parts' references to each other's nodes and edges, after ``check_part``.
 
-    Takes 8 bytes for each node of the dataset, and 8 more for each that has a time.
+    Takes 8 bytes for each node of the dataset, and 8 more for each node with a time.
 
     Raises:
-        FormatError: A neighbour's key or time is not that of the neighbour, or a link is not the edge of its key.
+        FormatError: A stored key or time differs from that of the neighbour, or a link contradicts the edge of its key.
     """
     nodes = {t: _known_nodes(manifest, parts, t) for t in manifest.schema.nodes}
     for part in parts:
@@ -154,11 +154,11 @@ def check_across(manifest: Manifest, parts: Sequence[PartArrays]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _KnownNodes:
-    """Nodes of one type, as far as their parts are at hand.
+    """Nodes of one type whose parts are open.
 
     Attributes:
         keys: int64[num_nodes], the key of each id, or -1.
-        times: int64[num_nodes], the time of each id, or None where the type has no times.
+        times: int64[num_nodes], the time of each id, or None if the type has no times.
     """
 
     keys: IntArray
@@ -207,13 +207,13 @@ def _check_linked(
     parts: Sequence[PartArrays],
     nodes: Mapping[str, _KnownNodes],
 ) -> None:
-    """The edges of a part are what the links of the parts that keep their keys say."""
+    """Compare the edges of a part with the links in the parts that keep their keys."""
     for piece in _pieces(part, (edge_type, manifest.directions[0])):
         _check_linked_edges(manifest, edge_type, piece, parts, nodes)
 
 
 class _Piece(NamedTuple):
-    """Edges of a part or of one of its overlays, and the keys of the nodes of their rows."""
+    """Edges of a part or overlay, and the keys of the nodes of their rows."""
 
     where: str
     own_keys: IntArray
@@ -221,7 +221,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(part: PartArrays, entity: EdgeEntity) -> Iterator[_Piece]:
-    """What a part and its overlays have of an edge type and direction."""
+    """Yield the edges of a part and of its overlays, for an edge type and direction."""
     where, label = f"part {part.part}", entity_label(entity)
     yield _Piece(f"{where}: {label}", part.node_keys[ends_of(*entity)[0]], part.edges[entity])
     for overlay in part.overlays.get(entity, ()):

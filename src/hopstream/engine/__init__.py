@@ -1,4 +1,4 @@
-"""Opens the engine that runs a job's tasks: this machine's processes, a Ray cluster, or a Beam runner."""
+"""Opens the engine that runs a job's tasks: local processes, a Ray cluster, or a Beam runner."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def open_engine(
 
     Args:
         name: ``local``, ``ray`` or ``beam``.
-        num_workers: How many tasks run at once. Local: processes, and 0 (the default) is this process. Ray: at most as
-            many as the cluster has processors, which is the default. Beam: what ``Engine.num_workers`` says; who is
-            told by ``beam_options``.
-        address: Where the Ray cluster is, as ``ray.init`` takes it; None starts one here unless one is connected.
+        num_workers: Number of tasks that run at once. Local: worker processes; 0 (the default) runs tasks in this
+            process. Ray: an upper bound; the default is the number of the cluster's processors. Beam: only the value of
+            ``Engine.num_workers``; ``beam_options`` set the real number.
+        address: Address of the Ray cluster, as for ``ray.init``; None starts a cluster here unless one is connected.
         beam_options: Options of the Beam pipeline, such as ``["--runner=FlinkRunner"]``.
         settings: Deadlines and retries.
 
     Raises:
-        SettingsError: There is no such engine, or an option is not that engine's.
+        SettingsError: There is no such engine, or an option belongs to another engine.
         MissingDependencyError: Ray or Beam is not installed.
         EngineError: The cluster cannot be reached.
     """
-    # Imported when they are needed: a worker imports this room too, and needs none of them.
+    # Imported late: a worker imports this package too, and needs none of them.
     check_choice("engine", name, get_args(EngineName))
     if address is not None and name != "ray":
         raise SettingsError(f"address is {address!r}; the engine {name} has none")

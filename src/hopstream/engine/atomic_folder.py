@@ -1,9 +1,9 @@
-"""Lets one process at a time write to a place, shows nobody half of it, and goes on where a process was ended.
+"""Locks a place for one writer, replaces it atomically, and resumes after a killed process.
 
-While a process writes to a place ``X``, a hidden folder ``.X.work`` lies beside it. The process that has locked the
-file in that folder is alone; the system unlocks the file when the process ends. All that is unfinished lies there, and
-what is replaced goes there too. The next process that opens the folder goes on with it, puts back, or clears it. Jobs
-work there: what a job makes lies in a folder that is named by the job's digest.
+While a process writes to a place ``X``, a hidden folder ``.X.work`` lies beside it. The process holds a lock on a file
+in that folder, which the kernel releases when the process ends. Unfinished files and the replaced folder lie there. The
+next process that opens the folder resumes the work, restores the replaced folder, or clears it. Jobs work there: a job
+writes to a folder named by the job's digest.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from hopstream.uris import local_path
 LOCK_FILE, OLD, PLACED, CHOICE_FILE = "lock", "old", "placed.json", "choice.json"
 ATTEMPTS = 10
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
-"""What a file system says that has no locks."""
+"""Errors of file systems without locks."""
 SETTLE_S = 0.1
-"""How long a removal waits for what a process wrote that was ended a moment ago."""
+"""Pause between attempts to remove a folder into which workers of a killed process may still write."""
 _HIDDEN_NAME = re.compile(r"\.([^/]+)\.(?:\d+\.partial|work(?:/(?:[0-9a-z]+/)*(?:new|dataset|chunked))?)(?=/|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkFolder:
-    """The hidden folder of a place, which this process alone works in.
+    """Hidden work folder of a place, locked by this process.
 
     Attributes:
-        root: The place, links followed.
-        top: The folder that is locked.
-        path: Where to work: ``top``, or a folder in it.
-        finished_call: The call that was ended when its result was in place already and the rest not yet removed.
+        root: The place, with symbolic links resolved.
+        top: The locked folder.
+        path: The folder to work in: ``top``, or a folder in it.
+        finished_call: The call of a killed process that had already put its result in place, or None.
     """
 
     root: Path
@@ -53,34 +53,35 @@ class WorkFolder:
     finished_call: str | None = None
 
     def inside(self, name: str) -> WorkFolder:
-        """A folder in this one, for a step of the work."""
+        """Return a folder in this one, for a step of the work."""
         return WorkFolder(root=self.root, top=self.top, path=self.path / name)
 
     def clear(self) -> None:
-        """Remove what is in it: first what says that it may be gone on with, so that no half of it is ever believed."""
+        """Remove the content of the folder, first the job file: then nobody resumes from half of a job."""
         (self.path / JOB_FILE).unlink(missing_ok=True)
         names = [path.name for path in self.path.iterdir()] if self.path.is_dir() else []
-        # What tells that the work is done goes after all else, and after it what the same call is recognised by.
+        # PLACED, the record of a finished job, is removed after all other files. CHOICE_FILE, which identifies the
+        # same call, is removed last.
         for name in sorted(names, key=lambda name: (name == CHOICE_FILE, name == PLACED)):
             if name != LOCK_FILE:
                 _remove(self.path / name)
 
     def put_in_place(self, new: Path, call: str | None = None) -> None:
-        """Give the place to a complete folder, and remove all else.
+        """Rename a complete folder to the place, and remove everything else.
 
         Args:
             new: A folder in this one.
-            call: What ``finished_call`` says if the process is ended before all else is removed.
+            call: Value of ``finished_call`` if the process is killed before everything else is removed.
 
         Raises:
-            OSError: The system failed; what was there is there.
+            OSError: A system call failed; the previous folder is back in place.
         """
         old = self.top / OLD
         if call is not None:
             write_text(self.top / PLACED, json.dumps({"call": call, "inode": new.stat().st_ino}))
         try:
             if self.root.exists():
-                sync_tree(new)  # what is replaced goes for good
+                sync_tree(new)  # before the replaced folder is removed for good
                 shutil.copymode(self.root, new)
                 self.root.rename(old)
             new.rename(self.root)
@@ -92,10 +93,10 @@ class WorkFolder:
 
     @contextmanager
     def new_folder(self, check_place: Callable[[], None]) -> Iterator[Path]:
-        """An empty folder in this one, which takes the place when all is done, and is gone if anything fails.
+        """Yield an empty folder that is renamed to the place on success and removed on failure.
 
         Args:
-            check_place: Refuses to replace what is at the place; called first, and again before it is replaced.
+            check_place: Refuses a place that must not be replaced; called first, and again before the rename.
         """
         check_place()
         self.clear()
@@ -110,25 +111,24 @@ class WorkFolder:
             raise
 
     def job_root(self, digest: str) -> Path:
-        """Where the tasks of a job work."""
+        """Return the folder that a job's tasks work in."""
         return self.path / digest[:16]
 
     def num_done(self, digest: str, *, product: str | None = None) -> int:
-        """How many tasks of a job ``resume`` would find done."""
+        """Return the number of finished tasks that ``resume`` would find for a job."""
         return len(list((self.path / DONE_FOLDER).glob("*.json"))) if self._has_job(digest, product) else 0
 
     def resume(
         self, digest: str, engine: Engine, progress: Progress | None = None, *, product: str | None = None,
         choice: Choice | None = None,
     ) -> Job:  # fmt: skip
-        """Begin a job, or go on with it; what another one left is removed.
+        """Start a job or resume it; work of another job is removed.
 
         Args:
-            digest: Of all that decides over the job.
-            engine: What runs its tasks.
-            progress: As ``Job`` takes it.
-            product: The folder that the job makes, in ``job_root``; the job is done anew where it is not there any
-                more. None where the job makes none.
+            digest: Digest of everything that determines the job.
+            engine: The engine that runs the tasks.
+            progress: As of ``Job``.
+            product: The folder in ``job_root`` that the job makes, or None. If the folder is gone, the job starts over.
             choice: The job's memory and workers, for ``choice_before``.
         """
         if not self._has_job(digest, product):
@@ -143,25 +143,25 @@ class WorkFolder:
         return is_there and job_digest(self.path) == digest
 
     def keep_choice(self, choice: Choice) -> None:
-        """Keep the memory and workers of the job that works here, for ``choice_before``."""
+        """Store the memory and workers of the current job, for ``choice_before``."""
         record = {"memory_bytes": choice.memory_bytes, "num_workers": choice.num_workers}
         write_text(self.path / CHOICE_FILE, json.dumps(record))
 
     def disk_bytes(self) -> int:
-        """Bytes of disk that it takes."""
+        """Return the bytes that the folder takes on disk."""
         return sum(_disk_bytes(path) for path in self.path.rglob("*")) if self.path.is_dir() else 0
 
 
 def work_path(root: Path) -> Path:
-    """Where the work folder of a place is, if a process writes to it or was ended; ``root`` has its links followed."""
+    """Return the path of a place's work folder; ``root`` must have its links resolved."""
     return root.with_name(f".{root.name}.work")
 
 
 @contextmanager
 def open_work(out: str | os.PathLike[str]) -> Iterator[WorkFolder]:
-    """Be the only one who writes to a place; parents that are missing are made.
+    """Lock a place for writing; create missing parents.
 
-    What an ended process had moved away is put back. The folder goes at the end if nothing is in it.
+    Restores a folder that a killed process had moved away. At the end removes the work folder if it is empty.
 
     Raises:
         StateError: Another process, or thread, writes to the place.
@@ -186,16 +186,16 @@ def open_work(out: str | os.PathLike[str]) -> Iterator[WorkFolder]:
 
 
 def choice_before(out: str | os.PathLike[str], digest_with: Callable[[Choice], str]) -> Choice | None:
-    """The memory and workers of the job that was begun at a place, where this call goes on with it.
+    """Return the memory and workers of an unfinished job at a place, if this call would resume it.
 
-    A job goes on only if it is cut as it was, and memory and workers decide over that.
+    Memory and workers decide how a job is divided, so a job resumes only with the same values.
 
     Args:
-        out: Where the job writes to.
-        digest_with: Gives this call's digest where it prefers such memory and workers.
+        out: The place that the job writes to.
+        digest_with: Returns this call's digest for given memory and workers.
 
     Returns:
-        None where it would be another job.
+        None if this call is another job.
     """
     path = work_path(Path(os.path.realpath(out)))
     try:
@@ -204,16 +204,16 @@ def choice_before(out: str | os.PathLike[str], digest_with: Callable[[Choice], s
     except (OSError, ValueError, KeyError, TypeError):
         return None
     began = job_digest(path)
-    if began is None:  # what was left is being removed: that of a job that was done, or of another one
+    if began is None:  # a clear was interrupted: after a finished job if PLACED is left, else of another job
         return choice if (path / PLACED).exists() else None
     return choice if began == digest_with(choice) else None
 
 
 @contextmanager
 def locked(root: Path, *, is_reader: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder itself, where its file system has locks; it goes when the process does.
+    """Lock a folder itself, if its file system has locks; the lock ends with the process.
 
-    Several readers may hold it at once, and nobody else then.
+    Several readers may hold the lock at once, but only without a writer.
 
     Raises:
         FormatError: There is no such folder.
@@ -227,7 +227,7 @@ def locked(root: Path, *, is_reader: bool = False) -> Iterator[None]:
             raise no_folder(root) from error
         try:
             _lock(descriptor, f"{root} is being {how} by another process; wait for it, or end it", is_shared=is_reader)
-            if _is_still(root, descriptor):  # else it was replaced between opening and locking
+            if _is_still(root, descriptor):  # else another process replaced it between opening and locking
                 yield
                 return
         finally:
@@ -236,19 +236,19 @@ def locked(root: Path, *, is_reader: bool = False) -> Iterator[None]:
 
 
 def no_folder(root: Path) -> FormatError:
-    """The error to raise where there is no folder."""
+    """Build the error for a missing folder."""
     return FormatError(f"{root} is no folder; give the folder of a dataset")
 
 
 def hold(locks: ExitStack, folder: Path | None, *, is_reader: bool = False) -> None:
-    """Lock a folder for as long as a stack is open, where it is a folder of this machine that is there."""
+    """Lock an existing local folder until a stack closes."""
     if folder is not None and folder.is_dir():
         locks.enter_context(locked(folder, is_reader=is_reader))
 
 
 @contextmanager
 def errors_named(path: Path) -> Iterator[None]:
-    """Give what the system refuses inside the name of what was written, where it has none or a temporary one."""
+    """Name the written path in errors of the system that have no name or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -258,19 +258,19 @@ def errors_named(path: Path) -> Iterator[None]:
 
 
 def shown_path(path: str | bytes | os.PathLike[str] | int) -> str:
-    """A path as the user gave it: without the temporary names under which files and folders are written."""
+    """Format a path as the user gave it, without temporary names."""
     return _HIDDEN_NAME.sub(r"\1", os.fsdecode(path) if not isinstance(path, int) else str(path))
 
 
 def sync_tree(folder: Path) -> None:
-    """Have the system bring all files of a folder, and their names, to the disk."""
+    """Flush all files and names of a folder to disk."""
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
 
 
 def sync(path: Path) -> None:
-    """Have the system bring a file, or the names in a folder, to the disk, where the file system can say so."""
+    """Flush a file, or the names in a folder, to disk, if the file system supports it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -282,12 +282,12 @@ def sync(path: Path) -> None:
 
 
 def _locked_file(top: Path, root: Path) -> int:
-    """The open and locked file of a work folder; it is still the one that others find."""
+    """Open and lock the lock file of a work folder, and make sure that it is still the current one."""
     for attempt in range(ATTEMPTS):
         try:
             top.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(top / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except (FileNotFoundError, FileExistsError):  # removed by its holder, or it can never be made
+        except (FileNotFoundError, FileExistsError):  # its holder removed it, or it cannot be created at all
             if attempt == ATTEMPTS - 1:
                 raise
             continue
@@ -303,10 +303,10 @@ def _locked_file(top: Path, root: Path) -> int:
 
 
 def _lock(descriptor: int, refusal: str, *, is_shared: bool = False) -> None:
-    """Lock an open file or folder, where its file system has locks.
+    """Lock an open file or folder, if its file system has locks.
 
     Raises:
-        StateError: Another process, or thread, holds the lock; ``refusal`` says so.
+        StateError: Another process, or thread, holds the lock; the message is ``refusal``.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -325,11 +325,11 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def _recover(root: Path, top: Path) -> str | None:
-    """Undo or finish what a process did that was ended while it replaced the place; the call that was finished."""
+    """Undo or finish a replacement that a killed process left; return the finished call or None."""
     _put_back(top / OLD, root)
     try:
         place = json.loads((top / PLACED).read_text(encoding="utf-8"))
-        # A folder that is renamed keeps its number, so this tells whether the one that was to come here is there.
+        # A renamed folder keeps its inode number, so this shows whether the new folder is in place.
         call = str(place["call"]) if root.stat().st_ino == place["inode"] else None
     except (OSError, ValueError, KeyError, TypeError):
         call = None
@@ -346,7 +346,7 @@ def _put_back(old: Path, root: Path) -> None:
 
 
 def _leave(top: Path) -> None:
-    """Remove a folder with nothing in it; a process that makes another lock meanwhile keeps it."""
+    """Remove a work folder that holds only the lock file; keep it if another process adds files."""
     with suppress(OSError):
         if [path.name for path in top.iterdir()] == [LOCK_FILE]:
             (top / LOCK_FILE).unlink()
@@ -354,7 +354,7 @@ def _leave(top: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder, also where workers of a process that was ended are about to end."""
+    """Remove a file or folder, with retries while workers of a killed process still write to it."""
     for _ in range(ATTEMPTS):
         try:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Contract of all engines, and the count of workers that tasks have lost."""
+"""Contract of all engines, and the count of lost workers per task."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hopstream.errors import WorkerLost
 
 
 class Losses:
-    """Counts the workers that tasks have lost."""
+    """Counts the lost workers of each task."""
 
     def __init__(self, retries: int) -> None:
-        """Allow each task to be tried again so often."""
+        """Allow each task this many retries."""
         self._retries = retries
         self._of: dict[str, int] = {}
 
     def count(self, task: Task, ending: str) -> None:
-        """Count one more.
+        """Count a lost worker.
 
         Args:
             task: The task.
-            ending: How its worker ended.
+            ending: How the worker ended.
 
         Raises:
-            WorkerLost: The task has been tried often enough.
+            WorkerLost: The task has used all its retries.
         """
         times = self._of[task.name] = self._of.get(task.name, 0) + 1
         if times > self._retries:
@@ -43,43 +43,43 @@ OnDone = Callable[[Task, Any], None]
 
 
 class Engine(ABC):
-    """Runs tasks somewhere. An engine belongs to one thread and is closed by who opened it."""
+    """Runs tasks. An engine belongs to one thread. The code that opens an engine must close it."""
 
     @property
     @abstractmethod
     def num_workers(self) -> int:
-        """How many tasks run at once, at least 1."""
+        """Number of tasks that run at once, at least 1."""
 
     @abstractmethod
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
-        """Run tasks, in any order and several at once; return when all are done.
+        """Run tasks in any order, several at once, and return when all are finished.
 
-        Where a task fails, or ``on_done`` does, the tasks that run are stopped, and the error is raised when they have
-        ended. What a stopped task had begun to write stays, under whatever temporary name.
+        If a task or ``on_done`` raises, the engine stops the running tasks, waits for their end, and raises the error.
+        A stopped task may leave unfinished files under temporary names.
 
         Args:
-            tasks: The tasks, of different names.
-            on_done: Told of each task once, when it has ended.
-            folder: A folder that all workers see, where an engine that needs one may keep what came of tasks.
+            tasks: The tasks, with unique names.
+            on_done: Called once for each finished task.
+            folder: A folder that all workers see. Engines that need one store outcomes of tasks there.
 
         Raises:
-            HopstreamError: What a task raised, in its own class, with the task's name and traceback as notes.
+            HopstreamError: An error of a task, in its own class, with the task's name and traceback as notes.
             OSError: Likewise.
             MemoryError: Likewise.
-            WorkerLost: The worker of a task was lost, again after it was tried again.
+            WorkerLost: A task lost its worker more often than it may be retried.
             TaskTimeout: A task took too long.
             EngineError: A task failed with an error of another kind, or the engine could not run it.
-            SettingsError: Two tasks have one name, or arguments are not JSON.
+            SettingsError: Two tasks have the same name, or arguments are not JSON.
         """
 
     def close(self) -> None:
-        """End what the engine started; it may be called again."""
+        """Stop everything that the engine started; further calls do nothing."""
         return
 
     def __enter__(self) -> Engine:
-        """The engine itself."""
+        """Return the engine."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close."""
+        """Close the engine."""
         self.close()

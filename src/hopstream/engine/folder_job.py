@@ -1,4 +1,4 @@
-"""Runs a job that makes a folder, and gives its tasks what they share."""
+"""Runs a job that makes a folder, and opens the files that its tasks share."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hopstream.errors import FormatError, IdRangeError, NoDiskRoomError, SchemaE
 
 SPEC = "spec.json"
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError, SettingsError, UnknownNameError)
-"""What is raised where the input or a setting is at fault."""
+"""Errors that an input or a setting causes."""
 Made = TypeVar("Made")
 
 
 class JobSpec(Protocol):
-    """All that decides over what the tasks of a job do, as a JSON value."""
+    """Everything that determines what the tasks of a job do, as a JSON value."""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value that ``from_json`` reads."""
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
@@ -40,27 +40,27 @@ Spec = TypeVar("Spec", bound=JobSpec)
 
 
 class JobFolder(Generic[Spec]):
-    """The folder of a job, seen by a task: what decides over the job, and files that its tasks share in ``scratch``.
+    """Folder of a job as a task sees it: the job's specification, and shared files in ``scratch``.
 
-    All workers see the folder. A task gets the folder and a few numbers; the rest it finds here.
+    All workers see the folder. The arguments of a task are the folder and a few numbers; everything else lies here.
     """
 
     spec_type: ClassVar[type[Any]]
 
     def __init__(self, root: Path) -> None:
-        """Look at a folder; nothing is read yet."""
+        """Take a folder without reading it."""
         self.root = root
         self.scratch = root / "scratch"
 
     @cached_property
     def spec(self) -> Spec:
-        """What decides over the job."""
+        """The specification of the job."""
         spec: Spec = self.spec_type.from_json(json.loads((self.scratch / SPEC).read_text(encoding="utf-8")))
         return spec
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> Self:
-        """The folder of a task's arguments; it stays open for the tasks that follow."""
+        """Return the folder of a task's arguments; it stays open for later tasks."""
         with _OPENING:
             folder = _OPENED.get(args["folder"])
             if not isinstance(folder, cls):
@@ -68,11 +68,11 @@ class JobFolder(Generic[Spec]):
             return folder
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Release what was opened."""
 
 
 def write_spec(root: Path, spec: JobSpec) -> None:
-    """Let the tasks of a job in a folder know what decides over the job."""
+    """Write the specification of a job for its tasks."""
     write_text(root / "scratch" / SPEC, json.dumps(spec.to_json()))
 
 
@@ -81,7 +81,7 @@ _OPENING = threading.Lock()
 
 
 def close_folder(root: Path) -> None:
-    """Let go of what tasks of this process have opened in the folder of a job."""
+    """Close the folder of a job that tasks of this process have opened."""
     with _OPENING:
         folder = _OPENED.pop(str(root), None)
     if folder is not None:
@@ -90,15 +90,15 @@ def close_folder(root: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderJob:
-    """A job that makes a folder, which then comes into its place.
+    """Job that makes a folder and renames it to its place.
 
     Attributes:
         out: The place, as the caller named it.
-        work: Where the job works.
-        digest: Of all that decides over the job.
-        product: The name of the folder in ``root``.
-        allotted: What memory and workers the job gets.
-        call: Of all that decides over what the caller gets, for ``WorkFolder.finished_call``.
+        work: The work folder.
+        digest: Digest of everything that determines the job.
+        product: Name of the folder in ``root``.
+        allotted: Memory and workers of the job.
+        call: Digest of everything that determines the caller's result, for ``WorkFolder.finished_call``.
     """
 
     out: Path
@@ -110,23 +110,23 @@ class FolderJob:
 
     @property
     def root(self) -> Path:
-        """Where its tasks work: a folder with what the job makes, and what else they keep."""
+        """The folder that the job's tasks work in, with the product and scratch files."""
         return self.work.job_root(self.digest)
 
     @property
     def num_done(self) -> int:
-        """How many of its tasks an earlier call has done."""
+        """Number of the job's tasks that an earlier call finished."""
         return self.work.num_done(self.digest, product=self.product)
 
     def check_disk(self, disk_bytes: int, made: str) -> None:
-        """Refuse a disk that cannot hold the work.
+        """Refuse a disk without enough room.
 
         Args:
-            disk_bytes: The most that is on the disk at any time.
-            made: How much of it is for what the job makes, for the error.
+            disk_bytes: Peak of the bytes on disk.
+            made: Text for the error: how much of that the product takes.
 
         Raises:
-            NoDiskRoomError: It cannot.
+            NoDiskRoomError: The disk has too little room.
         """
         place = self.out.absolute()
         folder = next(folder for folder in (place, *place.parents) if folder.exists())
@@ -138,25 +138,26 @@ class FolderJob:
             )
 
     def run(self, make: Callable[[Job], Made], progress: Progress, check_place: Callable[[Path], None]) -> Made:
-        """Make the folder, or go on with it, and bring it into its place.
+        """Make the folder, or resume an earlier call, and rename it to its place.
 
         Args:
             make: Does the work; the folder is complete when it returns.
-            progress: What the job tells of each stage.
-            check_place: Refuses to replace what is at the place when the folder is complete.
+            progress: As of ``Job``.
+            check_place: Refuses to replace the place; called when the folder is complete.
 
         Raises:
-            HopstreamError: What ``make`` raises. Where the input is at fault, nothing is left of the work.
+            HopstreamError: An error of ``make``. If the input is at fault, the work folder is cleared.
         """
         work, allotted = self.work, self.allotted
-        close_folder(self.root)  # it may have held other work in this process before
+        close_folder(self.root)  # this process may have worked in it before
         with (
             watched(), errors_named(self.out), open_engine(allotted.engine, num_workers=allotted.num_workers) as engine
         ):  # fmt: skip
             try:
                 made = make(work.resume(self.digest, engine, progress, product=self.product, choice=allotted))
             except INPUT_ERRORS:
-                # There is nothing to go on with; lost workers and full disks are another matter.
+                # A retry with the same input fails again, so the work is of no use. Lost workers and full disks are
+                # resumed.
                 work.clear()
                 raise
             finally:

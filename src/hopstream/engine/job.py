@@ -1,7 +1,7 @@
-"""Remembers which tasks of a job are done, so that a job that was ended goes on.
+"""Records which tasks of a job are finished, so that a killed job can resume.
 
-A job keeps a marker per task, ``done/<name>.json``, in its folder. A marker is written when its task has ended and says
-what came of it; a job that is started again skips the tasks that have one.
+A job writes a marker file ``done/<name>.json`` for each finished task, with the task's result. When the job is started
+again, it skips the tasks that have a marker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 def job_digest(folder: Path) -> str | None:
-    """The digest of the job whose folder this is, or None where it is no job's."""
+    """Return the digest of the job in a folder, or None if there is no job."""
     try:
         record = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -34,34 +34,33 @@ def job_digest(folder: Path) -> str | None:
 
 
 def digest_of(value: Any) -> str:
-    """64 hexadecimal digits, the SHA-256 hash of a JSON value, such as all that decides over what a job makes."""
+    """Return the SHA-256 hash of a JSON value, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """What tells that a file is another one than before, for ``digest_of``; files that are not there are left out."""
+    """Return path, size and modification time of existing files, for ``digest_of`` to detect changes."""
     return [(str(path), s.st_size, s.st_mtime_ns) for path in paths if path.exists() for s in (path.stat(),)]
 
 
 class Job:
-    """Tasks in stages, each of which is done once.
+    """Tasks in stages; each task runs once.
 
-    One process at a time makes one in a folder; see ``engine.atomic_folder``.
+    One process at a time uses a job's folder; see ``engine.atomic_folder``.
     """
 
     def __init__(self, folder: Path, digest: str, engine: Engine, progress: Progress | None = None) -> None:
-        """Begin a job, or go on with the one that the folder holds.
+        """Start a job, or resume the one in the folder.
 
         Args:
-            folder: Where markers are kept; made where it is missing. All workers see it.
-            digest: Digest of all that decides over what the tasks make: source, settings, version of the format.
-            engine: What runs the tasks; it stays open.
-            progress: Called as ``progress(stage, done, total)`` in units of ``Task.size``, first with what was done
-                before.
+            folder: The folder of the markers, created if it is missing. All workers see it.
+            digest: Digest of everything that determines the tasks' results: source, settings, version of the format.
+            engine: The engine that runs the tasks; it stays open.
+            progress: Called as ``progress(stage, done, total)`` in units of ``Task.size``, first with the tasks of an
+                earlier run.
 
         Raises:
-            StateError: The folder holds a job of another digest (``job_digest`` tells; who knows that it can go removes
-                it).
+            StateError: The folder holds a job with another digest; see ``job_digest``.
         """
         self._folder, self._digest, self._engine = folder, digest, engine
         self._progress = progress or no_progress
@@ -69,14 +68,14 @@ class Job:
         self._check_digest()
 
     def run(self, stage: str, tasks: Sequence[Task]) -> dict[str, Any]:
-        """Run those tasks of a stage that have not been done, each with the same arguments, before.
+        """Run the tasks of a stage that have no marker for the same arguments.
 
         Returns:
             The result of every task by its name, in the order of the tasks.
 
         Raises:
             HopstreamError: See ``Engine.map``.
-            OSError: Likewise; or a marker cannot be written.
+            OSError: See ``Engine.map``; or a marker cannot be written.
         """
         check_names(tasks)
         found = {task.name: self._done_before(task) for task in tasks}
@@ -99,12 +98,12 @@ class Job:
         return {task.name: results[task.name] for task in tasks}
 
     def result_of(self, task: Task) -> Any:
-        """The result of a task that was done before, or None."""
+        """Return the result of a finished task, or None."""
         marker = self._done_before(task)
         return None if marker is None else marker["result"]
 
     def forget(self, task: Task) -> None:
-        """Have a task run again, because what it made is not there any more."""
+        """Remove a task's marker, because its output is gone, so that it runs again."""
         self._marker(task).unlink(missing_ok=True)
 
     def _check_digest(self) -> None:
@@ -124,7 +123,7 @@ class Job:
         return self._folder / DONE_FOLDER / f"{task.name}.json"
 
     def _done_before(self, task: Task) -> dict[str, Any] | None:
-        """The marker of a task, or None where it is missing, of other arguments, or was cut short by the machine."""
+        """Return the marker of a task, or None if it is missing, truncated, or of other arguments."""
         try:
             marker = json.loads(self._marker(task).read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""Runs tasks on this machine, in this process or in processes of their own."""
+"""Runs tasks on this machine, in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from hopstream.engine.worker_process import WorkerProcess
 from hopstream.errors import TaskTimeout
 
 LOOK_S = 1.0
-"""How often deadlines are looked at."""
+"""Interval between checks of deadlines."""
 
 
 def local_engine(num_workers: int = 0, *, settings: EngineSettings | None = None) -> Engine:
-    """An engine of this machine.
+    """Make an engine of this machine.
 
     Args:
-        num_workers: Processes that run tasks; 0 runs them in this process, without deadlines and one at a time.
+        num_workers: Worker processes; 0 runs tasks in this process, one at a time and without deadlines.
         settings: Deadlines and retries.
 
     Raises:
-        SettingsError: ``num_workers`` is outside what can be had.
+        SettingsError: ``num_workers`` is out of range.
     """
     check_int("num_workers", num_workers, 0, MAX_WORKERS)
     return WorkerPool(num_workers, settings or EngineSettings()) if num_workers else InProcessEngine()
 
 
 class InProcessEngine(Engine):
-    """Runs tasks one after the other, here."""
+    """Runs tasks one after the other in this process."""
 
     @property
     def num_workers(self) -> int:
-        """One task at a time."""
+        """1, as tasks run one at a time."""
         return 1
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
         """See ``Engine.map``."""
         check_names(tasks)
         for task in tasks:
-            task.to_line()  # refuses what could not travel
+            task.to_line()  # refuses arguments that are not JSON
             on_done(task, run_task(task.name, task.kind, task.args))
 
 
 class WorkerPool(Engine):
-    """Runs tasks in worker processes, which are started when they are first needed and kept until ``close``."""
+    """Runs tasks in worker processes, which start on first use and live until ``close``."""
 
     def __init__(self, num_workers: int, settings: EngineSettings) -> None:
-        """Start none yet."""
+        """Start no worker yet."""
         self._num_workers = num_workers
         self._num_threads = max(1, num_processors() // num_workers)
         self._settings = settings
@@ -63,12 +63,12 @@ class WorkerPool(Engine):
 
     @property
     def num_workers(self) -> int:
-        """How many processes."""
+        """Number of worker processes."""
         return self._num_workers
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the worker processes there are now."""
+        """Ids of the current worker processes."""
         return [worker.pid for worker in self._workers]
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
@@ -88,7 +88,7 @@ class WorkerPool(Engine):
             raise
 
     def close(self) -> None:
-        """End all workers."""
+        """Stop all workers."""
         self._end(self._workers)
         self._selector.close()
 
@@ -96,7 +96,7 @@ class WorkerPool(Engine):
         return [worker for worker in self._workers if worker.task is not None]
 
     def _give_out(self, waiting: deque[Task]) -> None:
-        """Give each idle worker a task, and start workers while there are tasks for them."""
+        """Give each idle worker a task, and start workers while tasks are waiting."""
         for worker in self._workers:
             if waiting and worker.task is None:
                 worker.give(waiting.popleft())
@@ -106,7 +106,7 @@ class WorkerPool(Engine):
             worker.give(waiting.popleft())
 
     def _lines(self) -> list[tuple[WorkerProcess, str]]:
-        """Wait for news, a second at most; what workers have said."""
+        """Wait for output of workers, a second at most, and return their complete lines."""
         return [(key.data, line) for key, _ in self._selector.select(LOOK_S) for line in key.data.on_event(key.fileobj)]
 
     def _on_line(self, worker: WorkerProcess, line: str, on_done: OnDone) -> None:
@@ -118,7 +118,7 @@ class WorkerPool(Engine):
             on_done(task, result)
 
     def _replace_lost(self, waiting: deque[Task], losses: Losses) -> None:
-        """Have the tasks of workers that have ended done again, first of all; the next worker is started for them."""
+        """Remove lost workers, and put their tasks at the head of the queue; ``_give_out`` starts new workers."""
         for worker in [worker for worker in self._workers if worker.has_ended]:
             self._workers.remove(worker)
             ending = worker.ending_text()
@@ -131,7 +131,7 @@ class WorkerPool(Engine):
         now = time.monotonic()
         for worker in self._busy():
             if now - worker.last_sign > self._settings.silence_s:
-                worker.kill()  # its task is tried again, as that of any lost worker
+                worker.kill()  # its task is retried like that of any lost worker
             if worker.task is not None and now - worker.task_since > self._settings.task_timeout_s:
                 raise TaskTimeout(
                     f"task {worker.task.name} was not done in {self._settings.task_timeout_s:g} s by worker process "
@@ -139,7 +139,7 @@ class WorkerPool(Engine):
                 )
 
     def _stop_busy(self) -> None:
-        """End the workers that run tasks; each may remove what its task had begun to write."""
+        """Stop the workers that run tasks, with time to remove unfinished files."""
         busy = self._busy()
         deadline = time.monotonic() + self._settings.stop_s
         for worker in busy:

@@ -1,11 +1,11 @@
-"""States how many processors and how much memory this process may use, and measures the most that a job used.
+"""Reports the processors and the memory that this process may use, and measures a job's peak memory.
 
-Control groups count, in both of their versions, and so does the affinity of the process: a container of 4 GB on a
-machine of 512 GB has 4 GB. Groups are nested, and the smallest of their limits holds.
+Control groups of both versions count, and so does the CPU affinity: a container of 4 GB on a machine of 512 GB has 4
+GB. Groups are nested, and the smallest limit applies.
 
-Memory is resident memory that no file stands behind (``RssAnon`` and ``RssShmem`` of Linux): pages of mapped files are
-the page cache's, which the system takes back when it wants to. The sum over all processes is sampled by a thread, so
-workers count that have ended meanwhile. Processes of other machines, which a Ray or Beam cluster runs, do not count.
+Memory means resident memory without file backing (``RssAnon`` and ``RssShmem`` of Linux). Pages of mapped files belong
+to the page cache, which the kernel reclaims. A thread samples the sum over this process and its descendants, so workers
+that have ended count too. Processes on other machines of a Ray or Beam cluster do not count.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pathlib import Path, PurePosixPath
 PROC = Path("/proc")
 INTERVAL_S = 0.02
 COST_SHARE = 50
-"""A sample of many processes takes long; the thread rests so many times longer than it worked."""
+"""The sampling thread sleeps this many times as long as a sample takes, because many processes make samples slow."""
 OWN, FILES = ("RssAnon:", "RssShmem:"), ("RssFile:",)
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 2 << 20
-"""A parameter of glibc, and the smallest arrays that are given back: more than a frame of an answer has."""
+"""A parameter of glibc, and the smallest arrays whose memory is returned: larger than a frame of an answer."""
 MAPPED_BYTES = 128 << 20
-"""Pages of files that a process keeps resident, mostly those of its libraries. A page that was let go of costs a page
-fault when it is read again, not a read of the disk, as long as the page cache has it."""
+"""Resident file pages that a process keeps, mostly of its libraries. A released page costs a page fault when it is read
+again, but no disk read while it is in the page cache."""
 
 
 class _Watch:
-    """Samples memory in a thread as long as anybody is inside ``watched``."""
+    """Samples memory in a thread while a caller is inside ``watched``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class _Watch:
             thread.join()
 
     def sample(self) -> int:
-        """The peak so far, this moment included."""
+        """Take a sample and return the peak so far."""
         found = own_bytes()
         with self._lock:
             if not self._num_inside:
@@ -72,7 +72,7 @@ class _Watch:
     def _run(self, stop: threading.Event) -> None:
         rest = 0.0
         while not stop.wait(rest):
-            started = time.thread_time()  # waiting for the interpreter's lock is no work
+            started = time.thread_time()  # excludes waiting for the GIL
             self.sample()
             let_go_of_pages()
             rest = max(INTERVAL_S, COST_SHARE * (time.thread_time() - started))
@@ -83,7 +83,7 @@ _WATCH = _Watch()
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Sample the memory of this process and of all that it starts while inside; calls may be nested."""
+    """Sample the memory of this process and its descendants inside the context; contexts may be nested."""
     _WATCH.enter()
     try:
         yield
@@ -92,26 +92,26 @@ def watched() -> Iterator[None]:
 
 
 def let_go_of_pages() -> None:
-    """Let go of the pages of mapped arrays where this process has ``MAPPED_BYTES`` of files resident."""
-    arrays = sys.modules.get("hopstream.arrays")  # a worker at rest does not load it
+    """Release the pages of mapped arrays if more than ``MAPPED_BYTES`` of files are resident."""
+    arrays = sys.modules.get("hopstream.arrays")  # an idle worker has not loaded it
     if arrays is not None and _bytes_of(os.getpid(), FILES) > MAPPED_BYTES:
         arrays.release_pages()
 
 
 def keep_few_pages() -> None:
-    """Call ``let_go_of_pages`` again and again: the life of a thread of a worker process."""
+    """Call ``let_go_of_pages`` in an endless loop, in a thread of a worker process."""
     while True:
         time.sleep(INTERVAL_S)
         let_go_of_pages()
 
 
 def peak_bytes() -> int:
-    """The most memory since the outermost ``watched`` began, or the memory of this moment where nobody watches."""
+    """Return the peak memory since the outermost ``watched`` began, or the current memory outside of it."""
     return _WATCH.sample()
 
 
 def own_bytes() -> int:
-    """The memory of this process and of all that it started, at this moment."""
+    """Return the current memory of this process and its descendants."""
     if not (PROC / "self/status").exists():
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
@@ -119,11 +119,11 @@ def own_bytes() -> int:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process, and all that it and its children started."""
+    """Yield the ids of a process and its descendants."""
     yield pid
     try:
         threads = list((PROC / str(pid) / "task").iterdir())
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return
     for thread in threads:
         try:
@@ -146,17 +146,19 @@ ROOT = Path("/")
 LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
 USED = ("memory.current", "memory.usage_in_bytes")
 CACHED = ("inactive_file", "active_file", "total_inactive_file", "total_active_file")
-"""Lines of ``memory.stat``: pages of files, which the system takes back when it wants to; version 1 sums over nested
-groups in those that begin with ``total_``."""
+"""Lines of ``memory.stat`` for pages of files, which the kernel reclaims.
+
+In version 1 the lines with ``total_`` include nested groups.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this process may use.
+    """Processors and memory that this process may use.
 
     Attributes:
-        num_processors: At least 1.
-        free_bytes: Memory that can be taken without pushing another process out.
+        num_processors: Number of processors, at least 1.
+        free_bytes: Memory that can be used without pushing another process out.
     """
 
     num_processors: int
@@ -164,27 +166,27 @@ class Machine:
 
 
 def this_machine(root: Path = ROOT) -> Machine:
-    """The machine as it is now; ``root`` is the folder that holds ``proc`` and ``sys``."""
+    """Return the current state of the machine; ``root`` is the folder that holds ``proc`` and ``sys``."""
     return Machine(num_processors=num_processors(root), free_bytes=_free_bytes(root))
 
 
 def num_processors(root: Path = ROOT) -> int:
-    """How many processors this process may use, at least 1; a quota of 1.5 processors counts as 2."""
+    """Return the number of usable processors, at least 1; a quota of 1.5 processors counts as 2."""
     counts = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
-    if hasattr(os, "process_cpu_count"):  # what -X cpu_count and PYTHON_CPU_COUNT say
+    if hasattr(os, "process_cpu_count"):  # respects -X cpu_count and PYTHON_CPU_COUNT
         counts.append(os.process_cpu_count() or 1)
     for group in _groups(root, "cpu"):
         words = _words(group / "cpu.max") or _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
-        if len(words) == 2 and all(map(str.isdecimal, words)):  # no quota is "max" or -1
+        if len(words) == 2 and all(map(str.isdecimal, words)):  # without a quota it is "max" or -1
             quota, period = map(int, words)
             counts.append(-(-quota // max(1, period)))
     return max(1, min(counts))
 
 
 def _free_bytes(root: Path) -> int:
-    """Memory of the machine that is free or holds files, and no more than any control group leaves."""
+    """Return the available memory of the machine, limited by every control group of this process."""
     left = [int(line.split()[1]) << 10 for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
-    left = left or [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]  # other systems tell how much there is
+    left = left or [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]  # others than Linux report only the total
     for group in _groups(root, "memory"):
         limits = [int(word) for name in LIMITS for word in _words(group / name) if word.isdecimal()]
         if limits:
@@ -197,9 +199,9 @@ def _free_bytes(root: Path) -> int:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the control groups that hold this process, from its own to the outermost that it sees.
+    """Yield the folders of the control groups of this process, innermost first.
 
-    In a container the path may be that of the host, which the container does not see; then the mounted folder is the
+    In a container the path may be that of the host, which the container does not see. Then the mounted folder is the
     container's own group.
     """
     for line in _lines(root / "proc/self/cgroup"):
@@ -213,7 +215,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
-    except OSError:  # no such system, controller or limit
+    except OSError:  # the system, controller or limit does not exist
         return []
 
 
@@ -222,13 +224,13 @@ def _words(path: Path) -> list[str]:
 
 
 def give_back_large_blocks() -> bool:
-    """Have this process give memory of ``LARGE_BYTES`` and more back to the system as soon as it is freed.
+    """Let this process return memory of ``LARGE_BYTES`` and more to the system as soon as it is freed.
 
-    Without it glibc keeps what arrays of many sizes took and left as gaps that the next ones may not fit into: a server
-    that has 150 MB of arrays was seen to take 300 MB. A fresh array costs page faults then, which pools of memory save.
+    Otherwise glibc keeps the gaps that arrays of many sizes leave, into which later arrays may not fit. A server with
+    150 MB of arrays took 300 MB. The cost is page faults in each new array; memory pools avoid them.
 
     Returns:
-        Whether the C library can; others than glibc do it anyway, or not at all.
+        Whether the C library supports it. Others than glibc always do this, or never.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGE_BYTES))

@@ -1,8 +1,8 @@
 """Runs tasks by a Beam runner.
 
-A pipeline has no way back, so what came of a task is a file in a folder that all workers see: ``<name>.json``, the line
-that ``run_line`` makes. Tasks never fail in Beam's eyes, as runners try failed ones again; after the first error a file
-named ``stop`` makes the tasks that have not begun end at once.
+A pipeline returns nothing, so the outcome of a task is a file in a folder that all workers see: ``<name>.json``, with
+the line of ``run_line``. Tasks never fail from Beam's view, because runners retry failed tasks. After the first error a
+file named ``stop`` makes all tasks that have not started end at once.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from hopstream.engine.tasks import Task, check_names, outcome, run_line
 from hopstream.errors import EngineError, MissingDependencyError, SettingsError, TaskTimeout
 
 LOOK_S = 0.05
-"""How often the folder of outcomes is looked at."""
+"""Interval between checks of the folder of outcomes."""
 STOP_FILE = "stop"
 RUNNER_HERE = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-"""Runs pipelines in this process. What Beam calls DirectRunner may first download a runner of another kind."""
+"""Runs pipelines in this process. Beam's DirectRunner may first download another runner."""
 
 
 def beam_engine(
     options: Sequence[str] = (), *, num_workers: int | None = None, settings: EngineSettings | None = None
 ) -> Engine:
-    """An engine of a Beam runner.
+    """Make an engine of a Beam runner.
 
     Args:
-        options: Options of the pipeline, such as ``["--runner=FlinkRunner", "--flink_master=host:8081"]``; without a
-            runner tasks run in this process, as many at once as ``--direct_num_workers`` says.
-        num_workers: How many tasks the runner runs at once, for who sizes tasks by it; None means what
-            ``--direct_num_workers`` says, else 1.
-        settings: Deadlines; retries are the runner's own affair.
+        options: Options of the pipeline, such as ``["--runner=FlinkRunner", "--flink_master=host:8081"]``. Without a
+            runner, tasks run in this process, ``--direct_num_workers`` at once.
+        num_workers: Number of tasks that the runner runs at once, for callers that size tasks by it; None for
+            ``--direct_num_workers``, or else 1.
+        settings: Deadlines; the runner itself decides about retries.
 
     Raises:
         MissingDependencyError: Beam is not installed.
-        SettingsError: The options name no runner that there is, or ``num_workers`` is outside what can be had.
+        SettingsError: The options name no known runner, or ``num_workers`` is out of range.
     """
     if num_workers is not None:
         check_int("num_workers", num_workers, 1, MAX_WORKERS)
@@ -58,7 +58,7 @@ def beam_engine(
     try:
         name = parsed.view_as(StandardOptions).runner or RUNNER_HERE
         at_once = num_workers or parsed.view_as(DirectOptions).direct_num_workers or 1
-    except SystemExit as error:  # Beam reads options as a program does
+    except SystemExit as error:  # Beam parses options like a command line
         raise SettingsError(f"beam_options {list(options)} are not what Beam takes; stderr says which") from error
     try:
         create_runner(name)
@@ -68,7 +68,7 @@ def beam_engine(
 
 
 def run_into(line: str, folder: str) -> None:
-    """Run a task and write what came of it to a folder, unless it is there or nobody waits for it any more."""
+    """Run a task and write its outcome to a folder, unless the outcome exists or the job was stopped."""
     place = Path(folder)
     path = place / f"{json.loads(line)['name']}.json"
     if path.exists() or (place / STOP_FILE).exists() or not place.exists():
@@ -82,22 +82,22 @@ class BeamEngine(Engine):
     """Runs each ``map`` as one pipeline."""
 
     def __init__(self, options: list[str], num_workers: int, settings: EngineSettings) -> None:
-        """Remember what pipelines are run with.
+        """Store what pipelines run with.
 
         Args:
             options: Options of the pipelines.
-            num_workers: How many tasks run at once.
+            num_workers: Number of tasks that run at once.
             settings: Deadlines.
         """
         self._options, self._num_workers, self._settings = options, num_workers, settings
 
     @property
     def num_workers(self) -> int:
-        """How many tasks the runner is said to run at once."""
+        """Number of tasks that the runner is said to run at once."""
         return self._num_workers
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
-        """See ``Engine.map``; without a folder, outcomes are kept among this machine's temporary files."""
+        """See ``Engine.map``; without a folder, outcomes go to a temporary folder of this machine."""
         check_names(tasks)
         if not tasks:
             return
@@ -109,17 +109,17 @@ class BeamEngine(Engine):
         try:
             self._collect(run, {task.name: task for task in tasks}, on_done)
         except BaseException:
-            (place / STOP_FILE).touch()  # the removal of the folder says the same, but may meet a file that is written
+            (place / STOP_FILE).touch()  # removing the folder stops tasks too, but may race with a write
             run.cancel(self._settings.stop_s)
             raise
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
     def _collect(self, run: _PipelineRun, waiting: dict[str, Task], on_done: OnDone) -> None:
-        """Take outcomes as they come, until there are all."""
+        """Read outcomes as they appear, until every task has one."""
         last_news = time.monotonic()
         while waiting:
-            has_ended = run.wait(LOOK_S)  # before the look: what it wrote last is found then
+            has_ended = run.wait(LOOK_S)  # before the check, so that the last files it wrote are found
             found = [name for name in waiting if (run.place / f"{name}.json").exists()]
             for name in found:
                 _, result = outcome((run.place / f"{name}.json").read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ class BeamEngine(Engine):
 
 
 class _PipelineRun:
-    """A pipeline that runs, in a thread of its own: some runners return when it is done, others at once."""
+    """Running pipeline, in its own thread, because some runners return at the end and others at once."""
 
     def __init__(self, options: list[str], lines: list[str], place: Path) -> None:
         self.place = place
@@ -150,14 +150,14 @@ class _PipelineRun:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the pipeline has ended, or so long; whether it has."""
+        """Wait until the pipeline has ended or the time is up; return whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def cancel(self, timeout_s: float) -> None:
-        """Ask the runner to stop, and wait for tasks that have begun."""
+        """Ask the runner to stop, and wait for running tasks."""
         if self._result is not None:
-            with suppress(Exception):  # not every runner can, and an error is on its way already
+            with suppress(Exception):  # some runners cannot cancel, and an error is being raised already
                 self._result.cancel()
         self.wait(timeout_s)
 

@@ -1,7 +1,7 @@
 """Runs tasks on a Ray cluster.
 
-The one thing that Ray is given to run is ``run_line``, by its name in this package, so every machine needs the same
-version of it. Tasks and outcomes are lines of JSON.
+Ray runs only ``run_line``, by its name in this package, so every machine needs the same version of the package. Tasks
+and outcomes are lines of JSON.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from hopstream.engine.tasks import Task, check_names, outcome, run_line
 from hopstream.errors import EngineError, MissingDependencyError, TaskTimeout
 
 LOOK_S = 1.0
-"""How often deadlines are looked at."""
+"""Interval between checks of deadlines."""
 
 
 def ray_engine(
     address: str | None = None, *, num_workers: int | None = None, settings: EngineSettings | None = None
 ) -> Engine:
-    """An engine of a Ray cluster.
+    """Make an engine of a Ray cluster.
 
     Args:
-        address: ``host:port`` of the cluster, ``auto`` for the one that runs on this machine, or None: the one that
-            this process is connected to, else the one that ``RAY_ADDRESS`` names, else one of this machine alone that
-            is started for the engine. A process that is connected keeps its connection.
-        num_workers: How many tasks run at once; None means as many as the cluster has processors now.
-        settings: Deadlines and retries; ``silence_s`` is Ray's own affair.
+        address: ``host:port`` of the cluster, or ``auto`` for the cluster that runs on this machine. None means the
+            cluster that this process is connected to, or else the one in ``RAY_ADDRESS``, or else a new one on this
+            machine. A connected process keeps its connection.
+        num_workers: Number of tasks that run at once; None means the cluster's current number of processors.
+        settings: Deadlines and retries; Ray itself decides about ``silence_s``.
 
     Raises:
         MissingDependencyError: Ray is not installed.
         EngineError: The cluster cannot be reached.
-        SettingsError: ``num_workers`` is outside what can be had.
+        SettingsError: ``num_workers`` is out of range.
     """
     if num_workers is not None:
         check_int("num_workers", num_workers, 1, MAX_WORKERS)
@@ -71,9 +71,9 @@ class RayEngine(Engine):
         """Use the cluster that this process is connected to.
 
         Args:
-            num_workers: How many tasks run at once; None means as many as there are processors.
+            num_workers: Number of tasks that run at once; None means the number of processors.
             settings: Deadlines and retries.
-            is_ours: ``close`` disconnects.
+            is_ours: Whether ``close`` disconnects.
         """
         import ray
 
@@ -81,12 +81,12 @@ class RayEngine(Engine):
         self._settings = settings
         self._is_ours = is_ours
         self._num_workers = num_workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        # Ray would try again by itself, without end where memory ran out; here tasks are counted and named.
+        # Ray's own retries are off: it retries without end after memory ran out. ``Losses`` counts retries per task.
         self._remote = ray.remote(num_cpus=1, max_retries=0)(run_line)
 
     @property
     def num_workers(self) -> int:
-        """How many tasks are handed to the cluster at once."""
+        """Number of tasks that the engine submits to the cluster at once."""
         return self._num_workers
 
     def map(self, tasks: Sequence[Task], on_done: OnDone, *, folder: Path | None = None) -> None:
@@ -114,13 +114,13 @@ class RayEngine(Engine):
             raise
 
     def close(self) -> None:
-        """Disconnect, and end the cluster where it was started for this engine."""
+        """Disconnect, and stop the cluster if it was started for this engine."""
         if self._is_ours:
             self._is_ours = False
             self._ray.shutdown()
 
     def _outcome_line(self, reference: Any, task: Task, losses: Losses) -> str | None:
-        """What a task answered, or None where its worker was lost and it is to be tried again."""
+        """Return the outcome of a task, or None if its worker was lost and the task is to be retried."""
         try:
             return str(self._ray.get(reference))
         except (self._ray.exceptions.RayTaskError, self._ray.exceptions.RuntimeEnvSetupError) as error:
@@ -139,7 +139,7 @@ class RayEngine(Engine):
                 )
 
     def _cancel(self, references: list[Any]) -> None:
-        """End the tasks that run, and wait until they have ended."""
+        """Cancel the running tasks, and wait for their end."""
         if not references or not self._ray.is_initialized():
             return
         with suppress(self._ray.exceptions.RayError):

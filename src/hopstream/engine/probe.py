@@ -1,4 +1,4 @@
-"""Tasks that check one thing each that jobs rely on in an engine."""
+"""Tasks that each check one property of an engine that jobs rely on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hopstream.engine.tasks import task
 
 @task
 def echo(args: dict[str, Any]) -> dict[str, Any]:
-    """Give the arguments back."""
+    """Return the arguments."""
     return args
 
 
 @task
 def say(args: dict[str, Any]) -> None:
-    """Write to stdout as libraries do, by Python and past it."""
+    """Write to stdout as libraries do, through Python and through the descriptor."""
     sys.stdout.write(f"{args['text']}\n")
     sys.stdout.flush()
     os.write(1, f"{args['text']}\n".encode())
@@ -30,14 +30,14 @@ def say(args: dict[str, Any]) -> None:
 
 @task
 def where(args: dict[str, Any]) -> dict[str, Any]:
-    """Which process of which machine runs this, and which of some paths it sees."""
+    """Return the machine and process that run this, and the paths that they see."""
     paths = args.get("paths", [])
     return {"host": platform.node(), "pid": os.getpid(), "seen": [path for path in paths if Path(path).exists()]}
 
 
 @task
 def write(args: dict[str, Any]) -> int:
-    """Write some bytes to a file, whole or not at all; how many."""
+    """Write bytes to a file atomically; return their number."""
     path, data = Path(args["path"]), str(args["text"]).encode() * int(args.get("times", 1))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.write_bytes(data)
@@ -47,7 +47,7 @@ def write(args: dict[str, Any]) -> int:
 
 @task
 def wait(args: dict[str, Any]) -> int:
-    """Say in a file that this process has begun, and wait until another file comes; this process's id."""
+    """Signal the start by a file, and wait until another file appears; return the process id."""
     deadline = time.monotonic() + float(args.get("timeout_s", 60.0))
     begun = Path(args["begun"])
     begun.with_name(begun.name + f".{os.getpid()}").touch()
@@ -58,7 +58,7 @@ def wait(args: dict[str, Any]) -> int:
 
 @task
 def read(args: dict[str, Any]) -> int:
-    """Map an array, read it, and wait until this process holds fewer bytes of files than the array has; how many."""
+    """Read a mapped array, and wait until fewer bytes of files are resident than it has; return them."""
     from hopstream.arrays import open_array
     from hopstream.engine.machine import FILES, _bytes_of
 
@@ -72,7 +72,7 @@ def read(args: dict[str, Any]) -> int:
 
 @task
 def fail(args: dict[str, Any]) -> None:
-    """Raise an error of a class of this package, or a builtin one that says so."""
+    """Raise an error of this package's classes, or a builtin one."""
     known = getattr(errors, args["class"], None)
     if known is not None:
         raise known(args["message"])
@@ -81,7 +81,7 @@ def fail(args: dict[str, Any]) -> None:
 
 @task
 def die(args: dict[str, Any]) -> int:
-    """End this process by a signal, unless a file says that it was done before as often as it should be."""
+    """Kill this process by a signal, until a folder has ``times`` marks of earlier kills."""
     marks = Path(args["marks"])
     if len(list(marks.iterdir())) < int(args["times"]):
         (marks / str(os.getpid())).touch()

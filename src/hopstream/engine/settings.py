@@ -1,6 +1,6 @@
-"""Holds what a user can choose about how tasks are run, and chooses where the user did not.
+"""Settings of how tasks run, and the choice of memory and workers that the user left open.
 
-Memory is what all processes of the job have together, resident and with no file behind it: ``engine.peak`` measures it.
+Memory is the resident memory, without file backing, of all processes of the job together; see ``engine.machine``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Progress = Callable[[str, int, int], None]
 MAX_WORKERS = 4096
 MAX_RETRIES = 100
 MEMORY_SHARE = 0.6
-"""Of the memory that is free, what a job may take where nobody says how much."""
+"""Share of the free memory that a job takes by default."""
 MEMORY_HELP = (
     f"memory that all processes together may take, such as 500MB or 4GiB; if not given, {MEMORY_SHARE * 100:.0f} % of "
     "what is free"
 )
 MIN_SILENCE_S = 3.0
-"""A few signs of life; workers give one a second."""
+"""A few heartbeats; workers send one per second."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?")
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -36,15 +36,15 @@ WORKERS_HELP = "processes that work; 0 does all in one; if not given, one per pr
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings(Settings):
-    """How long is waited, and how often a task is tried. Every field is checked when the record is made.
+    """Deadlines, and the number of retries of a task. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     task_timeout_s: float = field(default=86_400.0, metadata={"help": "seconds that one task may take"})
@@ -74,10 +74,10 @@ class EngineSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings(Settings):
-    """Who works. Every field is checked when the record is made. Nothing of it changes what is written.
+    """Number and kind of workers, checked by the constructor. They do not change what is written.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     num_workers: int | None = field(default=None, metadata={"help": WORKERS_HELP})
@@ -99,19 +99,19 @@ class WorkerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings(WorkerSettings):
-    """What bounded work may take, and who does it. Every field is checked when the record is made.
+    """Memory and workers of bounded work. The constructor checks every field.
 
-    Records of what else a verb can be told inherit these fields.
+    Records with further settings of a command inherit these fields.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     memory: str | None = field(default=None, metadata={"help": MEMORY_HELP})
 
     def __post_init__(self) -> None:
         """Check every field."""
-        WorkerSettings.__post_init__(self)  # super() finds no base of a class that slots made anew
+        WorkerSettings.__post_init__(self)  # super() fails in a class that slots=True re-created
         if self.memory is not None:
             memory_bytes(self.memory)
 
@@ -123,10 +123,10 @@ class WorkOptions(WorkerOptions, total=False):
 
 
 def memory_bytes(text: object, name: str = "memory") -> int:
-    """A size such as ``4GiB``, ``500 MB`` or ``2000000000``, in bytes; errors call it ``name``.
+    """Parse a size such as ``4GiB``, ``500 MB`` or ``2000000000`` into bytes; errors call it ``name``.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: The text is not a size.
     """
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
@@ -145,15 +145,15 @@ def read_bytes(name: str, value: object) -> int:
 
 
 def bytes_text(num_bytes: int) -> str:
-    """A size in units of a thousand: ``5.3 GB``."""
+    """Format a size in decimal units: ``5.3 GB``."""
     return scaled_text(num_bytes, BYTE_UNITS)
 
 
 def size_text(text: str) -> str:
-    """A size as it was given, and in units of a thousand where that looks different: ``500MB``, ``4GiB (4.3 GB)``.
+    """Format a size as given, and in decimal units if that differs: ``500MB``, ``4GiB (4.3 GB)``.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: The text is not a size.
     """
     shown = bytes_text(memory_bytes(text))
     same = re.sub(r"\.0\b|\s", "", shown).lower() == re.sub(r"\.0+\b|\s", "", text).lower()
@@ -161,15 +161,15 @@ def size_text(text: str) -> str:
 
 
 def processes_text(num_processes: int) -> str:
-    """As in ``3 processes need at least 1.1 GB``."""
+    """Format the subject of ``3 processes need at least 1.1 GB``."""
     return "one process needs" if num_processes == 1 else f"{num_processes} processes need"
 
 
 def scaled_text(value: int, units: tuple[str, ...]) -> str:
-    """A number with one decimal in the unit, of those a thousand apart, that leaves it below a thousand."""
+    """Format a number with one decimal, in the unit (each 1000 times the last) that makes it below 1000."""
     if abs(value) < 1000:
         return f"{value}{units[0]}"
-    # One decimal would round what is above 999.95 to 1000.0.
+    # Values from 999.95 on would be rounded to 1000.0, so they take the next unit.
     power = 1
     while abs(value) / 1000**power >= 999.95 and power < len(units) - 1:
         power += 1
@@ -178,14 +178,14 @@ def scaled_text(value: int, units: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The least memory that one step of a job works in.
+    """Least memory that one step of a job needs.
 
     Attributes:
-        alone_bytes: Where one process does everything.
-        parent_bytes: Of the process that starts workers.
-        worker_bytes: Of each worker.
-        what: What needs it, with its verb, for an error: ``halos need``; the processes if it is empty.
-        remedy: What helps beside more memory.
+        alone_bytes: Memory if one process does everything.
+        parent_bytes: Memory of the process that starts workers.
+        worker_bytes: Memory of each worker.
+        what: Subject and verb for an error, such as ``halos need``; if it is empty, the error names the processes.
+        remedy: Remedy in addition to more memory, for an error.
     """
 
     alone_bytes: int
@@ -196,27 +196,27 @@ class Needs:
 
     @classmethod
     def of_one(cls, num_bytes: int, what: str = "", remedy: str = "") -> Needs:
-        """Those of a step that does not depend on the number of workers."""
+        """Make the needs of a step that do not depend on the number of workers."""
         return cls(alone_bytes=num_bytes, parent_bytes=num_bytes, worker_bytes=0, what=what, remedy=remedy)
 
     def least_bytes(self, num_workers: int) -> int:
-        """With so many workers."""
+        """Return the least memory with a number of workers."""
         return self.parent_bytes + num_workers * self.worker_bytes if num_workers else self.alone_bytes
 
 
 def rounded_up(num_bytes: int) -> int:
-    """The next number that ``bytes_text`` shows as it is, so that exactly what an error says is enough."""
+    """Round up to a number that ``bytes_text`` shows exactly, so that the amount in an error is enough."""
     unit = 10**6 if num_bytes < 10**9 else 10**8 if num_bytes < 999_950_000_000 else 10**11
     return -(-num_bytes // unit) * unit
 
 
 def least_bytes(needs: Sequence[Needs], num_workers: int) -> int:
-    """The least memory that is enough for every step, rounded up as messages show it."""
+    """Return the least memory that is enough for every step, rounded up as messages show it."""
     return rounded_up(max(step.least_bytes(num_workers) for step in needs))
 
 
 def most_workers(needs: Sequence[Needs], num_bytes: int, at_most: int = MAX_WORKERS) -> int:
-    """How many workers fit into so much memory, 0 where none does."""
+    """Return the most workers that fit into a memory; 0 if none fits."""
     low, high = 0, at_most
     while low < high:
         middle = (low + high + 1) // 2
@@ -226,11 +226,11 @@ def most_workers(needs: Sequence[Needs], num_bytes: int, at_most: int = MAX_WORK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is kept of a job's allotment for when the job goes on.
+    """Part of a job's allotment that is stored for resuming.
 
     Attributes:
-        memory_bytes: What all processes together may take.
-        num_workers: Processes that work; 0 where one does everything.
+        memory_bytes: Memory of all processes together.
+        num_workers: Number of worker processes; 0 if one process does everything.
     """
 
     memory_bytes: int
@@ -239,11 +239,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment(Choice):
-    """What a job gets.
+    """Memory and workers of a job.
 
     Attributes:
-        memory_text: The memory, and why it is that much: ``9.6 GB (60 % of 16.0 GB free)``.
-        workers_text: Why there are so many workers, ``8 of 64 workers fit``; empty where that is what was asked for.
+        memory_text: The memory and its reason: ``9.6 GB (60 % of 16.0 GB free)``.
+        workers_text: Reason for the number of workers, ``8 of 64 workers fit``; empty if it is the requested number.
         engine: What runs the tasks.
     """
 
@@ -253,12 +253,12 @@ class Allotment(Choice):
 
     @property
     def num_working(self) -> int:
-        """How many processes work."""
+        """Number of processes that work, at least 1."""
         return max(1, self.num_workers)
 
 
 def settled(settings: WorkSettings, work: Allotment) -> WorkSettings:
-    """Settings that ask for what was allotted."""
+    """Return settings that request exactly the allotment."""
     return replace(settings, memory=str(work.memory_bytes), num_workers=work.num_workers)
 
 
@@ -266,16 +266,16 @@ def allot(
     memory: str | None, workers: WorkerSettings, needs: Sequence[Needs], machine: Machine | None = None,
     before: Choice | None = None,
 ) -> Allotment:  # fmt: skip
-    """Choose what is not given so that the job fits, and check what is given.
+    """Choose the settings that are not given so that the job fits, and check the given ones.
 
     Args:
-        memory: What all processes may take, such as ``4GiB``; None for ``MEMORY_SHARE`` of what is free, or the least
-            that the job needs where that is more.
-        workers: How many processes work, and where; None of them for as many as there are processors and as fit.
-        needs: Of every step.
-        machine: What there is; this machine as it is now if it is not given.
-        before: What the job was begun with: its memory is kept where it is enough and still free, and with it the
-            number of workers where there are as many processors.
+        memory: Memory of all processes, such as ``4GiB``; None for ``MEMORY_SHARE`` of the free memory, or the least
+            that the job needs if that is more.
+        workers: Number and engine of the workers; None for one per processor, as many as fit.
+        needs: Needs of every step.
+        machine: The machine; None for the current state of this one.
+        before: The choice of an unfinished job. Its memory is kept if it is enough and still free. With its memory, its
+            number of workers is kept as an upper limit.
 
     Raises:
         NoRoomError: The job does not fit.
@@ -308,7 +308,7 @@ def allot(
 
 
 def _refusal(needs: Sequence[Needs], num_workers: int, there: int, engine: EngineName) -> str:
-    """What does not fit with so many workers, and what would help."""
+    """Return what does not fit with a number of workers, and the remedy."""
     step = max(needs, key=lambda step: step.least_bytes(num_workers))
     who = step.what or processes_text(num_workers + 1 if num_workers else 1)
     beside = f" beside {num_workers} workers" if step.what and num_workers and step.worker_bytes else ""
@@ -322,7 +322,7 @@ def _refusal(needs: Sequence[Needs], num_workers: int, there: int, engine: Engin
 
 
 def _share(machine: Machine, least: int) -> tuple[int, str]:
-    """What a job gets of the memory that is free, and why."""
+    """Return the job's share of the free memory, and its reason."""
     share, free = int(MEMORY_SHARE * machine.free_bytes), f"{bytes_text(machine.free_bytes)} free"
     if share < least <= machine.free_bytes:
         return least, f"{bytes_text(least)} (the least that it needs of {free})"

@@ -1,7 +1,7 @@
 """Tasks, the functions that run them, and their form as JSON.
 
-A task is JSON: a name, the kind that names a function of this package, and arguments. No function is ever sent. What
-came of it is JSON too: a result, or an error that is raised again where the task was asked for.
+A task is JSON: a name, a kind that names a function of this package, and arguments. No function is ever sent. The
+outcome is JSON too: a result, or an error that is raised again in the process that submitted the task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hopstream import errors
 from hopstream.errors import EngineError, HopstreamError, RemoteError, SettingsError, VersionMismatch
 
 MAX_NAME_CHARS = 200
-"""A task's name becomes a file's, with an ending."""
+"""Most characters of a task's name, which becomes a file name with a suffix."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,=+@-]*")
 _KIND = re.compile(r"(hopstream(?:\.[A-Za-z0-9_]+)*):([A-Za-z0-9_]+)")
 
@@ -34,10 +34,10 @@ class Task:
     """One piece of work.
 
     Attributes:
-        name: Its name, unique in its job, of letters, digits and ``_.,=+@-``.
+        name: Name, unique in the job, of letters, digits and ``_.,=+@-``.
         kind: The function that does it, ``module:function``; see ``task`` and ``kind_of``.
-        args: What the function is given, as JSON values.
-        size: Its share of the work, in any unit, for progress.
+        args: Arguments of the function, as JSON values.
+        size: Share of the work, in any unit, for progress.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Task:
     size: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse names that no file could carry and kinds outside this package.
+        """Check the name and the kind.
 
         Raises:
-            SettingsError: As said.
+            SettingsError: The name does not fit a file name, or the kind is no function of this package.
         """
         if not _NAME.fullmatch(self.name) or len(self.name) > MAX_NAME_CHARS:
             raise SettingsError(
@@ -60,7 +60,7 @@ class Task:
             raise SettingsError(f"task {self.name}: kind {self.kind!r} is not hopstream.module:function")
 
     def to_line(self) -> str:
-        """The task as one line of JSON, which ``run_line`` runs.
+        """Format the task as one line of JSON, which ``run_line`` runs.
 
         Raises:
             SettingsError: The arguments are not JSON.
@@ -75,21 +75,21 @@ class Task:
 def task(function: _Function) -> _Function:
     """Register a function that does tasks: ``function(args)`` takes and returns JSON values.
 
-    A task may be run more than once, by several workers at the same time, and be ended at any moment. So a function's
-    outcome must follow from its arguments and from files that do not change meanwhile, and what it writes must come
-    into its place whole: by a rename, or as fixed bytes at a fixed place.
+    A task may run more than once, in several workers at the same time, and may be killed at any moment. So the outcome
+    must depend only on the arguments and on files that do not change meanwhile. Files must appear atomically: by a
+    rename, or as fixed bytes at a fixed offset.
     """
     _FUNCTIONS[kind_of(function)] = function
     return function
 
 
 def kind_of(function: TaskFunction) -> str:
-    """The kind of the tasks that a function does."""
+    """Return the kind of the tasks that a function does."""
     return f"{function.__module__}:{function.__qualname__}"
 
 
 def check_names(tasks: Sequence[Task]) -> None:
-    """Raise ``SettingsError`` where two tasks have one name."""
+    """Raise ``SettingsError`` if two tasks have the same name."""
     seen: set[str] = set()
     for one in tasks:
         if one.name in seen:
@@ -98,13 +98,13 @@ def check_names(tasks: Sequence[Task]) -> None:
 
 
 def run_task(name: str, kind: str, args: dict[str, Any]) -> Any:
-    """Run a task here; arguments and result become what they would be had they travelled.
+    """Run a task here; arguments and result pass through JSON, as in a worker.
 
     Raises:
-        HopstreamError: What the function raised, with a note that names the task.
+        HopstreamError: An error of the function, with a note that names the task.
         OSError: Likewise.
         MemoryError: Likewise.
-        EngineError: The function raised something else, returned what is not JSON, or there is no such function.
+        EngineError: The function does not exist, raised another error, or returned what is not JSON.
     """
     function = _function(name, kind)
     try:
@@ -121,7 +121,7 @@ def run_task(name: str, kind: str, args: dict[str, Any]) -> Any:
 
 
 def run_line(line: str) -> str:
-    """Run a task from its line; what came of it, an error too, as one line of JSON, which ``outcome`` reads."""
+    """Run a task from its line; return its result or error as one line of JSON, for ``outcome``."""
     record = json.loads(line)
     name = record["name"]
     try:
@@ -136,13 +136,13 @@ def run_line(line: str) -> str:
 
 
 def outcome(line: str) -> tuple[str, Any]:
-    """The name of a task that has ended, and its result.
+    """Return the name of a finished task, and its result.
 
     Raises:
-        HopstreamError: What the task raised, in its own class, with the traceback of the task as a note.
+        HopstreamError: An error of the task, in its own class, with the task's traceback as a note.
         OSError: Likewise.
         MemoryError: Likewise.
-        EngineError: The line is no outcome.
+        EngineError: The line is not an outcome.
     """
     try:
         record = json.loads(line)
@@ -156,7 +156,7 @@ def outcome(line: str) -> tuple[str, Any]:
 
 
 def _function(name: str, kind: str) -> TaskFunction:
-    """The function that does tasks of a kind; its module is imported if it has to be."""
+    """Return the function of a kind; import its module if necessary."""
     match = _KIND.fullmatch(kind)
     if match is None:
         raise EngineError(f"task {name}: kind {kind!r} is not hopstream.module:function")
@@ -174,7 +174,7 @@ def _error_record(error: BaseException) -> dict[str, Any]:
     args = error.args[:1]
     if isinstance(error, OSError):
         args = _system_args(error)
-    elif isinstance(error, MemoryError):  # numpy's own holds a shape and a dtype
+    elif isinstance(error, MemoryError):  # numpy's subclass holds a shape and a dtype
         args = (str(error),)
     return {
         "class": _known_class(type(error)).__name__,
@@ -186,12 +186,12 @@ def _error_record(error: BaseException) -> dict[str, Any]:
 
 
 def _known_class(raised: type[BaseException]) -> type[BaseException]:
-    """The nearest class that the other side has too."""
+    """Return the nearest class that the receiver can look up by name."""
     return next(c for c in raised.__mro__ if c in (vars(errors).get(c.__name__), vars(builtins).get(c.__name__)))
 
 
 def _system_args(error: OSError) -> tuple[Any, ...]:
-    """What makes an ``OSError`` again."""
+    """Return the arguments that rebuild an ``OSError``."""
     if error.errno is None:
         return (str(error),)
     if error.filename is None:

@@ -1,9 +1,9 @@
-"""Worker process: runs the tasks that come in, one after the other.
+"""Worker process: runs tasks from stdin, one after the other.
 
     python -m hopstream.engine.worker NUM_THREADS
 
-Each line of stdin is a task and each line of stdout is what came of one, or a sign of life. The process ends when stdin
-does, also in the midst of a task, so it never outlives the process that started it.
+Each line of stdin is a task, and each line of stdout is an outcome or a heartbeat. The process ends when stdin closes,
+even inside a task, so it never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BEAT = json.dumps({"beat": True})
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 TERMINATED = 128 + signal.SIGTERM
 FIRST_TO_GO = "500"
-"""Where memory runs out the system ends a worker, whose task is tried again, and not who waits for it."""
+"""Under memory pressure the OOM killer picks a worker, whose task is retried, and not its parent."""
 
 
 def main() -> None:
     """Run tasks until stdin ends."""
     num_threads = sys.argv[1] if len(sys.argv) > 1 else "1"
-    for variable in THREAD_VARIABLES:  # read by libraries that tasks import later
+    for variable in THREAD_VARIABLES:  # before tasks import the libraries that read them
         os.environ.setdefault(variable, num_threads)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _own_pipes() -> tuple[int, int]:
-    """Stdin and stdout for this module alone: what a task reads is nothing, what it prints goes to stderr."""
+    """Duplicate stdin and stdout for this module; tasks read nothing, and their prints go to stderr."""
     pipes = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -76,22 +76,22 @@ def _sender(descriptor: int) -> Callable[[str], None]:
             while left:
                 try:
                     left = left[os.write(descriptor, left) :]
-                except OSError:  # nobody reads any more
+                except OSError:  # the reader is gone
                     os._exit(1)
 
     return send
 
 
 def _watch(descriptor: int, lines: SimpleQueue[str], is_busy: threading.Event, send: Callable[[str], None]) -> None:
-    """Take lines from stdin as they come, give signs of life, and end the process when stdin or its parent does.
+    """Read lines from stdin, send heartbeats, and end the process with stdin or the parent.
 
-    A worker at rest gives none: nobody may read what it says until it has a task again.
+    An idle worker sends no heartbeats, because the parent may not read its output until its next task.
     """
     parent = os.getppid()
     partial = bytearray()
     while True:
         readable, _, _ = select.select([descriptor], [], [], BEAT_S)
-        if os.getppid() != parent:  # another child of the parent may hold the other end of stdin
+        if os.getppid() != parent:  # a sibling process may hold the other end of stdin open
             os._exit(1)
         if not readable:
             if is_busy.is_set():
@@ -108,7 +108,7 @@ def _watch(descriptor: int, lines: SimpleQueue[str], is_busy: threading.Event, s
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Leave the task, so that it removes what it had begun to write."""
+    """Unwind the task, so that it removes its unfinished files."""
     sys.exit(TERMINATED)
 
 

@@ -1,4 +1,4 @@
-"""Starts, asks and ends one worker process."""
+"""Starts, feeds and stops one worker process."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from hopstream.errors import EngineError
 
 READ_BYTES = 1 << 18
 MAX_ERROR_CHARS = 2000
-"""How much of a worker's stderr is kept to explain its end."""
+"""Characters of a worker's stderr that are kept to explain its end."""
 KILL_S = 10.0
-"""How long the system may take to end a process that was killed."""
+"""Time limit for the kernel to end a killed process."""
 
 
 def status_text(status: int | None) -> str:
-    """How a process ended, by the exit status that ``Popen.poll`` gives."""
+    """Describe how a process ended, by the exit status of ``Popen.poll``."""
     if status is None:
         return "is still running"
     return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
 
 
 class WorkerProcess:
-    """A process that runs one task at a time.
+    """Process that runs one task at a time.
 
     Attributes:
-        task: The task that it runs now.
-        task_since: When it was given that task, as ``time.monotonic`` has it.
-        last_sign: When it was last heard of.
+        task: The current task, or None.
+        task_since: ``time.monotonic`` at the start of the task.
+        last_sign: ``time.monotonic`` of the last output.
     """
 
     def __init__(self, selector: selectors.BaseSelector, num_threads: int) -> None:
-        """Start one, in a session of its own so that Ctrl-C does not reach it.
+        """Start a process in its own session, so that Ctrl-C does not reach it.
 
         Raises:
-            EngineError: The system starts no more processes.
+            EngineError: The system cannot start another process.
         """
         words = [sys.executable, "-P", "-X", "faulthandler", "-m", "hopstream.engine.worker", str(num_threads)]
         pipe = subprocess.PIPE
@@ -76,7 +76,7 @@ class WorkerProcess:
         return stdin
 
     def give(self, task: Task) -> None:
-        """Have it run a task; it runs none now."""
+        """Send a task to an idle worker."""
         line = task.to_line().encode() + b"\n"
         self.task, self.task_since = task, time.monotonic()
         self.last_sign = self.task_since
@@ -84,7 +84,7 @@ class WorkerProcess:
         self._send()
 
     def on_event(self, stream: IO[bytes]) -> list[str]:
-        """Read or write what can be; the lines that are whole now, signs of life included."""
+        """Read or write without blocking; return the complete lines, including heartbeats."""
         if stream is self._process.stdin:
             self._send()
             return []
@@ -111,13 +111,13 @@ class WorkerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """The process is gone."""
-        if not self._open:  # it closes its streams a moment before it can be waited for
+        """Whether the process has ended."""
+        if not self._open:  # a process closes its streams a moment before its exit status is there
             self.wait(0.1)
         return self._process.poll() is not None
 
     def ending_text(self) -> str:
-        """How it ended, and what it said last."""
+        """Describe how the process ended, with the end of its stderr."""
         for stream in [stream for stream in self._open if stream is self._process.stderr]:
             self.on_event(stream)
         return f"worker process {self.pid} {status_text(self._process.poll())}" + "".join(
@@ -125,41 +125,41 @@ class WorkerProcess:
         )
 
     def terminate(self) -> None:
-        """Tell it to leave its task and end."""
+        """Ask the process to leave its task and end."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the process."""
         self._process.kill()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it has ended, or so long."""
+        """Wait until the process has ended or the time is up."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(max(timeout_s, 0.0))
 
     def end(self, timeout_s: float) -> None:
-        """Close its stdin, which ends it; kill it where that does not."""
+        """Close stdin, which ends the process; kill it if it does not end in time."""
         self._forget(self._stdin)
         self._stdin.close()
         self.wait(timeout_s)
         if self._process.poll() is None:
             self.kill()
-            self.wait(KILL_S)  # a process that the system does not let go of holds nobody up for longer
+            self.wait(KILL_S)  # bounds the wait for a process that the kernel cannot end
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 self._forget(stream)
                 stream.close()
 
     def _send(self) -> None:
-        """Write what the pipe takes, and ask to be told when it takes more."""
+        """Write what the pipe takes, and register for the rest."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._stdin.fileno(), self._unsent) :]
         except BlockingIOError:
-            with suppress(KeyError):  # asked already
+            with suppress(KeyError):  # registered already
                 self._selector.register(self._stdin, selectors.EVENT_WRITE, self)
             return
-        except BrokenPipeError:  # it has ended, which its other streams tell
+        except BrokenPipeError:  # the process has ended; its other streams show that
             self._unsent = memoryview(b"")
         self._forget(self._stdin)
 

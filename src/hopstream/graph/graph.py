@@ -1,10 +1,10 @@
-"""Records of a raw graph, and of a sampled one, with the order, the ids and the fingerprint of nodes and edges.
+"""Records of a raw graph and of a sampled one, with the order, ids and fingerprint of nodes and edges.
 
 Everything is columnar and frozen. Nodes of a type are numbered by `key`: 0..n-1 in table order. Edges of a type are
 numbered by edge key: their position in ``src_keys`` and ``dst_keys``. Arrays may be memory maps.
 
-A graph's fingerprint is made of CRC-32Cs of whole columns. CRCs of stretches that follow each other can be combined, so
-with those of a graph the fingerprint of the graph with more rows is known without reading the old ones.
+A graph's fingerprint is built from the CRC-32Cs of whole columns. CRCs of consecutive ranges can be combined. So after
+an append the new fingerprint follows from the old CRCs and the new rows, without reading the old rows.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ ByteSum = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSums:
-    """The sums of a column.
+    """Checksums of a column.
 
     Attributes:
-        sums: That of its values, and that of its offsets where it is ragged.
-        num_elements: The elements of all rows of a ragged column; 0 where rows are of fixed width.
+        sums: The checksum of the values, and of the offsets if the column is ragged.
+        num_elements: Elements of all rows of a ragged column; 0 for rows of fixed width.
     """
 
     sums: tuple[ByteSum, ...]
@@ -52,13 +52,13 @@ class ColumnSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphChecksums:
-    """What a graph's fingerprint is made of.
+    """Checksums that a graph's fingerprint is built from.
 
     Attributes:
         num_rows: Type label to its number of nodes or edges.
-        columns: Type label to the sums of each column, for edges those of sources and destinations first.
-        splits: Node type to split to the sum of its keys.
-        edge_splits: The same by the labels of edge types; those without splits are left out.
+        columns: Type label to the checksums of each column; for edges, those of sources and destinations come first.
+        splits: Node type to split to the checksum of its keys.
+        edge_splits: The same by the labels of edge types; types without splits are left out.
     """
 
     num_rows: Mapping[str, int]
@@ -67,7 +67,7 @@ class GraphChecksums:
     edge_splits: Mapping[str, Mapping[str, ByteSum]] = field(default_factory=dict)
 
     def fingerprint(self, schema: GraphSchema) -> str:
-        """32 hexadecimal digits that name the graph of this schema; see ``Graph.fingerprint``."""
+        """Return the fingerprint of the graph with this schema; see ``Graph.fingerprint``."""
         tables = {
             label: [self.num_rows[label], *(join_sums(*column.sums)[1] for column in columns)]
             for label, columns in self.columns.items()
@@ -79,7 +79,7 @@ class GraphChecksums:
         return fingerprint_of(schema, tables, splits, edge_splits)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value that ``from_json`` reads."""
         return {
             "rows": dict(self.num_rows),
             "columns": {
@@ -113,7 +113,7 @@ class GraphChecksums:
 
 
 def hex_digest(data: bytes | memoryview) -> str:
-    """32 hexadecimal digits, the 128-bit BLAKE2b hash of bytes."""
+    """Return the 128-bit BLAKE2b hash of bytes, 32 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -123,13 +123,14 @@ def fingerprint_of(
     splits: Mapping[str, Mapping[str, int]],
     edge_splits: Mapping[str, Mapping[str, int]],
 ) -> str:
-    """32 hexadecimal digits that name a graph with known checksums.
+    """Return the fingerprint of a graph with known checksums, 32 hexadecimal digits.
 
     Args:
-        schema: Its schema.
-        tables: Type label to the number of rows and the CRC-32C of each column, for edges those of the ends first.
+        schema: Schema of the graph.
+        tables: Type label to the number of rows and the CRC-32C of each column; for edges, those of the ends come
+            first.
         splits: Node type to split to the CRC-32C of its keys.
-        edge_splits: The same by the labels of edge types; those without splits are left out.
+        edge_splits: The same by the labels of edge types; types without splits are left out.
     """
     text = json.dumps([schema.to_json(), tables, splits, edge_splits], sort_keys=True)
     return hex_digest(text.encode())
@@ -143,7 +144,7 @@ def _byte_sum(value: Any) -> ByteSum:
 
 
 def join_sums(*sums: ByteSum) -> ByteSum:
-    """The sum of stretches of bytes that follow each other."""
+    """Combine the checksums of consecutive ranges of bytes."""
     num_bytes = checksum = 0
     for more, crc32c in sums:
         num_bytes, checksum = num_bytes + more, combine_checksums(checksum, crc32c, more)
@@ -151,7 +152,7 @@ def join_sums(*sums: ByteSum) -> ByteSum:
 
 
 def array_sum(array: Array) -> ByteSum:
-    """The sum of an array's bytes in C order; a map is read a stretch at a time."""
+    """Return the checksum of an array's bytes in C order; a map is read in chunks."""
     checksum = 0
     step = max(1, CHUNK_BYTES * len(array) // max(1, array.nbytes))
     for start in range(0, len(array), step):
@@ -160,17 +161,17 @@ def array_sum(array: Array) -> ByteSum:
 
 
 def column_sums(column: Column) -> ColumnSums:
-    """The sums of a column."""
+    """Return the checksums of a column."""
     if isinstance(column, RaggedArray):
         return ColumnSums((array_sum(column.values), array_sum(column.offsets)), int(column.offsets[-1]))
     return ColumnSums((array_sum(column),))
 
 
 def appended_sums(before: ColumnSums, column: Column) -> ColumnSums:
-    """The sums of a column with more rows at its end.
+    """Return the checksums of a column after an append.
 
     Args:
-        before: Those of the column.
+        before: Checksums of the column before.
         column: The new rows, of the same dtype and shape.
     """
     if not isinstance(column, RaggedArray):
@@ -187,13 +188,13 @@ def appended_sums(before: ColumnSums, column: Column) -> ColumnSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledEdges:
-    """The edges of one type in a subgraph, in the order in which they were drawn.
+    """Edges of one type in a subgraph, in the order in which they were drawn.
 
     Attributes:
         src_slots: int64[num_edges], positions in the source type's nodes.
         dst_slots: int64[num_edges], positions in the destination type's nodes.
-        edge_ids: int64[num_edges], ids of the edges, or None where the plan did not ask for them.
-        direction: The direction whose id space ``edge_ids`` belong to.
+        edge_ids: int64[num_edges], ids of the edges, or None if the plan did not ask for them.
+        direction: The direction whose ids ``edge_ids`` are.
     """
 
     src_slots: IntArray
@@ -204,18 +205,18 @@ class SampledEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subgraph:
-    """Nodes and edges found by a plan; the seeds come first, then each hop in order of first occurrence.
+    """Nodes and edges that a plan found; the seeds come first, then each hop in order of first occurrence.
 
-    Every node type and every edge type of the schema is present, if only with empty arrays.
+    Every node type and edge type of the schema is present; it may have empty arrays.
 
     Attributes:
-        node_ids: Node type to int64[num_nodes] ids; position in this array is the node's `slot`.
+        node_ids: Node type to int64[num_nodes] ids; the position in this array is the node's `slot`.
         edges: Edge type to its edges.
         num_sampled_nodes: Node type to [seeds, new in hop 1, …], ``num_hops + 1`` entries.
-        num_sampled_edges: Edge type to [drawn in hop 1, …], ``num_hops`` entries; None where edges are not in the order
-            of hops: in bidirectional and induced subgraphs.
-        trees: Node type to int64[num_nodes], the tree of each slot, where every seed grows its own; else None.
-        attributes: More that was found: edge type to name to array, as batches show it.
+        num_sampled_edges: Edge type to [drawn in hop 1, …], ``num_hops`` entries; None if edges are not in the order of
+            hops, as in bidirectional and induced subgraphs.
+        trees: Node type to int64[num_nodes], the tree of each slot, if every seed grows its own tree; else None.
+        attributes: Further results: edge type to name to array, as batches show them.
     """
 
     node_ids: Mapping[str, IntArray]
@@ -250,20 +251,20 @@ class EdgeTable:
 
     @property
     def num_edges(self) -> int:
-        """Edges in the table, duplicates and self loops included."""
+        """Number of edges, including duplicates and self loops."""
         return len(self.src_keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Graph:
-    """A typed graph with features and splits. ``check()`` has passed on every graph that a reader returns.
+    """Typed graph with features and splits. ``check()`` has passed on every graph that a reader returns.
 
     Attributes:
         nodes: Node type to its table.
         edges: Edge type to its table.
         splits: Node type to split name to int64 keys, ascending and distinct.
         edge_splits: Edge type to split name to int64 edge keys, ascending and distinct.
-        label_types: Edge type of links to predict to the edge types that they were taken from; see ``GraphSchema``.
+        label_types: Supervision edge type to the edge types that its links were taken from; see ``GraphSchema``.
     """
 
     nodes: Mapping[str, NodeTable]
@@ -274,7 +275,7 @@ class Graph:
 
     @property
     def schema(self) -> GraphSchema:
-        """The schema that these arrays have."""
+        """The schema of these arrays."""
         return GraphSchema(
             nodes={t: {n: column_schema(c) for n, c in table.features.items()} for t, table in self.nodes.items()},
             edges={t: {n: column_schema(c) for n, c in table.features.items()} for t, table in self.edges.items()},
@@ -284,7 +285,7 @@ class Graph:
         )
 
     def __repr__(self) -> str:
-        """Types, counts and columns, a line per type."""
+        """Format types, counts and columns, one line per type."""
         lines = []
         for node_type, nodes in self.nodes.items():
             lines.append(f"  nodes {node_type!r}: {nodes.num_nodes:,}{_columns_text(nodes.features)}")
@@ -297,14 +298,14 @@ class Graph:
         return "\n".join(["Graph(", *lines, ")"])
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that name the graph's content, however it is cut into parts later.
+        """Return 32 hexadecimal digits, the fingerprint of the graph's content, whatever its partitioning.
 
         Equal graphs have equal fingerprints: types, features, splits, and the keys and order of nodes and edges count.
         """
         return self.checksums().fingerprint(self.schema)
 
     def checksums(self) -> GraphChecksums:
-        """What the fingerprint is made of."""
+        """Return the checksums that the fingerprint is built from."""
         num_rows: dict[str, int] = {}
         columns: dict[str, tuple[ColumnSums, ...]] = {}
         for node_type, nodes in self.nodes.items():

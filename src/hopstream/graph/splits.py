@@ -1,15 +1,15 @@
-"""Splits nodes or links into training, validation and testing, and keeps held-out links out of the graph.
+"""Splits nodes or links into training, validation and testing, and removes held-out links.
 
-Splits are made before a graph is cut into parts, from keys and a seed alone, so they are the same on every machine and
-for every number of parts, and are stored with the graph.
+Splits are made before a graph is partitioned, from keys and a seed alone. So they are the same on every machine and for
+every number of parts. They are stored with the graph.
 
-Links to predict move to an edge type of their own, the *supervision* edge type, and those that are held out leave the
-edge type that messages follow, and its reverses. What is not there cannot leak, whichever way the graph is sampled. The
-graph remembers which edge type holds labels, so that it is followed only where it is named.
+Links to predict move to an edge type of their own, the *supervision* edge type. Held-out links are removed from the
+edge type that messages follow, and from its reverse type. So they cannot leak, whatever the sampling. The graph records
+that the supervision edge type holds labels, so that samplers follow it only if a plan names it.
 
-A link is a pair of nodes, not an edge: where one edge is held out, every edge between the two leaves, parallel ones
-and reverses alike. Those in no split just leave; one in a split that is not held out would be both seen and hidden, so
-it is refused, unless ``parallel="remove"`` says that it leaves, too.
+A link is a pair of nodes, not an edge. If one edge is held out, every edge between the two nodes is removed, including
+parallel and reverse edges. Edges in no split are just removed. An edge in a split that is not held out would be both
+visible and hidden, so it is refused, unless ``parallel="remove"`` removes it too.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from hopstream.schema import REVERSE_PREFIX, EdgeType, reverse_by_name, type_lab
 SplitMethod = Literal["random", "hash", "time"]
 LinkUnit = Literal["edge", "pair", "src", "dst"]
 Share = float | int
-"""A float is a share of all, from 0 to 1; an integer is a number."""
+"""A float is a share of all items, from 0 to 1; an integer is a number of items."""
 
 NO_SPLIT, TRAIN, VAL, TEST = range(4)
 HASH_BITS = 53
-"""Of a hash that shares are compared with; as many as a float has."""
+"""Bits of a hash that are compared with shares; as many as a float has."""
 
 
 class SplitOptions(TypedDict, total=False):
@@ -53,21 +53,21 @@ class SplitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSettings(Settings):
-    """How nodes or links are shared out. What is said of nodes holds for links as well.
+    """How nodes or links are split. The descriptions say nodes; they apply to links as well.
 
     Attributes:
-        val: Share or number of those for validation; 0 makes no such split, and removes one of that name.
-        test: Share or number of those for testing; 0 likewise.
-        train: Share or number of those for training; None for all others. What is left over is in no split.
-        method: ``random``: exactly as many as asked for, by a permutation of all keys. ``hash``: by a hash of each key,
-            so shares are met on average, and nodes that are added later move no others. ``time``: the latest are for
-            testing, those before them for validation, and those before these for training.
+        val: Share or number of the validation nodes; 0 makes no such split, and removes an old one of that name.
+        test: Share or number of the test nodes; 0 makes no such split, and removes an old one of that name.
+        train: Share or number of the training nodes; None for all others. The remaining nodes are in no split.
+        method: ``random`` gives exact numbers, by a permutation of all keys. ``hash`` uses a hash of each key, so
+            shares are met on average, and adding nodes moves no others. ``time`` puts the latest nodes into testing,
+            the nodes before them into validation, and the nodes before these into training.
         rng_seed: 0 to 2**64 - 1; equal seeds give equal splits.
-        names: What the splits for training, validation and testing are called.
-        time_attr: The feature that says when a node or edge came to be, for ``time``.
+        names: Names of the splits for training, validation and testing.
+        time_attr: The feature that holds the time of a node or edge, for ``time``.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     val: Share = 0.1
@@ -108,20 +108,20 @@ class SplitSettings(Settings):
 
 
 def split_nodes(graph: Graph, node_type: str | None = None, **options: Unpack[SplitOptions]) -> Graph:
-    """Share the nodes of one type out for training, validation and testing.
+    """Split the nodes of one type into training, validation and testing.
 
     Args:
         graph: The graph.
-        node_type: The type; it may be left out where there is one.
+        node_type: The type; optional if there is only one.
         **options: Fields of ``SplitSettings``: ``val``, ``test``, ``train``, ``method``, ``rng_seed``, ``names``,
             ``time_attr``.
 
     Returns:
-        The graph with these splits; other splits of the type stay, but for those called as one of ``names``.
+        The graph with these splits. Other splits of the type stay, except those with one of the ``names``.
 
     Raises:
-        SettingsError: An option is outside what it accepts, or asks for more nodes than there are.
-        UnknownNameError: The graph has no such node type, or the type no feature ``time_attr``.
+        SettingsError: An option has an invalid value, or asks for more nodes than there are.
+        UnknownNameError: The graph has no such node type, or the type has no feature ``time_attr``.
         SchemaError: The feature ``time_attr`` is not one number per row.
     """
     settings = SplitSettings(**options)
@@ -141,15 +141,15 @@ def split_nodes(graph: Graph, node_type: str | None = None, **options: Unpack[Sp
 
 
 def places_of_keys(node_type: str, keys: IntArray, settings: SplitSettings) -> NDArray[np.int8]:
-    """int8[n], the split of some nodes by the hash of their keys, whatever other nodes there are.
+    """Return int8[n], the split of some nodes by the hash of their keys, independent of other nodes.
 
     Args:
-        node_type: Their type.
+        node_type: Type of the nodes.
         keys: int64[n].
         settings: Shares and the seed; the method is taken to be ``hash``.
 
     Returns:
-        ``TRAIN``, ``VAL``, ``TEST`` or ``NO_SPLIT``, as ``split_nodes`` shares out a graph of these nodes.
+        ``TRAIN``, ``VAL``, ``TEST`` or ``NO_SPLIT``, as in ``split_nodes`` of a graph with these nodes.
     """
     return _places(node_type, len(keys), settings, hashes=_node_hashes(node_type, keys, settings.rng_seed), times=None)
 
@@ -157,24 +157,24 @@ def places_of_keys(node_type: str, keys: IntArray, settings: SplitSettings) -> N
 def split_links(
     graph: Graph, edge_type: EdgeType | str | None = None, *, by: LinkUnit = "edge", **options: Unpack[SplitOptions]
 ) -> Graph:
-    """Share the edges of one type out for training, validation and testing of link prediction.
+    """Split the edges of one type into training, validation and testing of link prediction.
 
-    The edges stay where they are. So that a model cannot see those that it is to predict, see ``hold_out_links``.
+    The edges stay in their edge type. ``hold_out_links`` then hides the edges to predict from the model.
 
     Args:
         graph: The graph.
-        edge_type: The type, also as ``source__relation__destination``; it may be left out where there is one.
-        by: What is shared out: ``edge``; ``pair``, all edges between the same two nodes, and in an edge type between
-            nodes of one type their reverses, too; ``src`` or ``dst``, all edges of one source or destination. Numbers
-            count these. A hash is that of the edge's key, of the keys of both nodes, or of the key of the one; the time
-            of several edges is that of the latest.
-        **options: Fields of ``SplitSettings``. The time of an edge is its own, or else the later of those of its ends.
+        edge_type: The type, also as ``source__relation__destination``; optional if there is only one.
+        by: The unit that is split: ``edge``; ``pair``, all edges between the same two nodes, including reverses if both
+            nodes are of one type; ``src`` or ``dst``, all edges of one source or destination. Numbers count units. The
+            hash of a unit is that of the edge's key, of the keys of both nodes, or of the key of the one node. The time
+            of a unit is that of its latest edge.
+        **options: Fields of ``SplitSettings``. The time of an edge is its own, or else the later time of its ends.
 
     Returns:
-        The graph with these splits of edges; other splits of the type stay, but for those called as one of ``names``.
+        The graph with these splits of edges. Other splits of the type stay, except those with one of the ``names``.
 
     Raises:
-        SettingsError: An option is outside what it accepts, or asks for more than there is.
+        SettingsError: An option has an invalid value, or asks for more units than there are.
         UnknownNameError: The graph has no such edge type, or neither the type nor its ends have ``time_attr``.
         SchemaError: A feature ``time_attr`` is not one number per row.
     """
@@ -192,7 +192,7 @@ def split_links(
         edge_times = _link_times(graph, edge_type, settings.time_attr)
         order = np.argsort(edge_times, kind="stable")
         times = np.empty(num_units, edge_times.dtype)
-        times[units[order]] = edge_times[order]  # the last one, which is the latest, stays
+        times[units[order]] = edge_times[order]  # for equal indices numpy keeps the last value: the latest time
     label = f"{type_label(edge_type)} by {by}"
     places = _places(label, num_units, settings, hashes=hashes, times=times)[units]
     splits = _with_new(graph.edge_splits.get(edge_type, {}), places, settings)
@@ -200,7 +200,7 @@ def split_links(
 
 
 def only_of(what: str, given: Any, known: Sequence[Any]) -> Any:
-    """What was given, or the only one that there is."""
+    """Return the given value, or the only known one."""
     if given is None and len(known) != 1:
         raise SettingsError(f"{what} is not given and the graph has {len(known)}; give one of {known}")
     return known[0] if given is None else given
@@ -209,7 +209,7 @@ def only_of(what: str, given: Any, known: Sequence[Any]) -> Any:
 def _places(
     label: str, num_units: int, settings: SplitSettings, *, hashes: NDArray[np.uint64] | None, times: Array | None
 ) -> NDArray[np.int8]:
-    """int8[num_units], the split of each: ``TRAIN``, ``VAL``, ``TEST`` or ``NO_SPLIT``."""
+    """Return int8[num_units], the split of each unit: ``TRAIN``, ``VAL``, ``TEST`` or ``NO_SPLIT``."""
     places = np.full(num_units, TRAIN if settings.train is None else NO_SPLIT, np.int8)
     if hashes is not None:
         bounds = [int(bound * (1 << HASH_BITS)) for bound in _bounds(settings, 1.0)]
@@ -238,13 +238,13 @@ def _places(
 
 
 def _bounds(settings: SplitSettings, total: float) -> list[float]:
-    """Where the shares for validation, testing and, where it is said, training end, laid end to end."""
+    """Return the cumulative ends of the shares for validation, testing and, if given, training."""
     shares = [settings.val, settings.test, *([] if settings.train is None else [settings.train])]
     return list(accumulate(share * total if isinstance(share, float) else float(share) for share in shares))
 
 
 def _with_new(known: Mapping[str, IntArray], places: NDArray[np.int8], settings: SplitSettings) -> dict[str, IntArray]:
-    """Split name to the keys in it: splits of other names, then the new ones; what nothing was asked for is no more."""
+    """Return the keys by split name: old splits of other names, then the requested new splits."""
     asked = (settings.train is None or settings.train > 0, settings.val > 0, settings.test > 0)
     new = {
         name: np.flatnonzero(places == place).astype(np.int64, copy=False)
@@ -265,7 +265,7 @@ def _hashes(keys: IntArray, rng_seed: int) -> NDArray[np.uint64]:
 
 
 def _link_units(graph: Graph, edge_type: EdgeType, by: LinkUnit) -> IntArray:
-    """int64[num_edges], the number of what each edge is shared out with; numbers are dense and in the order of keys."""
+    """Return int64[num_edges], the dense number of each edge's unit, in the order of keys."""
     edges = graph.edges[edge_type]
     if by == "edge":
         return np.arange(edges.num_edges, dtype=np.int64)
@@ -276,7 +276,7 @@ def _link_units(graph: Graph, edge_type: EdgeType, by: LinkUnit) -> IntArray:
 
 
 def _pair_ends(graph: Graph, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
-    """The two ends of each edge, the smaller key first where both are of one type."""
+    """Return the two ends of each edge; the smaller key comes first if both are of one type."""
     edges = graph.edges[edge_type]
     if edge_type[0] != edge_type[2]:
         return edges.src_keys, edges.dst_keys
@@ -284,7 +284,7 @@ def _pair_ends(graph: Graph, edge_type: EdgeType) -> tuple[IntArray, IntArray]:
 
 
 def group_pairs(first: IntArray, second: IntArray) -> IntArray:
-    """int64[n], dense numbers of pairs in ascending order: equal pairs have equal numbers."""
+    """Return int64[n], dense numbers of pairs in ascending order; equal pairs have equal numbers."""
     order = np.lexsort((second, first))
     is_new = np.zeros(len(order), np.bool_)
     is_new[1:] = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
@@ -294,13 +294,13 @@ def group_pairs(first: IntArray, second: IntArray) -> IntArray:
 
 
 def _link_hashes(graph: Graph, edge_type: EdgeType, by: LinkUnit, rng_seed: int) -> NDArray[np.uint64]:
-    """uint64[num_edges], the hash of what each edge is shared out with."""
+    """Return uint64[num_edges], the hash of each edge's unit."""
     edges, label = graph.edges[edge_type], type_label(edge_type)
     if by == "edge":
         return _hashes(np.arange(edges.num_edges, dtype=np.int64), derive_seed("split edges", label, rng_seed))
     if by == "pair":
         first, second = _pair_ends(graph, edge_type)
-        # Each end is hashed under a seed of its own, so the sum is uniform, and another one for (b, a) than for (a, b).
+        # Each end is hashed with its own seed. So the sum is uniform, and differs between (a, b) and (b, a).
         left = _hashes(first, derive_seed("split pairs", label, rng_seed, "first"))
         left += _hashes(second, derive_seed("split pairs", label, rng_seed, "second"))
         return left
@@ -309,7 +309,7 @@ def _link_hashes(graph: Graph, edge_type: EdgeType, by: LinkUnit, rng_seed: int)
 
 
 def _link_times(graph: Graph, edge_type: EdgeType, time_attr: str) -> Array:
-    """When each edge came to be: its own time, or the later of those of its ends."""
+    """Return the time of each edge: its own, or else the later time of its ends."""
     edges = graph.edges[edge_type]
     if time_attr in edges.features:
         return _times(type_label(edge_type), edges.features, time_attr)
@@ -343,32 +343,32 @@ def hold_out_links(
     reverse: EdgeType | str | None = REVERSE_PREFIX,
     parallel: Literal["refuse", "remove"] = "refuse",
 ) -> Graph:
-    """Move the splits of an edge type to a supervision edge type, and take held-out edges out of the graph.
+    """Move the splits of an edge type to a supervision edge type, and remove held-out edges.
 
     Args:
         graph: The graph, with splits of the edge type; see ``split_links``.
-        edge_type: The edge type that the links are of. It may be left out where one has splits.
-        supervision_type: A new edge type between the same node types; it must be given. It gets every edge that is in a
-            split, in the order of their keys, with features and splits.
-        splits: The splits that are held out: their edges leave ``edge_type``, and so do edges in no split that lead
-            from and to the same nodes. The edges of other splits are in both.
-        reverse: The edge type that holds the reverses of these edges: all edges there that lead from the destination to
-            the source of a held-out edge leave, too. Left out, it is known by name: that of ``("a", "r", "b")`` is
-            ``("b", "rev_r", "a")``, and without such a partner an edge type between nodes of one type is its own, so
-            that edges may be there both ways; split by pair then, so that what leaves is in the same split. A reverse
-            type of another name must be given. None says that there are no reverses.
-        parallel: What becomes of an edge in a split that is not held out, between the nodes of a held-out one:
-            ``refuse`` the graph, or ``remove`` it from ``edge_type`` and ``reverse``; it stays in its split of the
+        edge_type: The edge type of the links; optional if only one has splits.
+        supervision_type: A new edge type between the same node types; required. It gets every edge that is in a split,
+            in the order of keys, with features and splits.
+        splits: The held-out splits. Their edges are removed from ``edge_type``, together with edges in no split between
+            the same nodes. Edges of other splits are in both types.
+        reverse: The edge type that holds the reverses of these edges. Its edges from the destination to the source of a
+            held-out edge are removed too. By default the name decides: the reverse of ``("a", "r", "b")`` is ``("b",
+            "rev_r", "a")``. If there is no such type, an edge type between nodes of one type is its own reverse. Then
+            split by pair, so that both directions are in the same split. Give the type if it has another name. None
+            means that there are no reverses.
+        parallel: What happens to an edge in another split between the nodes of a held-out edge: ``refuse`` raises an
+            error; ``remove`` removes it from ``edge_type`` and ``reverse``, but it stays in its split of the
             supervision type.
 
     Returns:
-        The graph with one more edge type, which ``label_types`` names together with the edge types that its links are
-        edges of. Edges that are left are numbered anew, in the same order.
+        The graph with one more edge type. ``label_types`` maps it to the edge types of its links. The remaining edges
+        are renumbered, in the same order.
 
     Raises:
-        SettingsError: The edge type is not given and not the only one, the supervision type is not given, is there
-            already or is between other node types, the reverse type does not lead back, or a parallel edge or the
-            reverse of a held-out one is in a split that is not held out.
+        SettingsError: The edge type is not given and not the only one. The supervision type is not given, exists
+            already or is between other node types. The reverse type does not lead back. Or a parallel edge or the
+            reverse of a held-out edge is in a split that is not held out.
         UnknownNameError: The graph has no such edge type or split.
     """
     schema = graph.schema
@@ -424,7 +424,7 @@ def hold_out_links(
 
 
 def _checked_types(graph: Graph, edge_type: EdgeType, given: Any, reverse: EdgeType | None) -> EdgeType:
-    """The supervision type."""
+    """Check the supervision type and the reverse type; return the supervision type."""
     ends = (edge_type[0], edge_type[2])
     if not isinstance(given, tuple) or len(given) != 3 or (given[0], given[2]) != ends:
         raise SettingsError(
@@ -440,7 +440,7 @@ def _checked_types(graph: Graph, edge_type: EdgeType, given: Any, reverse: EdgeT
 
 
 def _is_in(num_edges: int, keys: Sequence[IntArray]) -> NDArray[np.bool_]:
-    """bool[num_edges], whether each edge key is among some."""
+    """Return bool[num_edges], whether each edge key is in one of the arrays."""
     found = np.zeros(num_edges, np.bool_)
     for some in keys:
         found[some] = True
@@ -450,7 +450,10 @@ def _is_in(num_edges: int, keys: Sequence[IntArray]) -> NDArray[np.bool_]:
 def _leads_as(
     graph: Graph, edge_type: EdgeType, is_held: NDArray[np.bool_], other_type: EdgeType, *, is_back: bool
 ) -> NDArray[np.bool_]:
-    """bool[edges of the other type], whether each leads from and to the nodes of a held edge, or back between them."""
+    """Return bool[edges of the other type], whether each connects the nodes of a held edge.
+
+    With ``is_back`` it must lead from the destination to the source, otherwise from the source to the destination.
+    """
     edges, others = graph.edges[edge_type], graph.edges[other_type]
     held = np.flatnonzero(is_held)
     src_keys, dst_keys = (edges.dst_keys, edges.src_keys) if is_back else (edges.src_keys, edges.dst_keys)
@@ -471,7 +474,7 @@ def _refuse_torn(
     partner: str,
     otherwise: str,
 ) -> None:
-    """Refuse to hold an edge out whose partner is in a split that is not."""
+    """Refuse to hold out an edge whose partner is in a split that is not held out."""
     for name, keys in named.items():
         torn = keys[is_partner[keys] & ~is_held[keys]]
         if len(torn):
@@ -482,7 +485,7 @@ def _refuse_torn(
 
 
 def _renumbered(keys: IntArray, is_kept: NDArray[np.bool_]) -> IntArray:
-    """The keys that are kept, as numbers among those that are."""
+    """Return the kept keys, renumbered among the kept edges."""
     numbers = np.cumsum(is_kept, dtype=np.int64) - 1
     found: IntArray = numbers[keys[is_kept[keys]]]
     return found

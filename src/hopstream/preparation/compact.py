@@ -1,7 +1,7 @@
-"""Writes a dataset that was appended to anew, in its own place, as if all had been written in one go.
+"""Rewrites a dataset with appended deltas in place, as if it had been written in one step.
 
-It is re-sharded into the parts that it had before anything was appended. The new dataset takes the place of the old one
-when it is complete; until then the old one stays as it is, and nothing can be added to it.
+The dataset is re-sharded into the parts that it had before the first append. The new dataset replaces the old one when
+it is complete. Until then the old dataset stays unchanged, and nothing can be appended to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hopstream.uris import local_path
 
 BLOCK_KEYS = 1 << 18
 ROW_BYTES, EDGE_BYTES = 24, 16
-"""What a node and an edge take beside their features, roughly: keys, offsets, ids."""
+"""Approximate bytes per node and per edge without features: keys, offsets, ids."""
 
 
 def compact(
@@ -44,34 +44,34 @@ def compact(
     progress: Progress | None = None, on_estimate: OnEstimate | None = None,
     **options: Unpack[WorkOptions],
 ) -> Manifest:  # fmt: skip
-    """Fold what was appended to a dataset into the parts that were there before, in its own place.
+    """Merge the appended nodes and edges of a dataset into its base parts, in place.
 
-    The result is, byte for byte, what ``write_parts`` writes of the grown graph with the same owners. Keys stay, ids do
-    not. If the process is ended, the same call goes on where it was.
+    The result is byte for byte the same as that of ``write_parts`` on the grown graph with the same owners. Keys stay,
+    ids change. After a kill the same call resumes.
 
     Args:
         dataset: The folder of the dataset.
         partitions_dir: Folder with ``<node type>.npy`` or ``<node type>.txt``, the part of each node in the order of
-            keys. None: nodes that were there before the first append keep their parts, and appended nodes go to these
-            parts so that they get even by bytes.
-        settings: How to work; the defaults if it is not given.
+            keys. None: nodes from before the first append keep their parts, and appended nodes are distributed to
+            balance the bytes of the parts.
+        settings: Memory and workers; None for the defaults.
         progress: Called as ``progress(stage, done, total)``.
-        on_estimate: Called once with what the work will take, before it starts; not where nothing was appended.
-        **options: Fields of ``WorkSettings``; they go before ``settings``.
+        on_estimate: Called once with the estimate, before the work starts; not called if nothing was appended.
+        **options: Fields of ``WorkSettings``; they override ``settings``.
 
     Returns:
-        The manifest that was written, or the one that is there where nothing was appended.
+        The new manifest, or the existing one if nothing was appended.
 
     Raises:
         StateError: Another process changes or reads the dataset now.
-        SettingsError: ``partitions_dir`` is given and nothing was appended, a setting is outside its range, or the disk
-            has no room for a second copy.
-        FormatError: The folder is no dataset, a file of it is missing or contradicts the others, or a file of owners
-            cannot be read.
-        ChecksumError: A file of the dataset is not the one that was written.
+        SettingsError: ``partitions_dir`` is given and nothing was appended, a setting is out of range, or the disk has
+            no room for a second copy.
+        FormatError: The folder is no dataset, one of its files is missing or contradicts the others, or a file of
+            owners cannot be read.
+        ChecksumError: A file of the dataset does not match its checksum.
         SchemaError: A file of owners does not have one integer for each node.
-        IdRangeError: It names a part that is not there.
-        OSError: The system failed; what was done is kept for the next call.
+        IdRangeError: A file of owners names a part that does not exist.
+        OSError: A system call failed; finished tasks are kept for the next call.
     """
     settings = replace(settings or WorkSettings(), **options)
     folder = Path(os.path.realpath(local_path(dataset)))
@@ -88,7 +88,7 @@ def _fold_in(
     target: DatasetTarget, owners: Path | None, settings: WorkSettings, progress: Progress | None,
     on_estimate: OnEstimate | None,
 ) -> Manifest:  # fmt: skip
-    """Do it, in a place that is held."""
+    """Compact the dataset in a locked place."""
     root, manifest = target.out, read_manifest(target.out)
     if not manifest.book.deltas:
         if owners is not None:
@@ -104,20 +104,20 @@ def _fold_in(
 
 
 def kept_owners(rows: DatasetRows) -> dict[str, OwnerBlocks]:
-    """Node type to the part of each node by key, among the parts that were written first; made while it is read.
+    """Return the base part of each node by type, in the order of keys, computed on iteration.
 
-    [Algorithm] Nodes that were there keep their parts. Of the bytes of new nodes each part gets what it lacks of an
-        even share of all bytes, as a stretch of their keys, in the order of parts. A node's bytes are those of its row
-        and its edges.
-    [Cost] One look at the ids of nodes, and two at the offsets of new rows, ``BLOCK_KEYS`` at a time.
-    [Not chosen] To cut by edges again: that moves old nodes too, and is what ``reshard`` is for.
+    [Algorithm] Old nodes keep their parts. New nodes are cut into ranges of keys, one per part in the order of parts.
+        The bytes of a part's range are proportional to what the part lacks of an even share of all bytes. The bytes of
+        a node are those of its row and its edges.
+    [Cost] One read of the ids of nodes and two of the offsets of new rows, ``BLOCK_KEYS`` at a time.
+    [Not chosen] Assigning by edges again: that moves old nodes too; ``reshard`` does it.
     """
     book = rows.book
     totals = {t: sum(float(block.sum()) for block in _new_bytes(rows, t)) for t in rows.contents.schema.nodes}
     loads = _loads(rows)[: book.num_base_parts]
     even = (loads.sum() + sum(totals.values())) / book.num_base_parts
     lacking = np.maximum(even - loads, 0)
-    # No part lacks anything where nothing is new, or where all of it is empty.
+    # No part lacks bytes if there are no new bytes and the parts are even, or if everything is empty.
     shares = lacking / lacking.sum() if lacking.sum() > 0 else np.full(len(loads), 1 / len(loads))
     bounds = np.cumsum(shares)[:-1]
     return {
@@ -127,7 +127,7 @@ def kept_owners(rows: DatasetRows) -> dict[str, OwnerBlocks]:
 
 
 def _old_parts(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.int32]]:
-    """The parts of the nodes that were written first."""
+    """Yield the parts of the nodes from before the first append."""
     num_nodes = int(rows.book.node_offsets[node_type][rows.book.num_base_parts])
     for first in range(0, num_nodes, BLOCK_KEYS):
         ids = rows.ids_of_keys(node_type, first, min(first + BLOCK_KEYS, num_nodes))
@@ -137,7 +137,7 @@ def _old_parts(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.int32]]
 def _new_parts(
     rows: DatasetRows, node_type: str, total: float, bounds: NDArray[np.float64]
 ) -> Iterator[NDArray[np.int32]]:
-    """The parts of appended nodes; ``bounds`` are the shares of their bytes up to each part but the last."""
+    """Yield the parts of appended nodes; ``bounds`` are cumulative shares of bytes, without the last."""
     before = 0.0
     for num_bytes in _new_bytes(rows, node_type):
         ends = before + np.cumsum(num_bytes)
@@ -147,7 +147,7 @@ def _new_parts(
 
 
 def _new_bytes(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.float64]]:
-    """The bytes of each appended node of a type, in the order of keys."""
+    """Yield the bytes of each appended node of a type, in the order of keys."""
     book = rows.book
     entities = [o for o in entities_of(rows.contents) if not isinstance(o, str) and ends_of(*o)[0] == node_type]
     for part in range(book.num_base_parts, book.num_parts):
@@ -161,7 +161,7 @@ def _new_bytes(rows: DatasetRows, node_type: str) -> Iterator[NDArray[np.float64
 
 
 def _loads(rows: DatasetRows) -> NDArray[np.float64]:
-    """float64[num_parts], the bytes of what each part has now."""
+    """Return float64[num_parts], the current bytes of each part."""
     book = rows.book
     loads = np.zeros(book.num_parts)
     for entity in entities_of(rows.contents):
@@ -173,7 +173,7 @@ def _loads(rows: DatasetRows) -> NDArray[np.float64]:
 
 
 def _item_bytes(rows: DatasetRows, entity: Entity) -> float:
-    """Bytes of a node or an edge; of ragged features one element is counted."""
+    """Return the bytes of a node or an edge, with one element per ragged feature."""
     columns = rows.columns(entity)
     fixed = sum(column.item_bytes for column in columns.fixed)
     return float(fixed + sum(c.values.item_bytes for c in columns.ragged)) + (

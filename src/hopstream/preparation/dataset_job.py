@@ -1,7 +1,7 @@
-"""Writes a dataset by the tasks of a job: counts and numbers nodes, then columns, edges, links, and the manifest.
+"""Writes a dataset by the tasks of a job: numbers nodes, then writes columns, edges and links.
 
-The job works in the work folder beside the dataset's place, so a job that was ended is found again. What is read, and
-how its columns and edges come to their places, is up to each kind of job.
+The job works in the work folder beside the dataset's place, so a later call finds the job of a killed process.
+Subclasses define the input, and how its columns and edges are written.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from hopstream.preparation.write import Written, manifest_of
 from hopstream.schema import Direction, EdgeType, GraphSchema
 
 NODE_WORK = 24
-"""Bytes of work per node that is counted and numbered; for progress only."""
+"""Bytes of work per node for counting and numbering; only for progress."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DatasetContents:
-    """What decides which files a dataset has; ranges of edges are added to ``book`` when they are known."""
+    """Fields that decide which files a dataset has; ``book`` gets ranges of edges when they are known."""
 
     schema: GraphSchema
     directions: tuple[Direction, ...]
@@ -55,7 +55,7 @@ class DatasetContents:
 
     @classmethod
     def of(cls, schema: GraphSchema, settings: PartitionSettings, book: PartitionBook) -> DatasetContents:
-        """What settings say of it."""
+        """Make the contents that settings ask for."""
         return cls(
             schema=schema, directions=settings.directions, book=book, has_edge_keys=settings.keep_edge_keys,
             time_attr=settings.time_attr, weight_attr=settings.weight_attr, has_neighbor_keys=settings.neighbor_keys,
@@ -64,16 +64,16 @@ class DatasetContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetEstimate:
-    """What a job will take, from the sizes of its input.
+    """Estimate of a job, from the sizes of its input.
 
     Attributes:
-        dataset_bytes: Of the dataset.
-        scratch_bytes: Of tables of nodes.
-        input_bytes: What is read: rows and ends as they are in memory.
-        spill_bytes: Of the spilled edges of the largest edge type.
-        halo: What halos take, which are made when spilled edges are gone.
-        work: What memory and workers the job gets; None where only the disk was asked for.
-        num_done: Tasks that an earlier call has done, which was ended.
+        dataset_bytes: Bytes of the dataset.
+        scratch_bytes: Bytes of the tables of nodes.
+        input_bytes: Bytes to read: rows and ends in their form in memory.
+        spill_bytes: Bytes of the spilled edges of the largest edge type.
+        halo: Costs of halos, which are made after spilled edges are removed.
+        work: Memory and workers of the job; None if only the disk was estimated.
+        num_done: Number of tasks that an earlier, killed call finished.
     """
 
     dataset_bytes: int
@@ -86,30 +86,30 @@ class DatasetEstimate:
 
     @property
     def disk_bytes(self) -> int:
-        """The most that is on the disk at any time; of halos, what they take at most."""
+        """Upper bound of the bytes on disk at any time."""
         of_halos = self.halo.copied_bytes + self.halo.table_bytes
         return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, of_halos)
 
     @property
     def least_disk_bytes(self) -> int:
-        """The same, of halos only what is known before nodes around parts were looked for: their budget."""
+        """``disk_bytes`` with only the budgets of halos, which are known before the search for their nodes."""
         return self.dataset_bytes + self.scratch_bytes + max(self.spill_bytes, self.halo.budget_bytes)
 
 
 OnEstimate = Callable[[DatasetEstimate, Any], None]
-"""Called with what the work will take, and the spec of the job."""
+"""Called with the estimate and the spec of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetTarget:
-    """Where a dataset is written and where it goes.
+    """Place of a dataset that is to be written.
 
     Attributes:
         out: The place, as the caller named it.
-        work: Its work folder, or one in it.
-        overwrite: Replace a dataset that is there.
-        call: Of all that decides over what the caller gets. If the process is ended when the dataset is in its place
-            and not all else is removed, the same call finds that it is done.
+        work: Work folder of the place, or a folder in it.
+        overwrite: Replace an existing dataset.
+        call: Digest of everything that determines the caller's result. If the process is killed after the dataset is in
+            place and before everything else is removed, the same call finds that it is done.
     """
 
     out: Path
@@ -118,7 +118,7 @@ class DatasetTarget:
     call: str
 
     def finished(self) -> Manifest | None:
-        """The dataset, where an earlier process was ended that had brought it into its place by the same call."""
+        """Return the dataset if an earlier, killed process put it in place by the same call; else None."""
         return read_manifest(self.work.root) if self.work.finished_call == self.call else None
 
     def check(self, out: Path) -> None:
@@ -128,21 +128,21 @@ class DatasetTarget:
 
 @dataclass(slots=True, kw_only=True)
 class DatasetJob(ABC):
-    """A job that writes a dataset, and what came of its stages.
+    """Job that writes a dataset, with the results of its stages.
 
     Attributes:
-        spec: All that decides over what its tasks do.
-        allotted: What memory and workers it gets.
-        digest: Of the spec and the state of what is read.
-        progress: Told of the work of all stages together.
-        lengths: Path to length, of files whose length only their own contents tell.
-        splits: Node type and split to what ``count_of_type`` found.
+        spec: Everything that determines what the tasks do.
+        allotted: Memory and workers of the job.
+        digest: Digest of the spec and the state of the input.
+        progress: Called with the work of all stages together.
+        lengths: Path to length, for files whose length only the input determines.
+        splits: Node type and split to the result of ``count_of_type``.
         seeds: See ``count_seeds``.
         cuts: Edge type to its cut.
-        between: int64[num_parts, num_parts], edges between parts; of no rows where there are too many parts.
+        between: int64[num_parts, num_parts], edges between parts; without rows above ``MAX_MATRIX_PARTS`` parts.
         node_offsets: Node type to int64[num_parts + 1].
         edge_offsets: Edge type and direction to int64[num_parts + 1].
-        stretches: What tasks have written.
+        stretches: Ranges of files that tasks have written.
     """
 
     name: ClassVar[str]
@@ -178,23 +178,23 @@ class DatasetJob(ABC):
 
     @abstractmethod
     def open_folder(self, root: Path) -> None:
-        """Look at the job's folder."""
+        """Open the job's folder."""
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse what can be known to be wrong without reading the input."""
+        """Refuse settings that are wrong whatever the input holds."""
 
     @abstractmethod
     def estimate(self) -> DatasetEstimate:
-        """What the job will take."""
+        """Estimate the costs of the job."""
 
     @abstractmethod
     def total_work(self) -> int:
-        """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
+        """Return the approximate bytes that tasks read and write, the sum of the sizes of the tasks."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Do what comes before nodes are counted."""
+        """Run the stages before nodes are counted."""
 
     @abstractmethod
     def write_columns(self) -> None:
@@ -206,18 +206,18 @@ class DatasetJob(ABC):
 
     @abstractmethod
     def write_links(self, edge_type: EdgeType) -> None:
-        """Write the links of an edge type, and splits of its edges."""
+        """Write the links of an edge type, and the splits of its edges."""
 
     @abstractmethod
     def identity(self) -> tuple[str, GraphChecksums]:
-        """The name of the graph, and the checksums that it is made of."""
+        """Return the graph id, and the checksums that it is built from."""
 
     def finish(self, manifest: Manifest) -> Manifest:
-        """Do what comes when the manifest is written; the manifest then."""
+        """Run the steps after the manifest is written; return the final manifest."""
         return manifest
 
     def write(self, target: DatasetTarget, progress: Progress | None, on_estimate: OnEstimate | None) -> Manifest:
-        """Write the dataset, or go on with it, in a place that is held; it may be the place that is read."""
+        """Write the dataset, or resume, in a locked place, which may be the place of the input."""
         self.progress, self._started = progress or no_progress, time.perf_counter()
         self.check()
         target.check(target.out)
@@ -254,15 +254,15 @@ class DatasetJob(ABC):
 
     @property
     def num_parts(self) -> int:
-        """Of the dataset that is written."""
+        """Number of parts of the new dataset."""
         return self.spec.settings.num_parts
 
     def args(self, **args: Any) -> dict[str, Any]:
-        """The arguments of a task."""
+        """Build the arguments of a task."""
         return {"folder": str(self.folder.root), **args}
 
     def run(self, stage: str, tasks: list[Task]) -> list[Any]:
-        """Run the tasks of a stage; the result of each, in the order of the tasks."""
+        """Run the tasks of a stage; return their results in the order of the tasks."""
         with self.timed(stage):
             results = self._job.run(stage, tasks)
             self._work_done += sum(task.size for task in tasks)
@@ -270,24 +270,24 @@ class DatasetJob(ABC):
         return list(results.values())
 
     def run_writers(self, stage: str, tasks: list[Task]) -> list[Any]:
-        """The same for tasks that write to the dataset; what they wrote is kept account of."""
+        """Run tasks that write to the dataset, and record what they wrote."""
         results = self.run(stage, tasks)
         add_stretches(self.stretches, (result["stretches"] for result in results))
         return results
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Count the time inside for a stage."""
+        """Add the time inside the context to a stage."""
         started = time.perf_counter()
         yield
         self._seconds[stage] = self._seconds.get(stage, 0.0) + time.perf_counter() - started
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        """What the job says of a stage, as progress of the whole."""
+        """Report the progress of a stage as progress of the whole job."""
         self.progress(self.name, min(self._work_done + done, self._total_work), self._total_work)
 
     def make_files(self, files: Iterable[tuple[str, Expected]]) -> None:
-        """Make files for tasks to write, but those whose length is not known yet."""
+        """Create files for tasks to write, except files of unknown length."""
         for name, expected in files:
             if None not in expected.shape or name in self.lengths:
                 make_file(self.folder.dataset / name, np.dtype(expected.dtype), self._shape(name, expected))
@@ -296,7 +296,7 @@ class DatasetJob(ABC):
         return tuple(self.lengths[name] if n is None else n for n in expected.shape)
 
     def add_cut(self, edge_type: EdgeType, num_edges: int, results: Iterable[Mapping[str, Any]]) -> None:
-        """Take over how many edges of a type tasks found ``cut``, and ``between`` which parts."""
+        """Add up the tasks' counts of cut edges of a type (``cut``) and of edges between parts (``between``)."""
         num_cut = 0
         for result in results:
             num_cut += result["cut"]
@@ -304,7 +304,7 @@ class DatasetJob(ABC):
         self.cuts[edge_type] = EdgeCut(num_edges=num_edges, num_cut=num_cut)
 
     def contents(self) -> DatasetContents:
-        """What decides which files the dataset has, as far as it is known."""
+        """Return the contents of the dataset, as far as they are known."""
         book = PartitionBook(num_parts=self.num_parts, node_offsets=self.node_offsets, edge_offsets=self.edge_offsets)
         return DatasetContents.of(self.schema, self.spec.settings, book)
 
@@ -338,10 +338,10 @@ class DatasetJob(ABC):
             self.seeds |= {(node_type, name): tuple(seeds[node_type][name]) for name in names}
 
     def make_manifest(self) -> Manifest:
-        """The manifest of what was written.
+        """Build the manifest of the written dataset.
 
         Raises:
-            FormatError: A file was not written as a whole.
+            FormatError: A file was not written completely.
         """
         contents, (graph_id, checksums) = self.contents(), self.identity()
         written = Written(
@@ -361,12 +361,12 @@ class DatasetJob(ABC):
         return files
 
     def _costs(self) -> tuple[StageCost, ...]:
-        """What each stage took, and all of them, which is called ``write``."""
+        """Return the cost of each stage, and of all stages together as ``write``."""
         seconds = {**self._seconds, "write": time.perf_counter() - self._started}
         return tuple(StageCost(name=n, seconds=s, peak_bytes=peak_bytes()) for n, s in seconds.items())
 
 
 def add_stretches(known: Stretches, found: Iterable[Mapping[str, Any]]) -> None:
-    """Add what several tasks wrote, or read, to what is known."""
+    """Merge the ranges that several tasks wrote, or read, into the known ranges."""
     for name, stretches in merge_stretches(found).items():
         known.setdefault(name, []).extend(stretches)

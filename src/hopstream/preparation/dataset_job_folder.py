@@ -1,7 +1,7 @@
-"""Holds what tasks of every job that writes a dataset share, and gives nodes their ids.
+"""Folder that the tasks of a dataset-writing job share, and the numbering of nodes.
 
-Owners are read twice: once to count, once to number. Keys ascend inside a part, so the nodes of one part in a stretch
-of keys are a stretch of the part's rows.
+Owners are read twice: to count nodes, and to number them. Keys ascend inside a part, so the nodes of one part in a
+range of keys are a contiguous range of the part's rows.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from hopstream.kernels.spill import number_nodes as give_ids
 from hopstream.schema import EdgeType
 
 Places = Sequence[tuple[int, IntArray]]
-"""``(part, places)``, ascending, for each part that is there."""
+"""``(part, places)`` for each part that occurs; places ascend."""
 RANGES = "ranges.json"
 IDS = "ids"
-"""The table of the new id of each node, by key."""
+"""Name of the table with the new id of each node, by key."""
 REST_BYTES = 180 << 20
-"""What a process takes that has loaded its libraries and compiled kernels, and reads a file."""
+"""Memory of a process with loaded libraries and compiled kernels that reads a file."""
 DECODING_BYTES = 176 << 20
-"""What Arrow takes beside what it tells of while it decodes strings, however many: some 160 MB were measured."""
+"""Memory that Arrow does not report while it decodes strings, independent of their number; some 160 MB measured."""
 MIN_BUDGET_BYTES = 48 << 20
 TASKS_PER_WORKER = 4
-"""So many at least, where work allows, so that no worker waits long for the last."""
+"""Least number of tasks per worker, if there is enough work, so that workers finish at about the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetJobSpec:
-    """All that decides over what the tasks of a job do.
+    """Everything that determines what the tasks of a job do.
 
     Attributes:
-        source: Folder of what is read.
-        owners: Folder with the part of each node; empty where the job assigns nodes itself.
-        settings: How the dataset is cut, and what it holds.
-        budget_bytes: What one worker may take for its work.
-        num_workers: How many work at once.
-        limits: Between which sizes the work is cut; part of the spec because all who work on it must agree.
+        source: Folder of the input.
+        owners: Folder with the part of each node; empty if the job assigns nodes itself.
+        settings: Settings of the partitioning and of the stored columns.
+        budget_bytes: Memory of one worker for its work.
+        num_workers: Number of concurrent workers.
+        limits: Bounds of the sizes of tasks; part of the spec because all workers must agree on them.
     """
 
     limits_type: ClassVar[type[Any]]
@@ -66,7 +66,7 @@ class DatasetJobSpec:
     limits: Any
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value that ``from_json`` reads."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {**values, "settings": self.settings.to_json(), "limits": asdict(self.limits)}
 
@@ -78,7 +78,7 @@ class DatasetJobSpec:
         return cls(**{**value, "settings": settings, "limits": cls.limits_type(**limits)})
 
     def share(self, amount: int) -> int:
-        """What one task gets of the work of a stage."""
+        """Return one task's share of the work of a stage."""
         return -(-amount // (TASKS_PER_WORKER * max(1, self.num_workers)))
 
 
@@ -86,59 +86,59 @@ Spec = TypeVar("Spec", bound=DatasetJobSpec)
 
 
 class DatasetJobFolder(JobFolder[Spec], ABC):
-    """The folder of a job that writes a dataset: the dataset, and tables with a row per node in ``scratch``."""
+    """Folder of a job that writes a dataset: the dataset, and tables with a row per node in ``scratch``."""
 
     def __init__(self, root: Path) -> None:
-        """Look at a folder; nothing is read yet."""
+        """Take a folder without reading it."""
         super().__init__(root)
         self.dataset = root / "dataset"
 
     @property
     @abstractmethod
     def node_types(self) -> Sequence[str]:
-        """Node types, whose places stand for them in names of files."""
+        """Node types; file names contain the position of a type in this list."""
 
     @abstractmethod
     def num_nodes(self, node_type: str) -> int:
-        """Nodes of a type."""
+        """Return the number of nodes of a type."""
 
     @abstractmethod
     def split_names(self, node_type: str) -> Sequence[str]:
-        """Splits of the nodes of a type."""
+        """Return the names of the splits of a node type."""
 
     @abstractmethod
     def split_keys(self, node_type: str, name: str) -> Iterator[IntArray]:
-        """The keys of a split of nodes, ascending, in blocks."""
+        """Yield the keys of a split of nodes, ascending, in blocks."""
 
     @abstractmethod
     def tables(self, node_type: str) -> Iterator[tuple[str, np.dtype[Any]]]:
-        """Name and dtype of the tables that are kept of a node type; ``ids`` is one of them."""
+        """Yield name and dtype of the tables of a node type; ``ids`` is one of them."""
 
     @abstractmethod
     def keep_ids(self, tables: RegionWriter, node_type: str, first_key: int, ids: Array, places: Places) -> None:
-        """Keep what else later tasks look up.
+        """Store further values that later tasks look up.
 
         Args:
-            tables: Writes to ``scratch``.
-            node_type: Whose ids.
-            first_key: The first key of a stretch; stretches come in order.
-            ids: Their ids.
-            places: Where those of each part stand in ``ids``.
+            tables: Writer to ``scratch``.
+            node_type: Type of the nodes.
+            first_key: The first key of a range; ranges come in order.
+            ids: Ids of the keys of the range.
+            places: The positions of each part's nodes in ``ids``.
         """
 
     @property
     @abstractmethod
     def block_rows(self) -> int:
-        """How many rows of nodes are looked at together."""
+        """Number of node rows that are processed together."""
 
     @property
     def owners_folder(self) -> Path:
-        """The folder with the part of each node: the user's, or the job's own."""
+        """Folder with the part of each node: the user's, or the job's own."""
         return Path(self.spec.owners) if self.spec.owners else self.root / "owners"
 
     @property
     def num_parts(self) -> int:
-        """Parts of the new dataset."""
+        """Number of parts of the new dataset."""
         return self.spec.settings.num_parts
 
     @cached_property
@@ -147,68 +147,68 @@ class DatasetJobFolder(JobFolder[Spec], ABC):
         return {t: np.array(offsets, np.int64) for t, offsets in value.items()}
 
     def node_offsets(self, node_type: str) -> IntArray:
-        """int64[num_parts + 1], the ids of each part; known when nodes have been counted."""
+        """Return int64[num_parts + 1], the ranges of ids of the parts; known after the counting stage."""
         return self._ranges[node_type]
 
     def write_ranges(self, ranges: dict[str, IntArray]) -> None:
-        """Let tasks know the ids of each part."""
+        """Write the ranges of ids of the parts for later tasks."""
         write_text(self.scratch / RANGES, json.dumps({t: offsets.tolist() for t, offsets in ranges.items()}))
 
     def slice_offsets(self, num_keys: int) -> IntArray:
-        """int64[num_parts + 1], the keys that each part keeps account of."""
+        """Return int64[num_parts + 1], the ranges of keys whose bookkeeping each part keeps."""
         return np.arange(self.num_parts + 1, dtype=np.int64) * num_keys // self.num_parts
 
     def id_dtype(self, node_type: str) -> np.dtype[Any]:
-        """The dtype of ids of a node type in tables."""
+        """Return the dtype of ids of a node type in tables."""
         return neighbor_dtype(self.num_nodes(node_type))
 
     def table_name(self, what: str, node_type: str) -> PurePosixPath:
-        """A table with a row per node, in the scratch folder."""
+        """Return the path of a table with a row per node, relative to the scratch folder."""
         return PurePosixPath(what, f"{self.node_types.index(node_type)}.npy")
 
     def table_path(self, what: str, node_type: str) -> Path:
-        """The file of such a table."""
+        """Return the file of a table."""
         return self.scratch / self.table_name(what, node_type)
 
     def table(self, what: str, node_type: str) -> Array:
-        """The same, mapped."""
+        """Map a table."""
         return open_array(self.table_path(what, node_type))
 
 
 def empty_matrix(num_parts: int) -> IntArray:
-    """Edges between parts, none yet; of no rows where there are too many parts."""
+    """Return a zero matrix of edges between parts; without rows above ``MAX_MATRIX_PARTS`` parts."""
     num_rows = num_parts if num_parts <= MAX_MATRIX_PARTS else 0
     return np.zeros((num_rows, num_rows), np.int64)
 
 
 def edge_type_of(args: dict[str, Any]) -> EdgeType:
-    """The edge type of a task's arguments."""
+    """Return the edge type of a task's arguments."""
     source, relation, destination = args["type"]
     return source, relation, destination
 
 
 def work_needs(mapped_bytes: int, *, reads_ragged: bool = False) -> Needs:
-    """What work on pieces of a graph needs.
+    """Return the memory that work on pieces of a graph needs.
 
     Args:
-        mapped_bytes: Of the tables that each worker maps.
-        reads_ragged: There are strings, or lists of any length, in Parquet files.
+        mapped_bytes: Bytes of the tables that each worker maps.
+        reads_ragged: Whether Parquet files hold strings, or lists of varying length.
     """
     worker = REST_BYTES + reads_ragged * DECODING_BYTES + min(mapped_bytes + MIN_BUDGET_BYTES, 4 * MIN_BUDGET_BYTES)
     return Needs(alone_bytes=worker, parent_bytes=REST_BYTES, worker_bytes=worker)
 
 
 def budget_of(work: Allotment, mapped_bytes: int, *, reads_ragged: bool = False) -> int:
-    """What one worker may take for its work, of what was allotted by ``work_needs`` of the same arguments."""
+    """Return one worker's memory for its work, given an allotment for the same ``work_needs``."""
     num_processes = work.num_workers + 1
     rest = num_processes * REST_BYTES + work.num_working * reads_ragged * DECODING_BYTES
     share = (work.memory_bytes - rest) // work.num_working
-    # Mapped pages go when the system wants them back, so tables that do not fit slow the work down and do not stop it.
+    # The kernel reclaims mapped pages, so tables that do not fit slow the work down but do not stop it.
     return max(share - mapped_bytes, share // 4)
 
 
 def count_of_type(folder: DatasetJobFolder[Any], node_type: str) -> dict[str, Any]:
-    """Count the nodes of each part, and the keys of each split that each part keeps account of."""
+    """Count the nodes of each part, and the keys of each split in each part's slice of keys."""
     counts, slices = np.zeros(folder.num_parts, np.int64), folder.slice_offsets(folder.num_nodes(node_type))
     for _, owners in _owners(folder, node_type):
         counts += np.bincount(owners, minlength=folder.num_parts)
@@ -224,7 +224,7 @@ def count_of_type(folder: DatasetJobFolder[Any], node_type: str) -> dict[str, An
 
 
 def number_type(folder: DatasetJobFolder[Any], node_type: str) -> dict[str, Any]:
-    """Write keys, ids of keys and splits of all parts, and tables that later tasks look nodes up in."""
+    """Write keys, ids of keys and splits of all parts, and the lookup tables of later tasks."""
     writer, tables = RegionWriter(folder.dataset), RegionWriter(folder.scratch)
     offsets, slices = folder.node_offsets(node_type), folder.slice_offsets(folder.num_nodes(node_type))
     next_ids, dtype = offsets[:-1].copy(), folder.id_dtype(node_type)
@@ -250,7 +250,7 @@ def _owners(folder: DatasetJobFolder[Any], node_type: str) -> Iterator[tuple[int
 
 
 def _write_split(folder: DatasetJobFolder[Any], writer: RegionWriter, node_type: str, name: str) -> list[int]:
-    """Write a split to the parts that keep account of its keys; how many of its nodes each part owns."""
+    """Write a split to the parts that keep its keys; return the number of its nodes that each part owns."""
     written, seeds = np.zeros(folder.num_parts, np.int64), np.zeros(folder.num_parts, np.int64)
     offsets, slices = folder.node_offsets(node_type), folder.slice_offsets(folder.num_nodes(node_type))
     for keys in folder.split_keys(node_type, name):
@@ -264,19 +264,19 @@ def _write_split(folder: DatasetJobFolder[Any], writer: RegionWriter, node_type:
 
 
 def parts_of(ids: Array, offsets: IntArray) -> IntArray:
-    """int64[n], the part of each id."""
+    """Return int64[n], the part of each id."""
     return np.searchsorted(offsets, ids, side="right") - 1
 
 
 def places_of_parts(parts: Array, num_parts: int) -> Iterator[tuple[int, IntArray]]:
-    """``(part, places)`` for each part that is there: where it stands in the array, ascending."""
+    """Yield ``(part, places)`` for each part that occurs: its positions in the array, ascending."""
     order = np.argsort(parts.astype(np.uint16) if num_parts <= 1 << 16 else parts, kind="stable")
     for part, begin, end in stretches_of(parts[order], np.arange(num_parts + 1)):
         yield part, order[begin:end]
 
 
 def ids_of(folder: DatasetJobFolder[Any], node_type: str, keys: IntArray) -> Array:
-    """The new ids of ascending keys, read a stretch at a time."""
+    """Return the new ids of ascending keys, read in ranges."""
     path, step = folder.table_path(IDS, node_type), folder.block_rows
     ids = np.empty(len(keys), np.int64)
     done = 0

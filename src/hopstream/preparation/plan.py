@@ -1,4 +1,4 @@
-"""Estimates what each phase of preparing a graph will take, where that is known before it starts."""
+"""Estimates what each phase of preparing a graph takes, as far as it is known before the start."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from hopstream.preparation.halo.settings import HaloSettings
 from hopstream.preparation.write import schema_with_links
 
 GROUPED_BYTES, SORTED_BYTES, END_BYTES = 24, 24, 16
-"""Per edge: of memory where edges are grouped in it, of disk where they are not, and of the two keys that are read."""
+"""Bytes per edge: memory to group edges, disk to sort them, and the two keys that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePlan:
-    """What a phase will take; None where only the phases before it will tell.
+    """Estimate of a phase; None for values that only the phases before it determine.
 
     Attributes:
         name: ``chunk``, ``assign``, ``dispatch`` or ``halo``.
-        is_done: An earlier call that was ended did it.
-        input_bytes: What is read.
-        disk_bytes: The most that is on the disk at any time while it runs.
-        most_disk_bytes: What copies take at most; how much less is known when they are made.
-        budget_bytes: What each process may take for its work.
-        num_tasks: About how many tasks.
+        is_done: An earlier, killed call finished the phase.
+        input_bytes: Bytes to read.
+        disk_bytes: Peak of the bytes on disk during the phase.
+        most_disk_bytes: Upper bound of the bytes of copies; the real number is known when they are made.
+        budget_bytes: Memory of each process for its work.
+        num_tasks: Approximate number of tasks.
     """
 
     name: str
@@ -46,11 +46,11 @@ class PhasePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """What will be done, and what it will take.
+    """Phases to do, and their estimates.
 
     Attributes:
-        work: What all processes may take, and how many there are.
-        phases: One after the other.
+        work: Memory and number of all processes.
+        phases: The phases in order.
     """
 
     work: Allotment
@@ -58,26 +58,26 @@ class PreparePlan:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The number of each phase among all: ``1/3``."""
+        """Number of each phase among all: ``1/3``."""
         return tuple(f"{number}/{len(self.phases)}" for number in range(1, len(self.phases) + 1))
 
 
 def assign_step_needs(num_nodes: int, num_edges: int, settings: PartitionSettings) -> Needs:
-    """What it takes to assign so many nodes in a process of its own."""
+    """Return the needs of assigning a number of nodes in a separate process."""
     assign = assign_needs(num_nodes, num_edges, settings)
-    # What is left for that process is compared with its needs once more.
+    # ``assign_folder`` checks the remaining memory of that process again.
     return Needs.of_one(REST_BYTES + rounded_up(assign.alone_bytes), assign.what, assign.remedy)
 
 
 def least_table_needs(settings: PartitionSettings) -> tuple[Needs, ...]:
-    """What it takes to chunk tables and to assign their nodes, before their nodes are counted."""
+    """Return the least needs of chunking tables and assigning their nodes, before nodes are counted."""
     assign = replace(assign_step_needs(0, 0, settings), what=f"method {settings.method!r} needs")
     remedy = "; this is the least, and the nodes and edges of the tables add to it"
     return tuple(replace(step, remedy=step.remedy + remedy) for step in (*NEEDS, assign))
 
 
 def prepare_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSettings | None) -> tuple[Needs, ...]:
-    """What it takes to assign the nodes of a chunked graph, to dispatch it, and to make halos where there are any."""
+    """Return the needs of assigning the nodes of a chunked graph, of dispatching it, and of making halos."""
     return assign_step_needs(*_sizes(graph), settings), *dispatching.dispatch_needs(graph, settings, halo)
 
 
@@ -85,10 +85,10 @@ def allot_phases(
     graph: ChunkedGraph, settings: PartitionSettings, work: WorkSettings, halo: HaloSettings | None,
     machine: Machine | None = None, before: Choice | None = None,
 ) -> Allotment:  # fmt: skip
-    """What memory and workers the phases get.
+    """Allot memory and workers to the phases.
 
     Raises:
-        NoRoomError: The memory is too small for one of them.
+        NoRoomError: The memory is too small for a phase.
     """
     return allot(work.memory, work, prepare_needs(graph, settings, halo), machine, before)
 
@@ -96,7 +96,7 @@ def allot_phases(
 def plan_phases(
     graph: ChunkedGraph, settings: PartitionSettings, work: Allotment, halo: HaloSettings | None, *, has_owners: bool
 ) -> tuple[PhasePlan, ...]:
-    """What each phase takes, of what was allotted to all of them."""
+    """Estimate each phase, within the allotment for all of them."""
     _, num_edges = _sizes(graph)
     left = memory_for_edges(*_sizes(graph), settings, assign_memory(work))
     is_sorted = (
@@ -119,7 +119,7 @@ def plan_phases(
 
 
 def _num_tasks(graph: ChunkedGraph, settings: PartitionSettings, work: Allotment, budget_bytes: int) -> int:
-    """About how many tasks dispatching has; where files and parts end, there may be some more."""
+    """Return the approximate number of dispatch tasks; ends of files and parts may add some."""
     spec = dispatching.DispatchSpec(
         source=str(Path(graph.root)), metadata_filename=graph.metadata_filename, owners="", settings=settings,
         budget_bytes=budget_bytes, num_workers=work.num_working,
@@ -136,10 +136,10 @@ def _num_tasks(graph: ChunkedGraph, settings: PartitionSettings, work: Allotment
 
 
 def assign_memory(work: Allotment) -> int:
-    """Bytes for the process that assigns nodes, beside the one that began."""
+    """Return the memory of the process that assigns nodes, without its parent process."""
     return work.memory_bytes - REST_BYTES
 
 
 def _sizes(graph: ChunkedGraph) -> tuple[int, int]:
-    """The numbers of nodes and of edges of all types."""
+    """Return the numbers of nodes and of edges of all types."""
     return sum(n.num_nodes for n in graph.nodes.values()), sum(e.num_edges for e in graph.edges.values())

@@ -1,8 +1,8 @@
 """Makes a dataset of tables or of a chunked graph in one call, in bounded memory.
 
-Three steps, each of which goes on where it was ended: tables become a chunked graph, its nodes are assigned to parts,
-and it is dispatched. What lies between the steps is kept in a hidden folder beside the dataset's place. The process
-that assigns reports its progress through a small file.
+It has three resumable steps: tables become a chunked graph, its nodes are assigned to parts, and the graph is
+dispatched. Intermediate results lie in a hidden folder beside the dataset's place. The assigning process reports its
+progress through a small file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ INTERVAL_S = 0.3
 
 
 def progress_to_file(path: Path) -> Progress:
-    """Progress that is written to a file, when a stage begins and then at most every so often."""
+    """Make a progress function that writes to a file: at each new stage, and at most every ``INTERVAL_S``."""
     stage_told, told_s = "", 0.0
 
     def tell(stage: str, done: int, total: int) -> None:
@@ -76,9 +76,9 @@ def progress_to_file(path: Path) -> Progress:
 
 @contextmanager
 def progress_from_file(path: Path, progress: Progress, prefix: str) -> Iterator[None]:
-    """Tell, from a thread, what is written to a file while inside; each stage has ``prefix`` before its name.
+    """Report, from a thread, the progress that another process writes to a file.
 
-    What ``progress`` raises is raised at the end.
+    The name of each stage gets a ``prefix``. An error of ``progress`` is raised at the end of the context.
     """
     stop, raised = threading.Event(), list[BaseException]()
 
@@ -121,13 +121,13 @@ METADATA = "metadata.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignReport:
-    """How nodes were assigned.
+    """Result of assigning the nodes.
 
     Attributes:
-        method: By which method.
-        num_parts: To how many parts.
-        cut: The share of pairs of joined nodes that are in two parts; None for methods that do not look at edges.
-        largest: What was to be even, by name, to how many times its share the fullest part holds.
+        method: Method of assignment.
+        num_parts: Number of parts.
+        cut: Share of connected pairs of nodes whose ends are in two parts; None for methods that do not read edges.
+        largest: Name of each balanced load to the largest load of a part, as a multiple of the part's share.
     """
 
     method: str
@@ -138,11 +138,11 @@ class AssignReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What an earlier call has done, which was ended.
+    """Work that an earlier, killed call finished.
 
     Attributes:
-        phase: Of which phase.
-        num_tasks: How many tasks.
+        phase: Name of the phase.
+        num_tasks: Number of finished tasks.
     """
 
     phase: str
@@ -150,8 +150,7 @@ class Resumed:
 
 
 News = PreparePlan | Resumed | ChunkReport | AssignReport
-"""What is told of the work as it goes: what it will take, what was done before, what became of tables, how nodes were
-assigned."""
+"""Reports during the work: the plan, resumed work, the result of chunking, and the assignment."""
 
 
 def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
@@ -162,38 +161,39 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
 ) -> Manifest:  # fmt: skip
     """Cut tables or a chunked graph into parts and write them as a dataset, in bounded memory.
 
-    The dataset is the one that ``write_parts`` writes of the same graph and settings, byte for byte. If the process is
-    ended, the same call goes on where it was.
+    The dataset is byte for byte the one that ``write_parts`` writes of the same graph and settings. After a kill the
+    same call resumes.
 
     Args:
-        source: A folder of a chunked graph or of tables, or the JSON file that describes either, or the ``.pbtxt`` of a
+        source: A folder of a chunked graph or of tables, the JSON file that describes either, or the ``.pbtxt`` of a
             unigraph.
-        out: The folder to write; made if it is not there.
-        settings: How to cut the graph, and what each part holds; the defaults if it is not given.
+        out: The folder to write, created if it is missing.
+        settings: How to partition the graph, and what each part stores; None for the defaults.
         tables: How tables are read.
-        work: Memory for all processes together, number of processes, and engine.
-        halo: What parts keep copies of; nothing if it is not given.
-        overwrite: Replace a dataset that is in ``out``, when the new one is complete.
-        progress: Called as ``progress(stage, done, total)``; stages are ``chunk``, ``assign`` (and ``assign edges`` and
-            others of ``assign_folder``), ``dispatch`` and ``halo``. Of assignment it is told by another thread.
-        on_news: Called with a ``PreparePlan`` before the work, and once more when tables are chunked and more is known;
-            with a ``ChunkReport`` when they are, what was dropped foremost, and with an ``AssignReport``. What an
-            earlier call did is not told again, but for its assignment; ``Resumed`` says how much of a phase it did.
-        **options: Fields of ``PartitionSettings``; they go before ``settings``.
+        work: Memory of all processes together, number of processes, and engine.
+        halo: Copies that parts keep; None for no halo.
+        overwrite: Replace a dataset in ``out`` when the new one is complete.
+        progress: Called as ``progress(stage, done, total)``. The stages are ``chunk``, ``assign`` (with ``assign
+            edges`` and the other stages of ``assign_folder``), ``dispatch`` and ``halo``. Another thread reports those
+            of assignment.
+        on_news: Called with a ``PreparePlan`` before the work, and again when tables are chunked; with a
+            ``ChunkReport`` after chunking; and with an ``AssignReport``. Of an earlier call only the assignment is
+            reported again. ``Resumed`` reports the finished tasks of a phase.
+        **options: Fields of ``PartitionSettings``; they override ``settings``.
 
     Returns:
-        The manifest that was written.
+        The new manifest.
 
     Raises:
-        SettingsError: A setting is outside its range, the memory is too small for the method, or ``out`` holds what is
-            not to be replaced, or lies in the source, or the other way round.
+        SettingsError: A setting is out of range, or the memory is too small for the method. Or ``out`` holds what must
+            not be replaced, or one of ``out`` and the source lies in the other.
         FormatError: A file is missing or cannot be read.
-        SchemaError: Files contradict each other; a raw id is there twice or, of an edge, not at all.
-        UnknownNameError: A setting names an edge type or a feature that is not there.
-        IdRangeError: An edge names a node that is not there.
+        SchemaError: Files contradict each other; a raw id occurs twice, or an edge names an unknown raw id.
+        UnknownNameError: A setting names an edge type or a feature that does not exist.
+        IdRangeError: An edge names a node that does not exist.
         StateError: Another process writes to the same place.
-        NoRoomError: The disk or the memory has no room for a phase; what was done is kept for the next call.
-        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+        NoRoomError: The disk or the memory has no room for a phase; finished tasks are kept for the next call.
+        OSError: A system call failed, for example because the disk is full; finished tasks are kept for the next call.
     """
     settings, work = replace(settings or PartitionSettings(), **options), work or WorkSettings()
     tables, out = tables or TableSettings(), Path(out)
@@ -207,7 +207,7 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
     digest = digest_of_input(source, settings, tables)
     is_streamed = _is_streamed(metadata)
     found = open_chunked(metadata).schema if is_streamed else _declared(metadata, tables)
-    checked_schema(found, settings, halo)  # before anything is written, or chunked and assigned in vain
+    checked_schema(found, settings, halo)  # before anything is written, chunked or assigned
     call = digest_of([digest, None if halo is None else asdict(halo)])
     steps = _Steps(
         metadata=metadata, is_streamed=is_streamed, digest=digest, settings=settings, tables=tables,
@@ -224,16 +224,16 @@ def prepare(  # noqa: PLR0913  a source, a place, and one record for each step
             return steps.run(target)
         except NoRoomError:
             raise
-        except INPUT_ERRORS:  # there is nothing to go on with; lost workers and full disks are another matter
+        except INPUT_ERRORS:  # a retry fails again, so the work is of no use; lost workers and full disks are resumed
             held.clear()
             raise
 
 
 def digest_of_input(source: str | Path, settings: PartitionSettings, tables: TableSettings | None = None) -> str:
-    """Digest of all that decides over the parts that ``prepare`` makes: its input, as its files are now, and settings.
+    """Return the digest of everything that determines the parts of ``prepare``: inputs and settings.
 
     Raises:
-        SettingsError: There is ``data_path`` for what is no unigraph, or the source is something else.
+        SettingsError: ``data_path`` is given without a unigraph, or the source is something else.
         FormatError: A file is missing or cannot be read.
         SchemaError: The description contradicts itself.
     """
@@ -246,7 +246,7 @@ def digest_of_input(source: str | Path, settings: PartitionSettings, tables: Tab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps:
-    """The steps of one call, in a place that is held."""
+    """Steps of one call, in a locked place."""
 
     metadata: Path
     is_streamed: bool
@@ -261,18 +261,18 @@ class _Steps:
     tell: Callable[[News], None]
 
     def run(self, target: DatasetTarget) -> Manifest:
-        """Do what an earlier call has not done."""
+        """Run the steps that an earlier call has not finished."""
         held = target.work
         folder = held.job_root(self.digest)
         owners = folder / "owners"
         chunks = self.metadata if self.is_streamed else folder / "chunks" / METADATA
-        # Its worker's memory is for the others afterwards.
+        # Closing the engine frees the memory of its worker for the later steps.
         with watched(), open_engine("local", num_workers=1) as engine:
             job = held.resume(self.digest, engine, self.progress)
             if not chunks.exists():
                 self._chunk(held, chunks.parent)
             graph = open_chunked(chunks)
-            checked_schema(graph.schema, self.settings, self.halo)  # some dtypes are known only when tables are read
+            checked_schema(graph.schema, self.settings, self.halo)  # some dtypes are known only after tables are read
             work = allot_phases(graph, self.settings, self.work, self.halo, self.machine, self.before)
             held.keep_choice(work)
             assign, *others = plan_phases(graph, self.settings, work, self.halo, has_owners=owners.exists())
@@ -299,7 +299,7 @@ class _Steps:
         self.tell(report)
 
     def _tell_first(self, costs: ChunkEstimate, spec: ChunkSpec, work: Allotment) -> None:
-        """Tell what is known before tables are chunked."""
+        """Report the plan that is known before tables are chunked."""
         chunk = PhasePlan(
             name="chunk", input_bytes=costs.input_bytes, disk_bytes=costs.disk_bytes, budget_bytes=spec.budget_bytes
         )
@@ -313,7 +313,7 @@ class _Steps:
 
 
 def _no_news(news: News) -> None:
-    """Tell nobody."""
+    """Ignore the news."""
 
 
 def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: Allotment) -> Task:
@@ -326,11 +326,11 @@ def _assign_task(chunks: Path, owners: Path, settings: PartitionSettings, work: 
 
 @task
 def assign_chunks(args: dict[str, Any]) -> dict[str, Any]:
-    """Assign the nodes of a chunked graph, in a process of its own, which gives back what libraries keep.
+    """Assign the nodes of a chunked graph, in a separate process, whose end frees the memory of libraries.
 
     Args:
         args: ``chunks``, the metadata; ``out``, the folder of owners; ``settings``; ``memory``, bytes for this process;
-            ``told``, the file that says how far it is.
+            ``told``, the file for its progress.
     """
     settings = PartitionSettings.from_json(args["settings"])
     found = assign_folder(

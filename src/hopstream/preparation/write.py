@@ -1,8 +1,8 @@
-"""Write a graph as a folder of parts, which is visible only when it is whole.
+"""Writes a graph as a folder of parts, which appears atomically.
 
-Nodes are assigned, then written, then edges, one edge type and direction at a time, so the most memory is taken by the
-largest of them, then links. Columns are gathered in blocks while they are written. The manifest comes last, and then
-the folder comes into its place.
+The steps are: assign nodes, write nodes, write edges, write links. Edges are written one edge type and direction at a
+time, so the largest of these determines the peak memory. Columns are gathered in blocks while they are written. The
+manifest is written last; then the folder is renamed to its place.
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
     halo: HaloSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
     **options: Unpack[PartitionOptions],
 ) -> Manifest:  # fmt: skip
-    """Cut a graph into parts and write them as a dataset.
+    """Partition a graph, and write the parts as a dataset.
 
     Args:
         graph: The graph; it is checked first.
-        out: The folder to write; made if it is not there.
-        settings: How to cut it; the defaults if it is not given.
+        out: The folder to write, created if it is missing.
+        settings: How to partition the graph; None for the defaults.
         owners: For ``method="file"``: a folder with ``<node type>.npy`` or ``<node type>.txt``, or a mapping of node
-            type to integer[num_nodes], the part of each node; where there is one node type, such an array will do.
-            Giving it implies the method, and where neither ``settings`` nor ``num_parts`` is given as many parts as it
-            names.
-        halo: What parts keep copies of, as ``add_halo`` does it; nothing if it is not given.
-        overwrite: Replace a dataset that is in ``out``, when the new one is complete; until then it stays as it is.
+            type to integer[num_nodes], the part of each node. For a single node type a plain array is enough.
+            ``owners`` implies the method. If neither ``settings`` nor ``num_parts`` is given, it also implies the
+            number of parts.
+        halo: Copies that parts keep, made as by ``add_halo``; None for no halo.
+        overwrite: Replace a dataset in ``out`` when the new one is complete; until then the old one stays unchanged.
         progress: Called as ``progress(stage, done, total)``.
-        **options: Fields of ``PartitionSettings``; they go before ``settings``.
+        **options: Fields of ``PartitionSettings``; they override ``settings``.
 
     Returns:
-        The manifest that was written.
+        The new manifest.
 
     Raises:
-        SettingsError: A setting is outside its range, ``graph`` is no ``Graph``, or ``out`` holds a dataset that is not
-            to be overwritten, or other files, or lies in the folder of owners, or the other way round.
-        SchemaError: The graph's columns contradict each other, hold no times or weights where they should, or
-            ``owners`` does not fit the graph.
-        IdRangeError: An edge names a node that is not there, or ``owners`` a part that is not there.
-        UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` or ``halo`` names what
-            is not there.
+        SettingsError: A setting is out of range, or ``graph`` is no ``Graph``. Or ``out`` holds a dataset that must not
+            be overwritten, or other files, or one of ``out`` and the folder of owners lies in the other.
+        SchemaError: The graph's columns contradict each other, hold invalid times or weights, or ``owners`` does not
+            fit the graph.
+        IdRangeError: An edge names a node, or ``owners`` a part, that does not exist.
+        UnknownNameError: No type has the feature ``time_attr`` or ``weight_attr``, or ``links`` or ``halo`` names
+            something that does not exist.
     """
     out = local_path(out)
     given: object = graph
@@ -113,15 +113,15 @@ def write_parts(  # noqa: PLR0913  a graph, a folder, and what either of them is
 
 
 def with_halo(root: Path, halo: HaloSettings, progress: Progress | None, memory: str | None = None) -> Manifest:
-    """Give a dataset that was just written a halo, in so much memory; returns its new manifest."""
-    from hopstream.preparation.halo.run import add_halo  # which opens datasets, as the modules do that import this one
+    """Add a halo to a dataset that was just written, within a memory; return the new manifest."""
+    from hopstream.preparation.halo.run import add_halo  # avoids a circular import
 
     return add_halo(root, settings=halo, memory=memory, with_savings=False, progress=progress).manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _GroupedEdges:
-    """All edges of one type and direction as they are stored.
+    """All edges of one type and direction in stored order.
 
     Attributes:
         offsets: int64[num_parts + 1], the range of edge ids that each part owns.
@@ -136,7 +136,7 @@ class _GroupedEdges:
 
 @dataclass(slots=True)
 class _Writer:
-    """One run: the records of the files written so far, and what the stages took."""
+    """One run, with the records of the written files and the costs of the stages."""
 
     root: Path
     graph: Graph
@@ -206,13 +206,13 @@ class _Writer:
         )
 
     def _advance(self, total: int) -> Callable[[], None]:
-        """Tell how far writing is each time the result is called."""
+        """Make a function that reports one more written table per call."""
         done = count(1)
         self.progress("write", 0, total)
         return lambda: self.progress("write", next(done), total)
 
     def _grouped(self, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, NodeSplit]) -> _GroupedEdges:
-        """The edges of one type and direction in the order in which they are stored."""
+        """Return the edges of one type and direction in stored order."""
         table = self.graph.edges[edge_type]
         own_type, other_type = ends_of(edge_type, direction)
         split = split_edges(table, edge_type, direction, nodes)
@@ -273,18 +273,18 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Written:
-    """What is known of a dataset when all of its files are there.
+    """Description of a completely written dataset.
 
     Attributes:
-        schema: Types, features, splits, and which edge types' links are kept.
+        schema: Types, features, splits, and the edge types with links.
         book: Ranges of ids.
         graph_id: See ``graph_id_of``.
-        checksums: What the graph's fingerprint is made of.
+        checksums: Checksums that the graph's fingerprint is built from.
         files: Path to record.
         cuts: Edge type to its cut.
-        edges_between: int64[num_parts, num_parts], or of no rows; see ``measure_cut``.
+        edges_between: int64[num_parts, num_parts], or without rows; see ``measure_cut``.
         seeds: See ``count_seeds``.
-        stages: What each stage took.
+        stages: Cost of each stage.
     """
 
     schema: GraphSchema
@@ -299,7 +299,7 @@ class Written:
 
 
 def manifest_of(written: Written, settings: PartitionSettings) -> Manifest:
-    """The manifest of a dataset that was written."""
+    """Build the manifest of a written dataset."""
     num_parts = written.book.num_parts
     report = PartitionReport(
         cuts=written.cuts,
@@ -334,10 +334,10 @@ def _part_bytes(files: Mapping[str, FileRecord], num_parts: int) -> tuple[int, .
 
 
 def schema_with_links(schema: GraphSchema, settings: PartitionSettings) -> GraphSchema:
-    """A graph's schema, with every edge type whose links are to be kept among ``edge_splits``.
+    """Return a graph's schema, with every edge type whose links are stored among ``edge_splits``.
 
     Raises:
-        UnknownNameError: ``settings.links`` names an edge type that is not there.
+        UnknownNameError: ``settings.links`` names an edge type that does not exist.
     """
     by_label = {type_label(edge_type): edge_type for edge_type in schema.edges}
     asked = {by_label.get(link) if isinstance(link, str) else link: link for link in settings.links}
@@ -349,10 +349,10 @@ def schema_with_links(schema: GraphSchema, settings: PartitionSettings) -> Graph
 
 
 def checked_schema(schema: GraphSchema, settings: PartitionSettings, halo: HaloSettings | None) -> GraphSchema:
-    """The schema of what is written of a graph; what settings name is compared with it, and no value is read.
+    """Return the schema of a graph's dataset, after checking the names in the settings; no value is read.
 
     Raises:
-        UnknownNameError: A setting names an edge type or a feature that is not there.
+        UnknownNameError: A setting names an edge type or a feature that does not exist.
         SchemaError: A feature cannot be times or weights.
     """
     written = schema_with_links(schema, settings)

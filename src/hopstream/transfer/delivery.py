@@ -1,4 +1,4 @@
-"""Copies files of datasets from one place to others, checked against the manifest, by tasks that resume."""
+"""Copies dataset files from one place to others, checked against the manifest, in resumable tasks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from hopstream.transfer.targets import Target, check_servers, ids_of
 from hopstream.uris import stored_uri
 
 GROUP_BYTES, GROUP_FILES = 256 << 20, 256
-"""One task copies files until it has as many bytes, or as many files."""
+"""Most bytes and most files of one task."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedFile:
-    """A file of a dataset.
+    """File of a dataset.
 
     Attributes:
-        name: Its path in the dataset.
-        num_bytes: Its size.
-        crc32c: Its checksum.
+        name: Path in the dataset.
+        num_bytes: Size.
+        crc32c: Checksum.
     """
 
     name: str
@@ -44,7 +44,7 @@ class CopiedFile:
 
 
 def group_files(names: Sequence[str], records: Mapping[str, FileRecord]) -> list[list[CopiedFile]]:
-    """Files in groups, each of which is a task's."""
+    """Group files into tasks."""
     groups: list[list[CopiedFile]] = []
     room_bytes = 0
     for name in names:
@@ -59,7 +59,7 @@ def group_files(names: Sequence[str], records: Mapping[str, FileRecord]) -> list
 
 @task
 def copy_files(args: dict[str, Any]) -> int:
-    """Copy some files, and with ``move`` remove each when it has arrived; how many bytes."""
+    """Copy some files; with ``move`` remove each after its arrival. Return the number of bytes."""
     source, target = Place(args["source"]), Place(args["target"])
     files = [CopiedFile(str(name), int(size), int(crc32c)) for name, size, crc32c in args["files"]]
     for file in files:
@@ -68,19 +68,19 @@ def copy_files(args: dict[str, Any]) -> int:
 
 
 def copy_file(source: Place, target: Place, file: CopiedFile, *, move: bool, is_durable: bool) -> None:
-    """Copy one file; a worker that was ended while it moved the file may have done so already.
+    """Copy one file, unless a killed worker has already moved it.
 
     Args:
-        source: Where it is.
-        target: Where it goes.
+        source: Place of the file.
+        target: Place to copy it to.
         file: The file.
-        move: Remove it from the source then.
-        is_durable: The source will not keep it, so no power cut may take the copy.
+        move: Remove it from the source afterwards.
+        is_durable: The source will lose the file, so the copy must survive a power cut.
 
     Raises:
         FormatError: The source has no such file, or one of another size.
-        ChecksumError: The source's bytes are not those that the manifest names.
-        OSError: The system failed.
+        ChecksumError: The file does not match the checksum in the manifest.
+        OSError: A system call failed.
     """
     size = source.size(file.name)
     if size is None:
@@ -101,10 +101,10 @@ def copy_file(source: Place, target: Place, file: CopiedFile, *, move: bool, is_
 
 
 def checked_blocks(place: Place, file: CopiedFile) -> Iterator[bytes]:
-    """The bytes of a file.
+    """Yield the bytes of a file, and check them.
 
     Raises:
-        ChecksumError: After the last block, where the bytes are not those that the manifest names.
+        ChecksumError: After the last block, if the bytes do not match the checksum in the manifest.
     """
     checksum = 0
     for block in place.blocks(file.name):
@@ -118,26 +118,26 @@ def checked_blocks(place: Place, file: CopiedFile) -> Iterator[bytes]:
 
 
 COPY_NEEDS = (Needs(alone_bytes=120 << 20, parent_bytes=120 << 20, worker_bytes=120 << 20),)
-"""Of processes that have loaded their libraries, and copy blocks of 8 MB."""
+"""Memory of processes that have loaded their libraries, and copy blocks of 8 MB."""
 FORMAT = 1
-"""Of the hidden folder; work of another one is not gone on with."""
+"""Format of the hidden folder; work of another format is not resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What is copied from where to where.
+    """One copy job, from a source to targets.
 
     Attributes:
-        source: Where the dataset is now.
-        manifest: Its manifest.
-        manifest_bytes: The file.
-        targets: Where its parts go.
-        moved: Parts whose files are removed from the source, each when it has arrived.
-        leaving: Parts whose folders are removed from the source at the end; those of ``moved`` and others.
-        is_source_told: What stands beside the manifest in targets is to stand in the source too.
-        hidden: The work folder on this machine, which says what has been done.
+        source: Place of the dataset now.
+        manifest: Manifest of the dataset.
+        manifest_bytes: Content of the manifest file.
+        targets: Places to copy parts to.
+        moved: Parts whose files are removed from the source, each after its arrival.
+        leaving: Parts whose folders are removed from the source at the end; a superset of ``moved``.
+        is_source_told: Whether the files beside the manifest are written to the source too.
+        hidden: Work folder on this machine, with the markers of finished tasks.
         roots: Folder of a part to the roots that have it, as far as the source knows.
-        origins: Folder of a part to the root that its halo is read from, where the source lacks it; ``look`` finds it.
+        origins: Folder of a part to the root to read its halo from, if the source lacks it; ``look`` fills it.
     """
 
     source: Place
@@ -153,7 +153,7 @@ class Delivery:
 
     @property
     def digest(self) -> str:
-        """Of all that decides over the work."""
+        """Digest of everything that determines the work."""
         targets = [[stored_uri(target.place.uri), list(target.parts)] for target in self.targets]
         halo_id = None if self.manifest.halo is None else self.manifest.halo.halo_id
         what = [self.manifest.dataset_id, halo_id, stored_uri(self.source.uri), targets, sorted(self.moved)]
@@ -161,15 +161,15 @@ class Delivery:
 
     @property
     def is_under_way(self) -> bool:
-        """The same work was begun and not ended."""
+        """Whether the same work has started and not finished."""
         return job_digest(self.hidden) == self.digest
 
     def look(self, *, overwrite: bool) -> None:
-        """See what is in the targets; nothing is written.
+        """Inspect the targets without writing.
 
         Raises:
-            SettingsError: A target may not be written, or its disk has no room.
-            FormatError: A file is neither in the source nor where it is to go.
+            SettingsError: A target must not be written, or its disk has no room.
+            FormatError: A file is neither in the source nor in its target.
             OSError: A place cannot be read.
         """
         if self.is_source_told:
@@ -184,16 +184,16 @@ class Delivery:
         self, work: WorkFolder, stage: str, settings: WorkerSettings, beside: Mapping[str, bytes],
         progress: Progress | None,
     ) -> None:  # fmt: skip
-        """Copy what is not there yet, then make datasets of all targets; ``look`` was called before.
+        """Copy the missing files, then make datasets of all targets. Call ``look`` first.
 
         Raises:
-            FormatError: A file of the source is missing, truncated, or not the one that was written.
-            OSError: The system failed; what was done is kept for the next call.
+            FormatError: A file of the source is missing, truncated, or does not match its checksum.
+            OSError: A system call failed; finished tasks are kept for the next call.
         """
         copying = allot(None, settings, COPY_NEEDS)
         with watched(), open_engine(copying.engine, num_workers=copying.num_workers) as engine:
             job = work.resume(self.digest, engine, progress)
-            for name in beside if self.is_source_told else ():  # first: the source may not have all parts any more
+            for name in beside if self.is_source_told else ():  # first, because the source may already lack parts
                 self.source.write_text(name, beside[name])
             for target in self.targets:
                 target.place.make()
@@ -206,12 +206,13 @@ class Delivery:
             work.clear()
 
     def _tasks(self) -> list[Task]:
-        """Files in groups. What is there already, in a place that says that it is finished, is left out.
+        """Make tasks for groups of files that are not yet in a finished target.
 
-        But not before the source loses it: a size is no proof that the other copy is good.
+        If the source is to lose a file, it is always copied, because a matching size is no proof that the other copy is
+        good.
         """
         moved = {str(part_folder(part)) for part in self.moved}
-        moved -= {folder for target in self.targets for folder in target.others}  # more than one target reads these
+        moved -= {folder for target in self.targets for folder in target.others}  # several targets read these
         leaving = {str(part_folder(part)) for part in self.leaving}
         sizes = self.source.sizes() if leaving else {}
         tasks = []
@@ -223,7 +224,7 @@ class Delivery:
                     is_last = folder in leaving and any(file.name in sizes for file in group)
                     if is_there and target.is_finished and not is_last:
                         continue
-                    if not is_there:  # whatever a marker says
+                    if not is_there:  # even if there is a marker
                         (self.hidden / DONE_FOLDER / f"{name}.json").unlink(missing_ok=True)
                     args: dict[str, Any] = {
                         "source": self.origins.get(folder, self.source).uri, "target": target.place.uri,
@@ -235,7 +236,7 @@ class Delivery:
         return tasks
 
     def _leave(self, folder: str) -> None:
-        """Remove a part's files from the source, and its folder where nothing else is in it."""
+        """Remove a part's files from the source, and its folder if that has no other files."""
         names = self.source.sizes(folder)
         own = [name for name in names if name in self.manifest.all_files]
         for name in own:
@@ -244,10 +245,10 @@ class Delivery:
             self.source.remove_folder(folder)
 
     def _check_files(self) -> None:
-        """Refuse a source that lacks files; those that were moved are in their targets.
+        """Refuse a source that lacks files which are not in their targets yet.
 
         Raises:
-            FormatError: As said.
+            FormatError: A file is missing.
         """
         sizes = self.source.sizes()
         folders = {name.partition("/")[0] for name in sizes}
@@ -270,7 +271,7 @@ class Delivery:
                     )
 
     def _refuse_part(self, target: Target, folder: str) -> NoReturn:
-        """Say that a part is not there, and where it is, if that is known."""
+        """Raise the error for a missing part, with its location if known."""
         uris = self.roots.get(folder, ())
         where = f"; {ROOTS} says that it lies in {' and in '.join(uris)}" if uris else ""
         raise FormatError(
@@ -280,10 +281,10 @@ class Delivery:
         )
 
     def _find_origins(self) -> None:
-        """Find the roots that have the halos of parts that are in a target and not in the source.
+        """Find the roots with the halos of parts that are in a target and not in the source.
 
         Raises:
-            FormatError: No root that is known has one.
+            FormatError: No known root has the halo.
         """
         wanted = (self.manifest.dataset_id, None if self.manifest.halo is None else self.manifest.halo.halo_id)
         for target in self.targets:
@@ -304,7 +305,7 @@ class Delivery:
         """Refuse local targets whose disks have no room.
 
         Raises:
-            SettingsError: As said.
+            SettingsError: A disk has too little room.
         """
         needed: dict[int, tuple[int, Target]] = {}
         for target in self.targets:
@@ -313,7 +314,7 @@ class Delivery:
             there = _existing(target.place.local)
             device = there.stat().st_dev
             if self.moved and self.source.local is not None and self.source.local.stat().st_dev == device:
-                continue  # a file at a time
+                continue  # moves one file at a time
             num_bytes = sum(self.manifest.all_files[name].num_bytes for name in target.names if not target.has(name))
             needed[device] = (needed.get(device, (0, target))[0] + num_bytes, target)
         for num_bytes, target in needed.values():
@@ -326,7 +327,7 @@ class Delivery:
 
 
 def _root_with(uris: Sequence[str], ids: tuple[str, str | None]) -> Place | None:
-    """The first root that has a dataset and its halo, of those that can be read from here."""
+    """Return the first readable root that has a dataset and its halo."""
     for uri in uris:
         with suppress(OSError, SettingsError):
             place = Place(uri)

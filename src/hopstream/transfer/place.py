@@ -1,4 +1,4 @@
-"""Copies the parts of a dataset to roots, such as one per machine, and lists those roots in a file."""
+"""Copies the parts of a dataset to roots, such as one per machine, and writes a file that lists them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hopstream.transfer.targets import Target, check_apart, files_by_folder, tar
 from hopstream.uris import local_path, shown_uri, stored_uri
 
 RootList = Sequence[str | Path] | Mapping[str, Sequence[int]]
-"""Places for parts: in turn, or each with its own."""
+"""Roots for parts: round-robin, or each with its own parts."""
 
 
 def place(  # noqa: PLR0913  what is copied where, and how
@@ -33,34 +33,34 @@ def place(  # noqa: PLR0913  what is copied where, and how
 ) -> Roots:  # fmt: skip
     """Spread a dataset over several roots, such as one per machine.
 
-    Each root gets the manifest, last of all, and the folders of its parts; every file is checked against the manifest
-    while it is copied. If the process is ended, the same call goes on where it was; what is there already is left.
+    Each root gets the folders of its parts, and the manifest last. Every file is checked against the manifest while it
+    is copied. After a kill the same call resumes; files that have arrived are kept.
 
     Args:
         dataset: The folder of a dataset.
-        roots: Local folders, or URIs that Arrow's file systems understand (``file://``, ``s3://``, ``gs://``,
-            ``hdfs://`` …). Part ``i`` goes to root ``i`` modulo their number; a mapping says the parts of each. None
-            leaves all parts where they are, which ``ip_config`` may serve.
-        move: Remove each file when it has arrived, so that no disk holds the dataset twice.
-        ip_config: A file with a line ``ip [port] [num_servers]`` per machine; a ``cluster.json`` of their servers is
-            written beside every manifest. Machine ``k`` serves the parts of root ``k``; where one root has all
-            parts, machine ``k`` serves part ``k``, ``k + M``, … of ``M`` machines.
-        has_tls: The servers of ``ip_config`` are reached by ``tls``.
-        overwrite: Replace other datasets that are in the roots.
-        settings: Who copies; the defaults if it is not given.
+        roots: Local folders, or URIs of Arrow's file systems (``file://``, ``s3://``, ``gs://``, ``hdfs://`` …). Part
+            ``i`` goes to root ``i`` modulo their number; a mapping gives the parts of each root. An empty sequence
+            leaves all parts where they are, for ``ip_config`` to serve.
+        move: Remove each file after its arrival, so that no disk holds the dataset twice.
+        ip_config: A file with a line ``ip [port] [num_servers]`` per machine. A ``cluster.json`` of their servers is
+            written beside every manifest. Machine ``k`` serves the parts of root ``k``. If one root has all parts,
+            machine ``k`` serves parts ``k``, ``k + M``, … of ``M`` machines.
+        has_tls: Whether the servers of ``ip_config`` use TLS.
+        overwrite: Replace other datasets in the roots.
+        settings: Number and kind of workers; None for the defaults.
         progress: Called as ``progress("place", done, total)`` in bytes.
-        **options: Fields of ``WorkerSettings``; they go before ``settings``.
+        **options: Fields of ``WorkerSettings``; they override ``settings``.
 
     Returns:
-        Where each part lies.
+        The root or roots of each part.
 
     Raises:
-        SettingsError: Roots, parts or machines contradict each other; a root cannot be opened, holds what is not to be
-            replaced, or its disk has no room.
-        FormatError: The dataset is not finished, a file of it is missing, or ``ip_config`` cannot be read.
-        ChecksumError: A file is not the one that was written.
-        StateError: Another process places the dataset or changes it, or writes to a root.
-        OSError: The system failed; the error names the root.
+        SettingsError: Roots, parts or machines contradict each other. Or a root cannot be opened, holds what must not
+            be replaced, or its disk has no room.
+        FormatError: The dataset is not finished, one of its files is missing, or ``ip_config`` cannot be read.
+        ChecksumError: A file does not match its checksum.
+        StateError: Another process places or changes the dataset, or writes to a root.
+        OSError: A system call failed; the error names the root.
     """
     settings = replace(settings or WorkerSettings(), **options)
     folder = local_path(dataset)
@@ -69,7 +69,7 @@ def place(  # noqa: PLR0913  what is copied where, and how
         work = locks.enter_context(dataset_to_change(folder))
         delivery, found = _plan(folder, roots, move=move, has_machines=ip_config is not None)
         local = [target.place.local for target in delivery.targets if target.place.local is not None]
-        for path in sorted(local, key=os.path.realpath):  # in one order, so that one of two calls goes on
+        for path in sorted(local, key=os.path.realpath):  # a fixed order, so that one of two concurrent calls succeeds
             locks.enter_context(folder_to_write(path))
         beside = {ROOTS: found.to_text().encode()}
         if ip_config is not None:
@@ -80,13 +80,13 @@ def place(  # noqa: PLR0913  what is copied where, and how
 
 
 def is_being_placed(dataset: str | Path, roots: RootList, *, move: bool = False) -> bool:
-    """Whether ``place`` was begun with these arguments and not ended."""
+    """Return whether ``place`` has started with these arguments and not finished."""
     folder = local_path(dataset)
     return (folder / MANIFEST).is_file() and _plan(folder, roots, move=move)[0].is_under_way
 
 
 def assign_roots(roots: RootList, num_parts: int) -> tuple[Root, ...]:
-    """Which parts go to which root; URIs are as they were given.
+    """Return the roots with their parts; URIs are as given.
 
     Raises:
         SettingsError: A root is given twice or gets no part, or a part gets no root.
@@ -122,7 +122,7 @@ def _check_roots(entries: Sequence[Root], num_parts: int) -> None:
 
 
 def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = False) -> tuple[Delivery, Roots]:
-    """What goes where; a root that is the dataset's own folder has its parts already."""
+    """Plan the copies; the parts of a root that is the dataset's own folder stay."""
     manifest = read_manifest(folder)
     source = Path(os.path.realpath(folder))
     if move and not roots:
@@ -145,7 +145,7 @@ def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = Fal
     check_apart(Place(str(source)), [target.place for target in targets])
     homes = Counter(part for target in targets for part in target.parts)
     leaving = frozenset(homes) - kept if move else frozenset()
-    moved = frozenset(part for part in leaving if homes[part] == 1)  # several roots read the others from here
+    moved = frozenset(part for part in leaving if homes[part] == 1)  # several roots read the other parts from here
     delivery = Delivery(
         source=Place(str(source)), manifest=manifest, manifest_bytes=(folder / MANIFEST).read_bytes(),
         targets=targets, moved=moved, leaving=leaving, is_source_told=bool(kept) or move or has_machines,
@@ -155,7 +155,7 @@ def _plan(folder: Path, roots: RootList, *, move: bool, has_machines: bool = Fal
 
 
 def _present_roots(folder: Path, manifest: Manifest) -> RootList:
-    """Where parts lie now: what was placed before stays, else all of them are in the folder."""
+    """Return the roots of an earlier ``place``, or else the dataset's folder."""
     known = read_roots(folder)
     if known is None or known.dataset_id != manifest.dataset_id:
         return [str(folder)]
@@ -163,7 +163,7 @@ def _present_roots(folder: Path, manifest: Manifest) -> RootList:
 
 
 def _known_roots(folder: Path, manifest: Manifest) -> dict[str, list[str]]:
-    """Folder of a part to the roots that have it, where the dataset's folder says so."""
+    """Return the roots of each part's folder, if the dataset's folder lists them."""
     known = read_roots(folder)
     if known is None or known.dataset_id != manifest.dataset_id:
         return {}
@@ -171,7 +171,7 @@ def _known_roots(folder: Path, manifest: Manifest) -> dict[str, list[str]]:
 
 
 def _cluster_text(ip_config: Path, roots: Roots, manifest: Manifest, *, has_tls: bool) -> str:
-    """``cluster.json`` of the servers that a file of machines stands for."""
+    """Return the ``cluster.json`` for the servers of a file of machines."""
     from hopstream.store.cluster import cluster_text
     from hopstream.store.ip_config import cluster_of_machines, read_ip_config
 
@@ -179,13 +179,13 @@ def _cluster_text(ip_config: Path, roots: Roots, manifest: Manifest, *, has_tls:
 
 
 def read_root_list(path: Path) -> list[tuple[str, str | None]]:
-    """Read a file with a line ``URI [parts]`` per root; see ``read_listing`` for what is left out.
+    """Read a file with a line ``URI [parts]`` per root; ``read_listing`` describes comments.
 
     Returns:
-        The URI of each root and the text of its parts, which all roots have or none.
+        The URI of each root and the text of its parts; either all roots have one or none.
 
     Raises:
-        FormatError: The file is missing, lists nothing, or has a line that is none; the message has its number.
+        FormatError: The file is missing, lists nothing, or has an invalid line; the message has its number.
     """
     found: list[tuple[str, str | None]] = []
     for where, words in read_listing(path, "root", "URI [parts]"):
@@ -197,10 +197,10 @@ def read_root_list(path: Path) -> list[tuple[str, str | None]]:
 
 
 def roots_of_list(listed: Sequence[tuple[str, str | None]], num_parts: int) -> RootList:
-    """What ``place`` takes, of what ``read_root_list`` read.
+    """Convert the result of ``read_root_list`` to the roots of ``place``.
 
     Raises:
-        SettingsError: The parts of a root are no numbers and ranges, or a root is listed twice.
+        SettingsError: The parts of a root are not numbers and ranges, or a root is listed twice.
     """
     if not listed or listed[0][1] is None:
         return [uri for uri, _ in listed]

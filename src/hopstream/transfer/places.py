@@ -1,7 +1,7 @@
 """Lists, reads and writes files in a folder of any file system or object store.
 
-``Place`` names itself in every error, and a file appears in it whole: it is written beside its name and renamed. Object
-stores do not rename; there an object appears when its writer closes it, and one that went wrong is removed again.
+``Place`` names itself in every error. A file appears in it atomically: it is written under a temporary name and
+renamed. Object stores do not rename. There an object appears when its writer closes it, and a failed object is removed.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from hopstream.errors import FormatError, HopstreamError, SettingsError
 from hopstream.uris import is_broken_uri, is_uri, scrubbed, shown_uri
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
-"""Names of Arrow's file systems in which a rename is a copy, and folders are made of names."""
+"""Names of Arrow's file systems in which a rename is a copy, and folders are only prefixes of names."""
 PARTIAL = ".partial"
 
 
 class _NamedError(OSError):
-    """A failure whose message says in which place it happened."""
+    """Failure whose message names the place."""
 
 
 class Place:
-    """A folder, here or elsewhere.
+    """Folder on this machine or elsewhere.
 
     Attributes:
-        uri: Where it is, as the user gave it: it may hold a password.
-        shown: The same as messages name it.
-        local: The folder as a path, where it is on this machine.
+        uri: Location as the user gave it; it may hold a password.
+        shown: The location as messages show it, without the password.
+        local: The folder as a path, or None if it is not on this machine.
     """
 
     def __init__(self, uri: str) -> None:
-        """Find the file system; nothing is read yet.
+        """Open the file system; nothing is read yet.
 
         Raises:
-            SettingsError: The URI names no file system that is known here.
+            SettingsError: The URI names no known file system.
         """
         self.uri, self.shown = uri, shown_uri(uri)
         self._files, self._root = _open(uri)
@@ -51,32 +51,32 @@ class Place:
         self._has_folders = self._renames = self._files.type_name not in OBJECT_STORES
 
     def names(self) -> list[str]:
-        """Names in the folder itself, sorted; none where there is no folder."""
+        """Return the names in the folder itself, sorted; empty if there is no folder."""
         return sorted(info.base_name for info in self._list("", recursive=False))
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Bytes of every file in a folder of the place and below, by path relative to the place."""
+        """Return the bytes of every file in a folder and below, by path relative to the place."""
         start = len(self._root) + 1
         infos = self._list(folder, recursive=True)
         return {info.path[start:]: info.size for info in infos if info.type == arrow_fs.FileType.File}
 
     def size(self, name: str) -> int | None:
-        """Bytes of one file, or None where there is none."""
+        """Return the bytes of one file, or None if there is none."""
         with self._named(name):
             info = self._files.get_file_info(self._at(name))
         return int(info.size) if info.type == arrow_fs.FileType.File else None
 
     def blocks(self, name: str) -> Iterator[bytes]:
-        """The bytes of one file, from its begin to its end."""
+        """Yield the bytes of one file."""
         with self._named(name), self._files.open_input_stream(self._at(name), compression=None) as stream:
             while block := stream.read(CHUNK_BYTES):
                 yield block
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """One small file.
+        """Read one small file.
 
         Raises:
-            FormatError: It is missing, or larger than that.
+            FormatError: It is missing, or larger than ``max_bytes``.
         """
         size = self.size(name)
         if size is None:
@@ -86,27 +86,27 @@ class Place:
         return b"".join(self.blocks(name))
 
     def make(self) -> None:
-        """Make the folder, on this machine so that it is still there after a power cut; elsewhere files make it."""
+        """Create a local folder durably; elsewhere writing a file creates it."""
         if self.local is not None:
             self.local.mkdir(parents=True, exist_ok=True)
             for folder in (self.local, *self.local.parents):
-                with suppress(PermissionError):  # who may not read a folder above has made nothing in it
+                with suppress(PermissionError):  # a parent that this user cannot read is not one that mkdir made
                     sync(folder)
 
     def write(
         self, name: str, blocks: Callable[[], Iterable[bytes]], num_bytes: int, *, is_durable: bool = False
     ) -> None:
-        """Write one file so that nobody sees half of it.
+        """Write one file atomically.
 
         Args:
-            name: Its path in the place.
-            blocks: Called for its bytes; where it raises, no file is left.
-            num_bytes: How many there are.
-            is_durable: On this machine, have the system bring the file and its folders to the disk, so that a power
-                cut does not take them. Other places answer for what they took.
+            name: Path in the place.
+            blocks: Called for the bytes; if it raises, no file is left.
+            num_bytes: Number of bytes.
+            is_durable: On this machine, flush the file and its folders to disk, so that they survive a power cut. Other
+                places guarantee that themselves.
 
         Raises:
-            OSError: The system failed, or wrote fewer bytes than it was given; the error names the file.
+            OSError: A system call failed, or wrote too few bytes; the error names the file.
         """
         with self._named(name):
             folder, _, base = self._at(name).rpartition("/")
@@ -116,7 +116,7 @@ class Place:
                 partial = f"{folder}/.{base}.{os.getpid()}{PARTIAL}"
                 self._write(partial, blocks, num_bytes)
                 if is_durable and self.local is not None:
-                    sync(Path(partial))  # before it has its name: no name without all of its bytes
+                    sync(Path(partial))  # before the rename, so that a named file is complete after a power cut
                 if self._move(partial, self._at(name)):
                     if is_durable:
                         self._sync_folders(name)
@@ -125,11 +125,11 @@ class Place:
             self._write(self._at(name), blocks, num_bytes)
 
     def write_text(self, name: str, data: bytes) -> None:
-        """Write one small file, so that a power cut does not take it."""
+        """Write one small file that survives a power cut."""
         self.write(name, lambda: [data], len(data), is_durable=True)
 
     def _sync_folders(self, name: str) -> None:
-        """Have the system bring the folders of a file to the disk, that of the place itself included."""
+        """Flush the folders of a file, up to the place itself, to disk."""
         if self.local is not None:
             folder = (self.local / name).parent
             while folder != self.local:
@@ -138,12 +138,12 @@ class Place:
             sync(folder)
 
     def remove(self, name: str) -> None:
-        """Remove one file; it may be gone already."""
+        """Remove one file, if it exists."""
         with self._named(name), suppress(FileNotFoundError):
             self._files.delete_file(self._at(name))
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder and what is in it; it may be gone already."""
+        """Remove a folder and its content, if it exists."""
         with self._named(name), suppress(FileNotFoundError):
             self._files.delete_dir(self._at(name))
 
@@ -161,10 +161,10 @@ class Place:
             raise
 
     def _move(self, partial: str, path: str) -> bool:
-        """Rename a file; False where this file system cannot."""
+        """Rename a file; return False if this file system cannot."""
         try:
             if self.local is None and self._files.get_file_info(path).type != arrow_fs.FileType.NotFound:
-                self._files.delete_file(path)  # HDFS does not rename over a file
+                self._files.delete_file(path)  # HDFS does not rename over an existing file
             self._files.move(partial, path)
         except NotImplementedError:
             self._files.delete_file(partial)
@@ -187,7 +187,7 @@ class Place:
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Name the file in what the file system raises; what is of another place keeps its name."""
+        """Name the file in errors of the file system; errors that name another path are kept."""
         try:
             yield
         except (OSError, ArrowException, NotImplementedError) as error:
@@ -200,7 +200,7 @@ class Place:
 
 
 def _open(uri: str) -> tuple[Any, str]:
-    """The file system of a place, and the path in it."""
+    """Return the file system of a place, and the path in it."""
     if is_broken_uri(uri):
         raise SettingsError(
             f"{uri.partition(':')[0]}:/ is no place; write a URI with two slashes, as text and not as a Path"

@@ -26,30 +26,30 @@ def pull(
     source: str | Path, out: str | Path, *, parts: Sequence[int] | None = None, overwrite: bool = False,
     settings: WorkerSettings | None = None, progress: Progress | None = None, **options: Unpack[WorkerOptions],
 ) -> Manifest:  # fmt: skip
-    """Copy parts of a dataset from a root of it to a folder of this machine.
+    """Copy parts of a dataset from one of its roots to a folder of this machine.
 
-    Every file is checked against the manifest while it is copied, and the manifest comes last. If the process is ended,
-    the same call goes on where it was; parts that are there already stay, so others may be pulled later.
+    Every file is checked against the manifest while it is copied, and the manifest is written last. After a kill the
+    same call resumes. Parts in ``out`` stay, so other parts may be pulled later.
 
     Args:
-        source: A local folder, or a URI that Arrow's file systems understand (``s3://``, ``gs://``, ``hdfs://`` …).
-        out: The folder to write; made if it is not there.
+        source: A local folder, or a URI of Arrow's file systems (``s3://``, ``gs://``, ``hdfs://`` …).
+        out: The folder to write, created if it is missing.
         parts: The parts; None for all that the source has.
-        overwrite: Replace another dataset that is in ``out``.
-        settings: Who copies; the defaults if it is not given.
+        overwrite: Replace another dataset in ``out``.
+        settings: Number and kind of workers; None for the defaults.
         progress: Called as ``progress("pull", done, total)`` in bytes.
-        **options: Fields of ``WorkerSettings``; they go before ``settings``.
+        **options: Fields of ``WorkerSettings``; they override ``settings``.
 
     Returns:
         The dataset's manifest.
 
     Raises:
-        SettingsError: The source cannot be opened, or ``out`` holds what is not to be replaced or has no room.
+        SettingsError: The source cannot be opened, or ``out`` holds what must not be replaced or has no room.
         UnknownNameError: The dataset has no such part.
-        FormatError: The source is no dataset, or does not have a part; the message says where it lies, if known.
-        ChecksumError: A file is not the one that was written.
-        StateError: Another process pulls into the same folder, or changes what is in it or in the source.
-        OSError: The system failed; the error names the place.
+        FormatError: The source is no dataset, or lacks a part; the message names the part's location, if known.
+        ChecksumError: A file does not match its checksum.
+        StateError: Another process pulls into the same folder, or changes it or the source.
+        OSError: A system call failed; the error names the place.
     """
     settings = replace(settings or WorkerSettings(), **options)
     place, folder = Place(str(source)), Path(os.path.realpath(local_path(out)))
@@ -78,7 +78,7 @@ def pull(
 
 
 def _manifest(place: Place, data: bytes) -> Manifest:
-    """A manifest from elsewhere, checked as one that is here."""
+    """Check a manifest from elsewhere like a local one."""
     with tempfile.TemporaryDirectory(prefix="hopstream-") as folder:
         path = Path(folder) / MANIFEST
         path.write_bytes(data)
@@ -89,14 +89,14 @@ def _manifest(place: Place, data: bytes) -> Manifest:
 
 
 def _beside(place: Place) -> dict[str, bytes]:
-    """What says where parts lie; a ``cluster.json`` alone is that of servers which run there."""
+    """Return the files that list roots and servers; a lone ``cluster.json`` belongs to running servers."""
     if place.size(ROOTS) is None:
         return {}
     return {name: place.read(name, MAX_FILE_BYTES) for name in BESIDE_MANIFEST if place.size(name) is not None}
 
 
 def _parts_here(place: Place, manifest: Manifest) -> tuple[int, ...]:
-    names = {name.partition("/")[0] for name in place.sizes()}  # an object store may keep the names of empty folders
+    names = {name.partition("/")[0] for name in place.sizes()}  # object stores may keep empty folders
     return tuple(part for part in range(manifest.book.num_parts) if str(part_folder(part)) in names)
 
 
@@ -115,7 +115,7 @@ def _check_parts(place: Place, manifest: Manifest, wanted: Sequence[int], here: 
 
 
 def _known_roots(place: Place, manifest: Manifest) -> dict[str, list[str]]:
-    """Folder of a part to the roots that have it, where the source says so."""
+    """Return the roots of each part's folder, if the source lists them."""
     if place.size(ROOTS) is None:
         return {}
     roots = parse_roots(place.read(ROOTS, MAX_FILE_BYTES))

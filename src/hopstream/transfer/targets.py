@@ -1,4 +1,4 @@
-"""Targets of copies: what a place holds, whether parts may be copied to it, and when it is a dataset."""
+"""Targets of copies: inspects a place, decides whether to copy to it, and makes it a dataset."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hopstream.transfer.places import PARTIAL, Place
 
 @dataclass(slots=True)
 class Target:
-    """A place, and what it is to hold.
+    """Place with the files that it is to hold.
 
     Attributes:
         place: The place.
-        manifest: The dataset's.
+        manifest: Manifest of the dataset.
         parts: The parts whose folders go there.
-        files: Every file that belongs there but the manifest, by the folder that it is in; see ``files_by_folder``.
-        dataset_id: Of the dataset that is there; None where none is.
-        halo_id: Of its halo; None where it has none.
+        files: Every file that belongs there but the manifest, by its top folder; see ``files_by_folder``.
+        dataset_id: Id of the dataset that is there; None if there is none.
+        halo_id: Id of its halo; None if it has none.
         sizes: Bytes of every file that was found there.
-        others: Folders of further parts that are there, of which only the halo is brought, because it is another now.
+        others: Folders of further parts that are there. Only their halos are copied, because the halo has changed.
     """
 
     place: Place
@@ -40,11 +40,11 @@ class Target:
     others: tuple[str, ...] = ()
 
     def look(self, *, overwrite: bool) -> None:
-        """See what is there.
+        """Inspect the place.
 
         Raises:
-            SettingsError: The place holds what is of no dataset, or another dataset that is not to be replaced.
-            OSError: It cannot be read.
+            SettingsError: The place holds foreign files, or another dataset without ``overwrite``.
+            OSError: The place cannot be read.
         """
         names = [name for name in self.place.names() if not name.endswith(PARTIAL)]
         check_servers(self.place, names)
@@ -53,7 +53,7 @@ class Target:
         if self.dataset_id not in (None, self.manifest.dataset_id) and not overwrite:
             raise SettingsError(f"{self.place.shown} holds another dataset; give overwrite=True or another place")
         self.sizes = self.place.sizes()
-        if self.is_finished and not self._has_halo:  # the manifest will name the new halo of every part that is here
+        if self.is_finished and not self._has_halo:  # the manifest will name the new halo of every part here
             others = {name.partition("/")[0] for name in self.sizes if PART_FOLDER.match(name)} - set(self.files)
             self.others = tuple(sorted(others))
             self.files = {**self.files, **{folder: self._halo_files(folder) for folder in self.others}}
@@ -64,12 +64,12 @@ class Target:
 
     @property
     def _has_halo(self) -> bool:
-        """The halo that is there is the dataset's."""
+        """Whether the halo there is the dataset's."""
         return self.halo_id == (None if self.manifest.halo is None else self.manifest.halo.halo_id)
 
     @property
     def is_finished(self) -> bool:
-        """The dataset itself is there, so that files of the right size are its files."""
+        """Whether the dataset itself is there, so that files of the right size are its files."""
         return self.dataset_id == self.manifest.dataset_id
 
     @property
@@ -78,7 +78,7 @@ class Target:
         return itertools.chain.from_iterable(self.files.values())
 
     def has(self, name: str) -> bool:
-        """A file of the right size is there, whatever its content; of a halo, that of the same halo."""
+        """Return whether a file of the right size is there; a halo's file counts only for the same halo."""
         if self.is_finished and not self._has_halo and name not in self.manifest.files:
             return False
         return self.sizes.get(name) == self.manifest.all_files[name].num_bytes
@@ -95,11 +95,11 @@ class Target:
         self.sizes = {}
 
     def finish(self, manifest: bytes, beside: Mapping[str, bytes]) -> None:
-        """Make a dataset of the place: remove what was left of earlier work, then write what stands beside parts.
+        """Make the place a dataset: remove leftovers, then write the root list and the manifest.
 
         Raises:
-            FormatError: A file is not there after all.
-            OSError: The system failed.
+            FormatError: A file is missing or has the wrong size.
+            OSError: A system call failed.
         """
         sizes = self.place.sizes()
         belong = set(self.names)
@@ -123,14 +123,14 @@ class Target:
             self._remove_halo(belong, sizes)
 
     def _remove_halo(self, belong: Set[str], names: Iterable[str]) -> None:
-        """Remove what the manifest named that was there before; folders of parts that another command put here stay."""
+        """Remove old halo files; folders of parts that another command copied here stay."""
         for name in names:
             if name not in belong and name.partition("/")[0] in self.files and name.split("/")[1:2] == ["halo"]:
                 self.place.remove(name)
 
 
 def files_by_folder(manifest: Manifest) -> dict[str, list[str]]:
-    """Every file of a dataset but the manifest, by the first name of its path."""
+    """Return every file of a dataset but the manifest, by the first name of its path."""
     folders: dict[str, list[str]] = {}
     for name in manifest.all_files:
         folders.setdefault(name.partition("/")[0], []).append(name)
@@ -138,18 +138,18 @@ def files_by_folder(manifest: Manifest) -> dict[str, list[str]]:
 
 
 def target_of(place: Place, manifest: Manifest, parts: tuple[int, ...], folders: Mapping[str, list[str]]) -> Target:
-    """A place that is to hold some parts, and whatever is of no part."""
+    """Make the target for some parts and for files that belong to no part."""
     wanted = {str(part_folder(part)) for part in parts}
     files = {name: paths for name, paths in folders.items() if name in wanted or not PART_FOLDER.fullmatch(name)}
     return Target(place, manifest, parts, files)
 
 
 def check_foreign(place: Place) -> None:
-    """Refuse a place that holds what is of no dataset.
+    """Refuse a place that holds foreign files.
 
     Raises:
-        SettingsError: It does.
-        OSError: It cannot be read.
+        SettingsError: The place holds foreign files.
+        OSError: The place cannot be read.
     """
     names = [name for name in place.names() if not name.endswith(PARTIAL)]
     known = {MANIFEST, *BESIDE_MANIFEST}
@@ -161,10 +161,10 @@ def check_foreign(place: Place) -> None:
 
 
 def check_servers(place: Place, names: Sequence[str]) -> None:
-    """Refuse a place whose ``cluster.json`` is that of servers which run there; ours stands beside a ``roots.json``.
+    """Refuse a place with a ``cluster.json`` but no ``roots.json``: it belongs to running servers.
 
     Raises:
-        SettingsError: As said.
+        SettingsError: The place has such a file.
     """
     if CLUSTER in names and ROOTS not in names:
         raise SettingsError(
@@ -173,7 +173,7 @@ def check_servers(place: Place, names: Sequence[str]) -> None:
 
 
 def ids_of(place: Place) -> tuple[str, str | None]:
-    """What the manifest in a place says of dataset and halo; what no dataset has where it cannot be read."""
+    """Return the ids of dataset and halo in a place's manifest, or an empty id if it cannot be read."""
     try:
         value = json.loads(place.read(MANIFEST, MAX_MANIFEST_BYTES))
         halo = value.get("halo")
@@ -183,14 +183,14 @@ def ids_of(place: Place) -> tuple[str, str | None]:
 
 
 def check_apart(source: Place, targets: Sequence[Place]) -> None:
-    """Refuse places that are the same or lie in each other, and those that lie in any dataset.
+    """Refuse places that are equal or nested, or that lie in a dataset.
 
     Args:
         source: The dataset.
-        targets: Where its parts go; one may be the source itself.
+        targets: Places to copy parts to.
 
     Raises:
-        SettingsError: As said.
+        SettingsError: Two places are equal or nested, or a target lies in a dataset.
     """
     for target in targets:
         if _is_in(target, source) or _is_in(source, target):

@@ -1,4 +1,4 @@
-"""Check what is to be added to a dataset, and put it into tables."""
+"""Checks what is to be added to a dataset, and converts it to tables."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ READ_BYTES = 64 << 20
 
 Columns = Mapping[str, ColumnLike]
 NewNodes = int | Columns
-"""How many nodes there are, or their features, which say it."""
+"""Number of new nodes, or their features, which imply the number."""
 
 NewEdges = tuple[ColumnLike, ColumnLike] | tuple[ColumnLike, ColumnLike, Columns]
-"""Keys of sources and of destinations, and features where the type has any."""
+"""Keys of sources and of destinations, and features if the type has any."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -38,12 +38,14 @@ def addition_of_arrays(
     manifest: Manifest, nodes: Mapping[str, NewNodes], edges: Mapping[EdgeType | str, NewEdges],
     splits: Mapping[str, Columns], edge_splits: Mapping[EdgeType | str, Columns],
 ) -> Graph:  # fmt: skip
-    """What ``append`` is given, also without the only type, as tables of all types, with rows numbered from 0.
+    """Convert the arguments of ``append`` to tables of all types, with rows numbered from 0.
+
+    If the dataset has one node type or one edge type, the arguments may omit the type.
 
     Raises:
         UnknownNameError: The dataset has no such type, feature or split.
-        SchemaError: A column is missing, or is not what the dataset has.
-        IdRangeError: An edge names a node that is neither there nor new, or a split what is not new.
+        SchemaError: A column is missing, or does not fit the dataset's schema.
+        IdRangeError: An edge names a node that is neither old nor new, or a split names an item that is not new.
     """
     schema = manifest.schema
     nodes, splits = _of_types(nodes, schema.nodes), _of_types(splits, schema.nodes)
@@ -72,12 +74,12 @@ def addition_of_arrays(
 
 
 def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -> Graph:
-    """What a chunked graph adds, its columns copied to ``scratch`` and mapped; see ``addition_of_arrays``.
+    """Copy the columns of a chunked graph to ``scratch`` and map them; see ``addition_of_arrays``.
 
     Args:
-        manifest: The dataset's.
+        manifest: Manifest of the dataset.
         graph: New rows; ends of edges are keys of old and new nodes.
-        scratch: A folder for files that are needed as long as the result.
+        scratch: Folder for files that must exist as long as the result.
     """
     schema, number = manifest.schema, count()
 
@@ -112,7 +114,7 @@ def addition_of_chunks(manifest: Manifest, graph: ChunkedGraph, scratch: Path) -
 
 
 def _copied_rows(source: RaggedSource, scratch: Path, number: int) -> RaggedArray:
-    """A ragged column, copied to files and mapped; it is read twice, for it does not tell how long it is."""
+    """Copy a ragged column to mapped files; it is read twice, because its length is unknown at first."""
 
     def ends() -> Iterator[Array]:
         yield np.zeros(1, np.int64)
@@ -134,7 +136,7 @@ def _kept(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...], block
 
 
 def checked(manifest: Manifest, added: Graph) -> Graph:
-    """Refuse ends that are no nodes, and times and weights that ``write_parts`` would refuse."""
+    """Refuse edges to unknown nodes, and times and weights that ``write_parts`` would refuse."""
     book = manifest.book
     totals = {t: book.num_ids(t) + table.num_nodes for t, table in added.nodes.items()}
     for edge_type, edges in added.edges.items():
@@ -168,7 +170,7 @@ def _check_keys(where: str, keys: IntArray, num_nodes: int, node_type: str) -> N
 
 
 def _of_types(given: Any, types: Collection[T]) -> Any:
-    """What is given by type; where there is one type, what is given without."""
+    """Key an argument by type if it is not; the dataset must have one type then."""
     is_typed = isinstance(given, Mapping) and (
         not given or any(isinstance(value, Mapping | int | tuple) for value in given.values())
     )
@@ -219,7 +221,7 @@ def _edge_table(edge_type: EdgeType, given: NewEdges | None, features: Mapping[s
 def _columns(
     label: str, given: Columns, features: Mapping[str, FeatureSchema], num_rows: int | None
 ) -> dict[str, Column]:
-    """The columns in the order of the schema, each of which must be there where there are rows."""
+    """Return the columns in the order of the schema; a column may be missing only if there are no rows."""
     _check_names(f"features of {label}", given, features)
     found: dict[str, Column] = {}
     for name, feature in features.items():

@@ -1,9 +1,9 @@
-"""Adds nodes and edges to a dataset, so that nobody ever sees half of it.
+"""Adds nodes and edges to a dataset atomically.
 
 New nodes become a part of their own. Old nodes that get edges get complete new rows, which are written beside the old
-ones as overlays. All of that is written in the work folder beside the dataset, moved to places that no manifest names
-yet, and becomes part of the dataset when the new manifest takes the place of the old one. No file is ever changed, so
-whoever has the dataset open goes on with what it was.
+rows as overlays. All of this is written in the work folder beside the dataset, then moved to places that no manifest
+names yet. It becomes part of the dataset when the new manifest replaces the old one. No existing file is changed, so
+processes that have the dataset open keep working with its old state.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from hopstream.uris import local_path
 def grown_manifest(
     manifest: Manifest, writer: DeltaWriter, ends: Mapping[EdgeType, AddedEnds], started: float
 ) -> Manifest:
-    """The manifest of a dataset with what a writer wrote.
+    """Return the manifest of a dataset after an append.
 
     Args:
-        manifest: The dataset's, as it was.
-        writer: Has written all.
+        manifest: Manifest before the append.
+        writer: Writer that has written all files.
         ends: Ids of the ends of new edges.
-        started: When that began, by ``time.perf_counter``.
+        started: ``time.perf_counter`` at the start of the append.
     """
     added, old = writer.added, manifest.book
     book = PartitionBook(
@@ -61,7 +61,7 @@ def grown_manifest(
     return replace(
         manifest,
         book=book,
-        halo=None,  # it is of the parts as they were
+        halo=None,  # the halo was built for the old parts
         files=dict(sorted({**manifest.files, **writer.files}.items())),
         checksums=checksums,
         graph_id=graph_id_of(checksums.fingerprint(graph_schema(manifest.schema)), manifest.time_attr),
@@ -72,10 +72,12 @@ def grown_manifest(
 
 
 def digest_of_addition(manifest: Manifest, added: Graph) -> str:
-    """32 hexadecimal digits that name what is added, its splits by rows and not by keys: the same ones a second time.
+    """Return the digest of added rows, 32 hexadecimal digits; the same rows give the same digest.
+
+    Splits count by rows and not by keys.
 
     Args:
-        manifest: The dataset's, as it is before.
+        manifest: Manifest before the append.
         added: The new rows.
     """
     book = manifest.book
@@ -88,7 +90,7 @@ def digest_of_addition(manifest: Manifest, added: Graph) -> str:
 
 
 def grown_checksums(manifest: Manifest, added: Graph) -> GraphChecksums:
-    """What the fingerprint of the graph with its new rows is made of."""
+    """Return the checksums that form the fingerprint of the graph with its new rows."""
     old = manifest.checksums
     num_rows, columns = dict(old.num_rows), dict(old.columns)
     tables: dict[str, tuple[int, list[Column]]] = {
@@ -122,7 +124,7 @@ def _grown_report(
     manifest: Manifest, book: PartitionBook, added: Graph, ends: Mapping[EdgeType, AddedEnds],
     files: Mapping[str, FileRecord],
 ) -> PartitionReport:  # fmt: skip
-    """Cut and balance with the new part; bytes of overlays are those of the part whose rows they are."""
+    """Update cut and balance with the new part; bytes of overlays count for the part of their rows."""
     report, num_parts = manifest.report, book.num_parts
     between = np.zeros((num_parts, num_parts), np.int64)
     between[:-1, :-1] = np.array(report.edges_between, np.int64) if report.edges_between else 0
@@ -153,10 +155,10 @@ def _added_seeds(
     manifest: Manifest, book: PartitionBook, added: Graph, ends: Mapping[EdgeType, AddedEnds],
     split: tuple[str | EdgeType, str],
 ) -> IntArray:  # fmt: skip
-    """int64[num_parts], how many nodes or edges each part gets of a split."""
+    """Return int64[num_parts], the number of new nodes or edges of a split in each part."""
     entity, name = split
     if isinstance(entity, str):
-        keys, node_type = added.splits[entity][name], entity  # the ids of new nodes are their keys
+        keys, node_type = added.splits[entity][name], entity  # ids of new nodes are their keys
         return np.bincount(book.parts_of(node_type, keys), minlength=book.num_parts)
     is_in = manifest.directions[0] == "in"
     own = ends[entity].dst_ids if is_in else ends[entity].src_ids
@@ -173,33 +175,32 @@ def append(
 ) -> Manifest:  # fmt: skip
     """Add nodes and edges to a dataset.
 
-    New nodes get the keys (and ids) that follow those of their type, and new edges the edge keys that follow; nothing
-    that is there gets another number. Whoever opens the dataset afterwards samples from it as if the graph had been
-    written with them; whoever has it open goes on without them.
+    New nodes get the next keys (and ids) of their type, and new edges the next edge keys. Old nodes and edges keep
+    their numbers. A process that opens the dataset afterwards samples as if the graph had been written with the
+    additions. A process that has it open keeps the old state.
 
     Args:
         dataset: The folder of the dataset.
-        nodes: Node type to columns of its new nodes by feature, or to their number where the type has no features.
+        nodes: Node type to columns of its new nodes by feature, or to their number if the type has no features.
         edges: Edge type, or its label, to ``(src_keys, dst_keys)`` or ``(src_keys, dst_keys, {feature: column})``;
             integer[n] keys of old and new nodes.
         splits: Node type to split to a mask of its new nodes, or to their keys.
-        edge_splits: Edge type to split to a mask of its new edges, or to their edge keys. Where the dataset has one
-            node type or one edge type, all of these may be given without the type.
+        edge_splits: Edge type to split to a mask of its new edges, or to their edge keys. If the dataset has one node
+            type or one edge type, all of these may omit the type.
         progress: Called as ``progress("append", done, total)``.
 
     Returns:
-        The manifest of the dataset as it is now.
+        The new manifest of the dataset.
 
     Raises:
-        FormatError: The folder is no dataset, or a file of it is missing or truncated.
-        ChecksumError: The manifest is not the one that was written.
-        StateError: Another process changes it now.
-        SettingsError: Nothing is to be added, or it cannot hold more without being
-            written anew.
-        UnknownNameError: The dataset has no such type, feature or split; it gets no new ones.
-        SchemaError: A column is missing, has another dtype or length than it must have, or times or weights are not
-            what ``write_parts`` would take.
-        IdRangeError: An edge names a node that is neither there nor new, or a split what is not new.
+        FormatError: The folder is no dataset, or one of its files is missing or truncated.
+        ChecksumError: The manifest does not match its checksum.
+        StateError: Another process changes the dataset now.
+        SettingsError: Nothing is to be added, or the dataset cannot grow without being rewritten.
+        UnknownNameError: The dataset has no such type, feature or split; an append adds none.
+        SchemaError: A column is missing, has the wrong dtype or length, or ``write_parts`` would refuse its times or
+            weights.
+        IdRangeError: An edge names a node that is neither old nor new, or a split names an item that is not new.
     """
     given: tuple[Any, ...] = (nodes or {}, edges or {}, splits or {}, edge_splits or {})
     return _append(Path(dataset), lambda manifest, _: addition_of_arrays(manifest, *given), progress)
@@ -209,20 +210,20 @@ def append_folder(
     dataset: str | Path, delta: str | Path, *, metadata_filename: str = "metadata.json", again: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:  # fmt: skip
-    """Add what a chunked graph holds to a dataset; see ``append`` for the rest.
+    """Add a chunked graph to a dataset; see ``append`` for the rest.
 
-    The same rows are not added twice by mistake: what deltas of the dataset added already is refused.
+    Refuses rows that a delta of the dataset has already added, so the same rows are not added twice by mistake.
 
     Args:
         dataset: The folder of the dataset.
-        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of
-            old and new nodes.
-        metadata_filename: Name of its metadata.
-        again: Add the rows, as further nodes and edges, though a delta added the same before.
+        delta: The folder of the chunked graph. Its counts are of new rows, and its edges name keys of old and new
+            nodes.
+        metadata_filename: Name of the chunked graph's metadata file.
+        again: Add the rows as further nodes and edges even if a delta has added the same rows.
         progress: As of ``append``.
 
     Raises:
-        SettingsError: A delta added the same before, and ``again`` is not given; or the folder holds tables.
+        SettingsError: A delta has added the same rows and ``again`` is False, or the folder holds tables.
     """
     delta = local_path(delta)
     metadata = delta / metadata_filename
@@ -270,7 +271,7 @@ def _append(
             )  # fmt: skip
             ends = _write(writer)
             manifest = grown_manifest(dataset.manifest, writer, ends, started)
-            sync_tree(writer.root)  # a manifest that names what is not there would lose the whole dataset
+            sync_tree(writer.root)  # a manifest without its files would make the whole dataset unusable
             try:
                 _place(writer, root)
                 manifest.write(root)
@@ -311,7 +312,7 @@ def _teller(manifest: Manifest, progress: Progress | None) -> Callable[[], None]
 
 
 def _check_whole(dataset: Dataset) -> None:
-    """Refuse a dataset whose name does not follow from its checksums: nobody could say what it grows to."""
+    """Refuse a dataset whose graph id does not follow from its checksums, or that lacks parts."""
     manifest = dataset.manifest
     got = graph_id_of(manifest.checksums.fingerprint(graph_schema(manifest.schema)), manifest.time_attr)
     if got != manifest.graph_id:
@@ -324,10 +325,10 @@ def _check_whole(dataset: Dataset) -> None:
 
 
 def _check_one_disk(dataset: Dataset, work: WorkFolder) -> None:
-    """Refuse a dataset that what is written beside it cannot be moved to.
+    """Refuse a dataset on another file system than its work folder, where renames would fail.
 
     Raises:
-        SettingsError: It, or a part, is on another file system than the folder that holds it.
+        SettingsError: The dataset, or a part, is on another file system than the folder that holds it.
     """
     disk = work.path.stat().st_dev
     for folder in (dataset.root, *(dataset.root / part_folder(p) for p in range(dataset.manifest.book.num_parts))):
@@ -359,7 +360,7 @@ def _check_room(dataset: Dataset, added: Graph) -> None:
 
 @contextmanager
 def _scratch(work: WorkFolder) -> Iterator[Path]:
-    """A folder beside the dataset, gone at the end; what a killed process left is removed first."""
+    """Yield an empty folder beside the dataset; clear the work folder before and after."""
     work.clear()
     scratch = work.path / "append"
     scratch.mkdir()
@@ -370,7 +371,7 @@ def _scratch(work: WorkFolder) -> Iterator[Path]:
 
 
 def _place(writer: DeltaWriter, root: Path) -> None:
-    """Move what was written to where the new manifest says it is."""
+    """Move the written folders to the places that the new manifest names."""
     delta = f"delta-{writer.number:05d}"
     for folder in sorted(writer.root.iterdir()):
         target = root / folder.name

@@ -1,4 +1,4 @@
-"""Writes the files of an append: the new part, and the new rows of nodes and edges that were there."""
+"""Writes the files of an append: the new part, and new rows of existing nodes and edges."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from hopstream.schema import Direction, EdgeType, type_label
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodesAfterAppend:
-    """Old nodes, whose parts are mapped when they are first needed, and new ones, whose ids are their keys.
+    """Lookup of old nodes in parts mapped on first use, and of new nodes, whose ids are their keys.
 
     Attributes:
-        dataset: The dataset as it was.
-        added: What is added to it.
+        dataset: The dataset before the append.
+        added: The additions.
     """
 
     dataset: Dataset
@@ -61,21 +61,21 @@ class NodesAfterAppend:
     _books: list[KeyBook] = field(default_factory=list)
 
     def part(self, number: int) -> PartArrays:
-        """One of the old parts."""
+        """Return one of the old parts."""
         if number not in self._parts:
             self._parts[number] = self.dataset.open_part(number)
         return self._parts[number]
 
     def num_old(self, node_type: str) -> int:
-        """How many nodes there were."""
+        """Return the number of old nodes."""
         return self.dataset.manifest.book.num_ids(node_type)
 
     def ids_of(self, node_type: str, keys: IntArray) -> IntArray:
-        """int64[n], the ids of keys, which have been checked."""
+        """Return int64[n], the ids of keys; the keys must be valid."""
         return self._old_or_same(node_type, keys, "ids_of")
 
     def keys_of(self, node_type: str, ids: Array) -> IntArray:
-        """int64[n], the keys of ids, which have been checked."""
+        """Return int64[n], the keys of ids; the ids must be valid."""
         return self._old_or_same(node_type, ids.astype(np.int64, copy=False), "keys_of")
 
     def _old_or_same(self, node_type: str, numbers: IntArray, method: str) -> IntArray:
@@ -88,7 +88,7 @@ class NodesAfterAppend:
         return found
 
     def times_of(self, node_type: str, ids: IntArray) -> IntArray | None:
-        """int64[n], the times of nodes, or None where their type has none."""
+        """Return int64[n], the times of nodes, or None if their type has no times."""
         name = self.dataset.manifest.time_attr
         if name is None or name not in self.dataset.manifest.schema.nodes[node_type]:
             return None
@@ -104,29 +104,29 @@ class NodesAfterAppend:
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """The keys of one node type's ids, looked up as if they were an array; see ``stored.KeysOfIds``."""
+    """Lookup of the keys of one node type's ids, with the indexing of an array; see ``KeysOfIds``."""
 
     nodes: NodesAfterAppend
     node_type: str
 
     def __getitem__(self, ids: Array, /) -> Array:
-        """int64[n], the key of each id."""
+        """Return int64[n], the key of each id."""
         return self.nodes.keys_of(self.node_type, ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AddedEdges:
-    """The new edges of one type and direction.
+    """New edges of one type and direction.
 
     Attributes:
-        own_ids: int64[n], ids of the ends that own them.
+        own_ids: int64[n], ids of the ends that own the edges.
         other_ids: int64[n], ids of the other ends.
-        first_key: Key of the first; the others follow.
-        times: int64[n], or None where edges have none in this direction.
+        first_key: Key of the first edge; the keys are consecutive.
+        times: int64[n], or None if the edges have no times in this direction.
         features: Feature name to column of n rows.
-        order: int64[n], the edges sorted by ``own_ids``; those of one id in the order of their keys.
-        dtype: In which ids of the other ends are stored.
-        keys_of_others: The key of each id of the other end.
+        order: int64[n], the edges sorted by ``own_ids``, then by key.
+        dtype: dtype in which ids of the other ends are stored.
+        keys_of_others: Lookup of the key of each id of the other end.
     """
 
     own_ids: IntArray
@@ -142,14 +142,14 @@ class AddedEdges:
 def merged_rows(
     old: EdgeArrays | None, added: AddedEdges, places: IntArray, num_added: IntArray, weight_attr: str | None
 ) -> EdgeRun:
-    """Rows with their old edges and new ones, in stored order.
+    """Merge old and new edges of rows, in stored order.
 
     Args:
-        old: The old edges of the rows, or None where the rows are new.
+        old: The old edges of the rows, or None for new rows.
         added: New edges.
-        places: int64[m], which of them are these rows', row after row, in the order of their keys.
-        num_added: int64[num_rows], how many of them each row has.
-        weight_attr: The feature that says weights, if any.
+        places: int64[m], the indices in ``added`` of the rows' new edges, row after row, in the order of keys.
+        num_added: int64[num_rows], the number of new edges of each row.
+        weight_attr: The feature that holds weights, if any.
     """
     num_old = np.zeros_like(num_added) if old is None else np.diff(old.indptr)
     indptr, old_indptr, added_indptr = offsets_of(num_old + num_added), offsets_of(num_old), offsets_of(num_added)
@@ -178,10 +178,10 @@ def merged_rows(
 
 
 class BlockFiles:
-    """Files of one folder to which blocks of rows are added."""
+    """Files of one folder that grow by blocks of rows."""
 
     def __init__(self, root: Path) -> None:
-        """Write below ``root``; nothing is written yet."""
+        """Set the root folder. Nothing is written yet."""
         self._root = root
         self._writer = RegionWriter(root)
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -189,7 +189,7 @@ class BlockFiles:
         self._ends: dict[str, int] = {}
 
     def add(self, columns: Iterable[StoredColumn]) -> None:
-        """Add the rows of a block; offsets, which begin at 0 in every block, go on from those before."""
+        """Append the rows of a block. Offsets start at 0 in each block and are shifted to continue the file."""
         for column in columns:
             is_feature = column.path.parent.name == "features"
             if column.path.name.endswith(".offsets.npy") if is_feature else column.path.name == "indptr.npy":
@@ -215,7 +215,7 @@ class BlockFiles:
         self._shapes[name] = (num_rows + column.shape[0], *tail)
 
     def finish(self) -> dict[str, FileRecord]:
-        """Give each file the header of its length; path to record."""
+        """Write the final header of each file; return the records by path."""
         records: dict[str, FileRecord] = {}
         for name, shape in self._shapes.items():
             make_file(self._root / name, self._dtypes[name], shape)
@@ -226,7 +226,7 @@ class BlockFiles:
 
 BLOCK_BYTES = 64 << 20
 EDGE_BYTES = 64
-"""What an edge takes in memory beside its features while it is written."""
+"""Memory per edge while it is written, without its features."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -242,9 +242,9 @@ class _Rows:
     """Rows that are written together.
 
     Attributes:
-        rows: int64[n], their numbers in their part, ascending.
-        counts: int64[n], how many new edges each has.
-        starts: int64[n + 1], where in ``AddedEdges.order`` those of each begin.
+        rows: int64[n], row numbers in the part, ascending.
+        counts: int64[n], the number of new edges of each row.
+        starts: int64[n + 1], the offsets of the rows' edges in ``AddedEdges.order``.
     """
 
     rows: IntArray
@@ -254,17 +254,17 @@ class _Rows:
 
 @dataclass(slots=True, kw_only=True)
 class DeltaWriter:
-    """Writes what an append adds below a folder of its own, in the places that the files have in the dataset.
+    """Writes the additions of an append to a separate folder, under their paths in the dataset.
 
     Attributes:
         root: The folder.
-        dataset: The dataset as it was.
-        added: What is added.
-        nodes: What is known of old nodes and new ones.
-        digest: Names what is added.
-        on_step: Called when a table is done.
-        files: Path to record of what was written.
-        overlays: (edge type, direction) to the overlays written.
+        dataset: The dataset before the append.
+        added: The additions.
+        nodes: Lookup of old and new nodes.
+        digest: Digest of the additions.
+        on_step: Called after each table.
+        files: Path to record of each written file.
+        overlays: (edge type, direction) to the written overlays.
         new_edges: (edge type, direction) to the number of edges of the new part.
     """
 
@@ -290,7 +290,7 @@ class DeltaWriter:
 
     @property
     def delta(self) -> Delta:
-        """What was added, once all is written."""
+        """The delta; complete when everything is written."""
         return Delta(
             num_edges={t: edges.num_edges for t, edges in self.added.edges.items()}, overlays=self.overlays,
             digest=self.digest,
@@ -321,7 +321,7 @@ class DeltaWriter:
             self._write(integers(split_path(folder, name), split))
 
     def write_edges(self, edge_type: EdgeType, direction: Direction, ends: AddedEnds) -> None:
-        """Write the new part's rows of one type and direction, and new rows of old nodes that get edges."""
+        """Write the new part's rows of one type and direction, and overlays for old nodes that get edges."""
         entity, book = (edge_type, direction), self.dataset.manifest.book
         own_type = ends_of(*entity)[0]
         added = self._added_edges(entity, self.added.edges[edge_type], ends)
@@ -375,7 +375,7 @@ class DeltaWriter:
     def _write_rows(
         self, entity: EdgeEntity, folder: PurePosixPath, reader: RowReader | None, rows: _Rows, added: AddedEdges
     ) -> int:
-        """Write rows with their old edges, if a reader is there for them, and new ones; return how many there are."""
+        """Write rows with their new edges and, with a reader, their old edges; return the number of edges."""
         manifest = self.dataset.manifest
         settings = PartitionSettings(
             num_parts=manifest.book.num_parts, keep_edge_keys=manifest.has_edge_keys,
@@ -393,7 +393,7 @@ class DeltaWriter:
         return int(indptr[-1])
 
     def _blocks(self, entity: EdgeEntity, indptr: IntArray) -> Iterator[tuple[int, int]]:
-        """Stretches of rows that fit into memory; one of no rows where there are none."""
+        """Yield ranges of rows that fit into memory; without rows, one empty range."""
         features = self.dataset.manifest.schema.edges[entity[0]].values()
         num_edges = max(1, BLOCK_BYTES // (EDGE_BYTES + sum(feature.row_bytes for feature in features)))
         if len(indptr) == 1:

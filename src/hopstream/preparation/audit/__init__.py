@@ -1,4 +1,4 @@
-"""Checks that all of a dataset is true, and that it is the graph that it was written from.
+"""Audits a dataset: checks that it is consistent, and that it equals its source graph.
 
-``docs/guide-verify.md`` says for users what is checked. Nothing here stops at the first thing that is wrong.
+``docs/guide-verify.md`` describes the checks for users. An audit continues after a finding.
 """

@@ -1,10 +1,10 @@
-"""Checks that every edge is there once per direction, at its owner, between the right nodes.
+"""Checks that every edge is stored once per direction, at its owner, between the right nodes.
 
-Edges are compared by key, a window of keys at a time: what the parts hold of a window is gathered in one walk over
-their edges. So memory follows the window, and the number of walks the number of windows.
+Edges are compared by key, one window of keys at a time. One scan of the parts' edges collects the edges of a window. So
+memory grows with the window, and the number of scans with the number of windows.
 
-Edges are stored node by node in the order of times, then keys. The source or the links give the edges in the order of
-their keys, and so the key of each stored edge, as long as a node has as many edges as it should have.
+Edges are stored node by node, by time, then by key. The source or the links give the edges in the order of keys. So
+they also give the key of each stored edge, as long as each node has the right number of edges.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from hopstream.preparation.audit.stored_edges import StoredEdges
 from hopstream.schema import EdgeType, timed_edge_types, type_label
 
 EDGE_BYTES = 96
-"""What one edge of a window takes, in two directions and while it is compared."""
+"""Memory per edge of a window, in two directions and during the comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """What one direction holds of a stretch of edge keys.
+    """Edges of one direction in a range of edge keys.
 
     Attributes:
         first: The first key.
         ids: int64[n], the edge id of each key, -1 for none.
-        src_keys: int64[n], its source, -1 where that is no node, ``NOT_HERE`` where that is not known.
-        dst_keys: int64[n], its destination.
+        src_keys: int64[n], the source of each edge, -1 if it is no node, ``NOT_HERE`` if it is unknown.
+        dst_keys: int64[n], the destination of each edge, with the same marks.
     """
 
     first: int
@@ -47,7 +47,7 @@ class Window:
 
 
 def read_window(edges: StoredEdges, first: int, stop: int) -> Window:
-    """Gather the edges of some keys, and tell of keys that are there more than once, or not at all."""
+    """Collect the edges of a range of keys; report keys that are stored more than once, or not at all."""
     findings, num_edges, is_whole = edges.files.findings, stop - first, edges.files.is_whole
     ids = np.full(num_edges, -1, np.int64)
     own_keys, other_keys = (np.full(num_edges, -1 if is_whole else NOT_HERE, np.int64) for _ in range(2))
@@ -75,11 +75,11 @@ def read_window(edges: StoredEdges, first: int, stop: int) -> Window:
 
 
 def compare_ends(edges: StoredEdges, window: Window, first: int, src: Array, dst: Array, told_by: str) -> None:
-    """Compare the ends of some edges of a window, from key ``first`` on, with what somebody else says of them."""
+    """Compare the ends of some edges of a window, from key ``first`` on, with those of a witness."""
     findings, at = edges.files.findings, slice(first - window.first, first - window.first + len(src))
     ids, got_src, got_dst = window.ids[at], window.src_keys[at], window.dst_keys[at]
     differs = _differs(got_src, src) | _differs(got_dst, dst)
-    if not edges.files.is_whole:  # an end that should be here and is said to be in another part
+    if not edges.files.is_whole:  # the witness names a node here, but the edge leads to another part
         got, told = (got_src, src) if edges.direction == "in" else (got_dst, dst)
         is_key = (told >= 0) & (told < len(edges.other.ids))
         differs |= (got == NOT_HERE) & is_key & (edges.other.ids[np.where(is_key, told, 0)] >= 0)
@@ -101,7 +101,7 @@ def compare_ends(edges: StoredEdges, window: Window, first: int, src: Array, dst
 
 
 def _differs(got: Array, told: Array) -> Array:
-    """bool[n], where two keys of the same node are known and not the same."""
+    """Return bool[n], whether two keys of the same node are known and different."""
     differs: Array = (got != told) & (got != NOT_HERE) & (told != NOT_HERE)
     return differs
 
@@ -109,10 +109,10 @@ def _differs(got: Array, told: Array) -> Array:
 def check_by_key(
     all_edges: Sequence[StoredEdges], links: LinkColumns | None, reference: Reference | None, max_edges: int
 ) -> list[int] | None:
-    """Check the edges of one type in all directions, a window of keys at a time.
+    """Check the edges of one type in all directions, one window of keys at a time.
 
     Returns:
-        The number of edges and the checksums of ends and features in the order of keys, or None where some are missing.
+        The number of edges and the checksums of ends and features in the order of keys, or None if an edge is missing.
     """
     edges = all_edges[0]
     edge_type, num_edges = edges.edge_type, edges.num_edges
@@ -143,7 +143,7 @@ def check_by_key(
 def _told_ends(
     edges: StoredEdges, other: Window, stop: int, links: LinkColumns | None, reference: Reference | None
 ) -> Iterator[tuple[int, IntArray, IntArray, str]]:
-    """Blocks of first key, sources and destinations of a window, from the best witness, and who that is."""
+    """Yield blocks of first key, sources, destinations and witness of a window, from the best witness."""
     first = other.first
     if reference is not None:
         for start, src, dst in reference.ends(edges.edge_type, first, stop):
@@ -166,10 +166,10 @@ def _compare_directions(all_edges: Sequence[StoredEdges], features: Sequence[Fea
 
 
 class LinkColumns:
-    """The links of one edge type, in the order of edge keys."""
+    """Links of one edge type, in the order of edge keys."""
 
     def __init__(self, files: Files, edge_type: EdgeType, nodes: Mapping[str, CheckedNodes]) -> None:
-        """Open them; ``is_usable`` says whether that was possible."""
+        """Open the links; ``is_usable`` tells whether that succeeded."""
         self._files, self._edge_type = files, edge_type
         manifest = files.manifest
         self._folders = [link_folder(part, edge_type) for part in range(manifest.book.num_parts)]
@@ -184,11 +184,11 @@ class LinkColumns:
             files.findings.skip("links", f"{type_label(edge_type)}: a file of them cannot be used")
 
     def ends(self, first: int, stop: int) -> tuple[IntArray, IntArray]:
-        """Sources and destinations of the edge keys ``[first, stop)``, ``NOT_HERE`` where they are not looked at."""
+        """Return the ends of the edge keys ``[first, stop)``, ``NOT_HERE`` in parts that are not audited."""
         return self._read(0, first, stop), self._read(1, first, stop)
 
     def times(self, first: int, stop: int) -> IntArray | None:
-        """Times of the edge keys ``[first, stop)``, or None where edges have none of their own."""
+        """Return the times of the edge keys ``[first, stop)``, or None if edges have no own times."""
         return self._read(2, first, stop) if len(self._arrays) > 2 else None
 
     def _read(self, column: int, first: int, stop: int) -> IntArray:
@@ -200,7 +200,7 @@ class LinkColumns:
         return found
 
     def compare(self, edges: StoredEdges, window: Window, stop: int) -> None:
-        """Tell of links that are not the edges of a window."""
+        """Report links that contradict the edges of a window."""
         findings, first = self._files.findings, window.first
         src, dst = self.ends(first, stop)
         is_here = src != NOT_HERE
@@ -222,16 +222,16 @@ class LinkColumns:
 LINK_BLOCK = 1 << 20
 
 ToldEdges = Callable[[], Iterator[tuple[int, IntArray, IntArray, Array | None]]]
-"""All edges in blocks, in the order of keys: first key, sources, destinations, and the edges' own times or None."""
+"""Function that yields all edges in blocks by key: first key, sources, destinations, and own times or None."""
 
 
 def derive_keys(edges: StoredEdges, told_edges: ToldEdges, max_edges: int) -> list[IntArray]:
-    """int64[edges] of each part, the keys of its edges, -1 where that is not known; they lie in a temporary file.
+    """Return the keys of each part's edges, int64[edges], -1 for unknown ones, in a temporary file.
 
     Args:
-        edges: The stored edges; tells of nodes that have more or fewer than they should.
-        told_edges: Who knows the edges. It is read once for every ``max_edges`` stored edges.
-        max_edges: How many edges to put in order at a time.
+        edges: The stored edges. Nodes with a wrong number of edges are reported.
+        told_edges: Function that yields the expected edges. It is called once for every ``max_edges`` stored edges.
+        max_edges: Number of edges to sort at a time.
     """
     num_ids = int(edges.offsets[-1])
     keys = _scratch(num_ids)
@@ -258,7 +258,7 @@ def derive_keys(edges: StoredEdges, told_edges: ToldEdges, max_edges: int) -> li
 
 
 def told_by_source(edges: StoredEdges, reference: Reference) -> ToldEdges:
-    """The edges as the source has them."""
+    """Make a function that yields the edges of the source."""
     name = edges.files.manifest.time_attr
     has_times = name is not None and name in edges.files.manifest.schema.edges[edges.edge_type]
 
@@ -271,7 +271,7 @@ def told_by_source(edges: StoredEdges, reference: Reference) -> ToldEdges:
 
 
 def told_by_links(edges: StoredEdges, links: LinkColumns) -> ToldEdges:
-    """The edges as the links have them."""
+    """Make a function that yields the edges of the links."""
 
     def told() -> Iterator[tuple[int, IntArray, IntArray, Array | None]]:
         for first in range(0, edges.num_edges, LINK_BLOCK):
@@ -282,8 +282,8 @@ def told_by_links(edges: StoredEdges, links: LinkColumns) -> ToldEdges:
 
 
 def _edges_of(edges: StoredEdges, told_edges: ToldEdges, ids: IntArray) -> tuple[IntArray, IntArray]:
-    """Keys and owning ids of the edges that some nodes own, by ascending id, in the order in which they are stored."""
-    is_wanted = np.zeros(len(edges.own.keys) + 1, np.bool_)  # one more, for those that are no nodes
+    """Return keys and owning ids of the edges of some nodes, by ascending id and in stored order."""
+    is_wanted = np.zeros(len(edges.own.keys) + 1, np.bool_)  # one more, for ids of -1
     is_wanted[ids] = True
     is_timed = edges.edge_type in timed_edge_types(
         edges.files.manifest.schema, edges.files.manifest.time_attr, edges.direction
@@ -307,7 +307,7 @@ def _edges_of(edges: StoredEdges, told_edges: ToldEdges, ids: IntArray) -> tuple
 
 
 def _scratch(num_items: int) -> IntArray:
-    """int64[num_items] in a file that is gone when nobody holds it."""
+    """Allocate int64[num_items] in an unlinked file."""
     if not num_items:
         return np.empty(0, np.int64)
     with tempfile.TemporaryFile() as file:

@@ -1,10 +1,10 @@
-"""Checks the copies that parts have of rows of others: against their owners, the hops and the budget.
+"""Checks the halos of parts against the owners of their rows, the hops and the budget.
 
-How likely rows are is worked out as when they were chosen; that they were chosen well is checked by comparing each row
-that is left out with those that are there.
+The chances of rows are computed as when the rows were chosen. The choice is checked by comparing each row that is left
+out with the copied rows.
 
-It shares no code with what writes halos, which marks the neighbours of the nodes of each hop in bitmaps: here all rows
-of all parts are walked once per hop, a stretch at a time.
+The check of hops shares no code with the writer of halos, which marks the neighbours of each hop in bitmaps. Here all
+rows of all parts are scanned once per hop, one range at a time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from hopstream.schema import Direction, EdgeType
 BLOCK_ROWS = 1 << 18
 NO_LIMIT = 1 << 62
 LEAST_RATIO = 1 - 1e-9
-"""Chances that differ less count as equal: another machine may round them otherwise."""
+"""Chances that differ by less count as equal, because another machine may round differently."""
 
 
 def check_budget(files: Files, halo: Halo, parts: Parts, part: int, cached_ids: Mapping[str, IntArray]) -> None:
-    """Tell where rows are left out that are likelier than one that is there, or that there is room for.
+    """Report rows that are left out although they are likelier than a copied row, or fit into the budget.
 
     Takes 24 bytes per node of the graph.
 
@@ -57,13 +57,13 @@ def check_budget(files: Files, halo: Halo, parts: Parts, part: int, cached_ids: 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Rows:
-    """Rows of one type of another part that follow each other.
+    """Consecutive rows of one type in another part.
 
     Attributes:
-        node_type: Their type.
-        first_id: Id of the first.
-        chances: float64[n], how likely each is to be sampled.
-        sizes: int64[n], the bytes of a copy of each.
+        node_type: Node type of the rows.
+        first_id: Id of the first row.
+        chances: float64[n], the chance of each row to be sampled.
+        sizes: int64[n], the bytes of a copy of each row.
         is_there: bool[n], whether there is a copy.
     """
 
@@ -75,13 +75,13 @@ class _Rows:
 
     @property
     def is_left_out(self) -> Array:
-        """bool[n], whether there is none, of a row that may be sampled."""
+        """bool[n], whether a row that may be sampled has no copy."""
         return ~self.is_there & (self.chances > 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Budget:
-    """What one part has copies of within the budget."""
+    """Copies of one part within the budget."""
 
     files: Files
     halo: Halo
@@ -90,7 +90,7 @@ class _Budget:
     chances: Mapping[str, Chances]
 
     def check(self, where: str) -> None:
-        """Tell what is wrong."""
+        """Report everything that is wrong."""
         budget, findings = self.halo.budget_bytes or 0, self.files.findings
         num_bytes, coldest, likeliest = 0, np.inf, 0.0
         for rows in self._rows():
@@ -101,7 +101,7 @@ class _Budget:
             findings.add("halo", where, f"holds {num_bytes} bytes; {budget} are allowed")
         if not likeliest:
             return
-        next_bytes = 0  # of the next row to take: it is one of the likeliest
+        next_bytes = 0  # size of the next row to take, which is one of the likeliest
         for rows in self._rows():
             is_next = rows.is_left_out & (rows.chances >= likeliest * LEAST_RATIO)
             next_bytes = max(next_bytes, int(rows.sizes[is_next].max(initial=0)))
@@ -113,7 +113,7 @@ class _Budget:
             findings.add("halo", where, f"{what}; {budget} are to be used up")
 
     def _rows(self) -> Iterator[_Rows]:
-        """All rows of other parts, in stretches."""
+        """Yield all rows of other parts, in ranges."""
         for node_type, names in self.halo.features.items():
             kept = self.cached_ids[node_type]
             for first, sizes in self._sizes(node_type, names):
@@ -124,7 +124,7 @@ class _Budget:
                 yield _Rows(node_type=node_type, first_id=first, chances=chances, sizes=sizes, is_there=is_there)
 
     def _sizes(self, node_type: str, names: tuple[str, ...]) -> Iterator[tuple[int, IntArray]]:
-        """First id, and the bytes of a copy of each row with id and key, of stretches of the rows of other parts."""
+        """Yield first id and the bytes of a copy of each row, for ranges of the rows of other parts."""
         offsets, features = self.files.manifest.book.offsets(node_type), self.files.manifest.schema.nodes[node_type]
         fixed = 16 + sum(features[name].row_bytes for name in names if features[name].is_fixed_width)
         ragged = [name for name in names if not features[name].is_fixed_width]
@@ -139,7 +139,7 @@ class _Budget:
                 yield int(offsets[part]) + start, sizes
 
     def _ends(self, part: int, node_type: str, name: str) -> Array:
-        """Where the rows of a ragged feature of a part begin and end."""
+        """Return the offsets of a ragged feature's rows in a part."""
         path = feature_paths(node_folder(part, node_type), name, self.files.manifest.schema.nodes[node_type][name])[1]
         array = self.files.array(path)
         if array is None:
@@ -152,7 +152,7 @@ Marks = dict[str, Array]
 
 
 def is_within(files: Files, part: int, hops: int) -> Marks:
-    """Node type to bool[num_nodes], which nodes of other parts lie within so many hops of what a part owns.
+    """Return the nodes of other parts within some hops of a part's own nodes, by type, as bool[num_nodes].
 
     Takes three bytes per node of the graph.
 
@@ -180,7 +180,7 @@ def is_within(files: Files, part: int, hops: int) -> Marks:
 
 
 def _neighbors(files: Files, entity: tuple[EdgeType, Direction], is_near: Array) -> Iterator[IntArray]:
-    """The other ends of the edges of some nodes, in stretches."""
+    """Yield the other ends of the edges of some nodes, in blocks."""
     book = files.manifest.book
     near, far = ends_of(*entity)
     offsets, num_others = book.offsets(near), book.num_ids(far)
@@ -200,7 +200,7 @@ def _neighbors(files: Files, entity: tuple[EdgeType, Direction], is_near: Array)
 
 
 def _is_of(indptr: Array, num_edges: int) -> bool:
-    """Whether rows begin at 0, ascend, and end with the edges."""
+    """Return whether offsets begin at 0, ascend, and end at the number of edges."""
     for start in range(0, len(indptr) - 1, BLOCK_EDGES):
         ends = indptr[start : start + BLOCK_EDGES + 1]
         if bool(np.any(ends[1:] < ends[:-1])):
@@ -209,7 +209,7 @@ def _is_of(indptr: Array, num_edges: int) -> bool:
 
 
 def check_halo(files: Files) -> None:
-    """Compare every copy with the row that it is of, and the nodes with those within so many hops."""
+    """Compare every copy with its row, and the copied nodes with the nodes within the hops."""
     halo = files.manifest.halo
     if halo is None:
         return
@@ -229,7 +229,7 @@ def check_halo(files: Files) -> None:
 
 
 def _checked_ids(files: Files, part: int, folder: PurePosixPath, node_type: str) -> IntArray | None:
-    """The nodes of a list of a part, or None where it is not one; tells what is wrong with it."""
+    """Return the ids in a part's list of nodes, or None if the list is invalid; report what is wrong."""
     path, findings, offsets = folder / "id.npy", files.findings, files.manifest.book.offsets(node_type)
     ids = files.array(path)
     if ids is None:
@@ -246,7 +246,7 @@ def _checked_ids(files: Files, part: int, folder: PurePosixPath, node_type: str)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Check:
-    """The halo of one part."""
+    """Check of the halo of one part."""
 
     files: Files
     halo: Halo
@@ -288,7 +288,7 @@ class _Check:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Comparison:
-    """Compares what should be in a file with what is."""
+    """Compares the expected content of files with the actual content."""
 
     files: Files
 

@@ -1,4 +1,4 @@
-"""Checks that every node is there once, where the book says, with the features and splits of the source."""
+"""Checks that every node is stored once, as the book says, and equals the source's node."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hopstream.preparation.audit.report import Files, Findings, Kind
 from hopstream.schema import EdgeType, FeatureSchema, type_label
 
 NOT_HERE = -2
-"""Stands for a key that only parts know that are not looked at; -1 is that of what is no node."""
+"""Key of a node in a part that is not audited; -1 is the key of an id without a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CheckedNodes:
-    """The nodes of one type as the parts that are looked at have them.
+    """Nodes of one type, as far as the audited parts store them.
 
     Attributes:
-        keys: int64[num_nodes], the key of each id, -1 where that is none, ``NOT_HERE`` where its part is not looked at.
-        ids: int64[num_nodes], the id of each key, -1 where no part has the key.
-        times: int64[num_nodes], the time of each id, 0 where its part is not looked at, or None where the type has no
+        keys: int64[num_nodes], the key of each id, -1 for an invalid key, ``NOT_HERE`` for a part that is not audited.
+        ids: int64[num_nodes], the id of each key, -1 if no part has the key.
+        times: int64[num_nodes], the time of each id, 0 for a part that is not audited, or None if the type has no
             times.
     """
 
@@ -36,7 +36,7 @@ class CheckedNodes:
 
 
 def keys_text(what: str, keys: Iterable[int]) -> Iterable[str]:
-    """Keys as places of a finding."""
+    """Format keys as places of a finding."""
     return (f"{what} {key}" for key in keys)
 
 
@@ -48,11 +48,11 @@ def check_keys(
     Args:
         files: The dataset.
         node_type: The type.
-        sums: Where to put the number of nodes and the checksum of each column, if none is missing.
-        reference: What to compare features with.
+        sums: Receives the number of nodes and the checksum of each column, if none is missing.
+        reference: The graph to compare features with.
 
     Returns:
-        The nodes, or None where their keys cannot be read.
+        The nodes, or None if their keys cannot be read.
     """
     manifest, findings = files.manifest, files.findings
     offsets, num_nodes = manifest.book.node_offsets[node_type], manifest.book.num_ids(node_type)
@@ -80,7 +80,7 @@ def check_keys(
 
 
 def _place_keys(findings: Findings, where: str, stored: Array, first: int, keys: IntArray, ids: IntArray) -> None:
-    """Enter what one part has under each key and id."""
+    """Record the keys and ids of one part."""
     is_key = check_range(findings, where, "keys", stored, len(keys))
     rows = np.flatnonzero(is_key)
     findings.checked("order", len(stored))
@@ -99,7 +99,7 @@ def _place_keys(findings: Findings, where: str, stored: Array, first: int, keys:
 
 
 def check_range(findings: Findings, where: str, what: str, values: Array, stop: int, first: int = 0) -> Array:
-    """bool[n], whether values lie in ``[first, stop)``; tell of those that do not."""
+    """Return bool[n], whether values lie in ``[first, stop)``; report values that do not."""
     findings.checked("ranges", len(values))
     is_inside: Array = (values >= first) & (values < stop)
     if not is_inside.all():
@@ -110,14 +110,14 @@ def check_range(findings: Findings, where: str, what: str, values: Array, stop: 
 
 
 def check_ascends(findings: Findings, kind: Kind, where: str, what: str, values: Array) -> bool:
-    """Whether values ascend; tell of those that do not."""
+    """Return whether values ascend; report values that do not."""
     descends = np.flatnonzero(values[1:] <= values[:-1]) + 1
     findings.add(kind, where, f"{what} do not ascend", len(descends), (f"row {row}" for row in descends))
     return not len(descends)
 
 
 def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], nodes: CheckedNodes) -> None:
-    """The ids of keys are those of the rows that have the keys, where their parts are looked at."""
+    """Compare the ids of keys with the rows that hold the keys, in the audited parts."""
     findings, offsets, ids = files.findings, files.manifest.book.key_offsets(node_type), nodes.ids
     for part, folder in enumerate(folders):
         stored = files.array(folder / "id_of_key.npy")
@@ -127,7 +127,7 @@ def _check_book(files: Files, node_type: str, folders: Sequence[PurePosixPath], 
         is_inside = check_range(findings, where, "ids", stored, len(ids))
         wanted = ids[first : first + len(stored)]
         differs = is_inside & (wanted >= 0) & (stored != wanted)
-        if not files.is_whole:  # a key that no part here has, and whose id is said to be of one
+        if not files.is_whole:  # no part here has the key, but its id belongs to a part here
             lost = np.flatnonzero(is_inside & (wanted < 0))
             differs[lost] = nodes.keys[stored[lost]] != NOT_HERE
         wrong = np.flatnonzero(differs)
@@ -153,7 +153,7 @@ def _times(files: Files, node_type: str, columns: Mapping[str, Sequence[Column]]
 
 
 class Features:
-    """The features of one type, compared with the source's and summed up, a stretch of keys at a time."""
+    """Features of one type, compared with the source and summed in ranges of keys."""
 
     def __init__(
         self, files: Files, entity: str | EdgeType, columns: Mapping[str, Sequence[Column]], offsets: IntArray,
@@ -165,7 +165,7 @@ class Features:
             files: The dataset.
             entity: Node or edge type.
             columns: Feature name to the column of each part.
-            offsets: The ids of each part.
+            offsets: The ranges of ids of the parts.
             reference: The source, if it has as many rows.
         """
         schema = files.manifest.schema
@@ -181,11 +181,11 @@ class Features:
 
     @property
     def checksums(self) -> dict[str, int]:
-        """Feature name to the CRC-32C of the rows so far, in the order of keys."""
+        """CRC-32C of each feature's rows so far, in the order of keys."""
         return {name: join_sums(*column.sums)[1] for name, column in self._sums.items()}
 
     def check(self, first: int, ids: IntArray) -> None:
-        """Take the next keys, from ``first`` on, which have these ids; -1 for none."""
+        """Check the next keys, starting at ``first``, given their ids; -1 for none."""
         for name, columns in self._columns.items():
             step = block_rows(self._schemas[name])
             for start in range(0, len(ids), step):
@@ -210,7 +210,7 @@ class Features:
 
 
 def check_splits(files: Files, entity: str | EdgeType, reference: Reference | None) -> dict[str, int]:
-    """Check the splits of a type; return the checksum of each that could be read."""
+    """Check the splits of a type; return the checksum of each readable split."""
     manifest = files.manifest
     book = manifest.book
     parts = range(book.num_parts)
@@ -251,7 +251,7 @@ def _checked_split(findings: Findings, where: str, keys: IntArray, first: int, s
 
 
 def _of_slices(keys: IntArray, offsets: IntArray, parts: Sequence[int]) -> IntArray:
-    """The keys that lie in the slices of some parts."""
+    """Return the keys in the slices of some parts."""
     return keys[np.isin(np.searchsorted(offsets, keys, side="right") - 1, parts)]
 
 

@@ -1,4 +1,4 @@
-"""Opens the graph that a dataset is compared with, and reads, compares and sums rows of columns."""
+"""Opens the graph to compare a dataset with, and reads, compares and sums rows of columns."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ RAGGED_BLOCK_ROWS = 1 << 14
 
 
 def block_rows(feature: FeatureSchema) -> int:
-    """How many rows are compared at a time."""
+    """Return the number of rows that are compared at a time."""
     if not feature.is_fixed_width:
         return RAGGED_BLOCK_ROWS
     return min(MAX_BLOCK_ROWS, max(1, CHUNK_BYTES // max(1, feature.row_bytes)))
 
 
 def take_ids(columns: Sequence[Column], offsets: IntArray, ids: IntArray, feature: FeatureSchema) -> Column:
-    """The rows of some ids, in the order of the ids.
+    """Return the rows of some ids, in the order of the ids.
 
     Args:
         columns: The column of each part.
-        offsets: int64[num_parts + 1], the ids of each part.
+        offsets: int64[num_parts + 1], the ranges of ids of the parts.
         ids: int64[n], inside the offsets.
         feature: The schema of the column.
     """
@@ -67,7 +67,7 @@ def take_ids(columns: Sequence[Column], offsets: IntArray, ids: IntArray, featur
 
 
 def differing_rows(got: Column, want: Column) -> IntArray:
-    """int64[n], the rows in which two columns of as many rows are not the same bytes."""
+    """Return int64[n], the rows in which the bytes of two columns of equal length differ."""
     if isinstance(got, RaggedArray) and isinstance(want, RaggedArray):
         differs = np.diff(got.offsets) != np.diff(want.offsets)
         alike = np.flatnonzero(~differs)
@@ -81,7 +81,7 @@ def differing_rows(got: Column, want: Column) -> IntArray:
 
 
 def differing_items(got: Array, want: Array) -> IntArray:
-    """int64[n], the rows in which two arrays of one dtype and shape are not the same bytes."""
+    """Return int64[n], the rows in which the bytes of two arrays of one dtype and shape differ."""
     if not got.size:
         return np.empty(0, np.int64)
     left, right = (np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1) for a in (got, want))
@@ -91,20 +91,20 @@ def differing_items(got: Array, want: Array) -> IntArray:
 BLOCK_EDGES = 1 << 20
 
 Against = str | os.PathLike[str] | Graph | ChunkedGraph
-"""What a dataset can be compared with: a graph, in memory or in chunks, or a path that has one, or a dataset."""
+"""Source of a comparison: a graph in memory or in chunks, or the path of a graph or a dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reference:
-    """A graph that a dataset is compared with.
+    """Graph that a dataset is compared with.
 
     Attributes:
-        schema: Its types, features and splits.
+        schema: Types, features and splits.
         num_nodes: Node type to its number of nodes.
         num_edges: Edge type to its number of edges.
         splits: Node type to split name to keys, ascending.
         edge_splits: Edge type to split name to edge keys, ascending.
-        graph: What features and edges are read from.
+        graph: Chunked graph that features and edges are read from.
     """
 
     schema: GraphSchema
@@ -117,7 +117,7 @@ class Reference:
 
     @classmethod
     def of(cls, graph: Graph | ChunkedGraph) -> Reference:
-        """A graph as a reference; nothing of it is copied."""
+        """Wrap a graph without copying it."""
         chunked = chunked_of_graph(graph) if isinstance(graph, Graph) else graph
         return cls(
             schema=graph.schema,
@@ -129,12 +129,12 @@ class Reference:
         )
 
     def rows(self, entity: str | EdgeType, name: str, start: int, stop: int) -> Column:
-        """Rows ``[start, stop)`` of a feature."""
+        """Return rows ``[start, stop)`` of a feature."""
         table = self.graph.nodes[entity] if isinstance(entity, str) else self.graph.edges[entity]
         return table.features[name].read(start, stop)
 
     def ends(self, edge_type: EdgeType, start: int, stop: int) -> Iterator[Ends]:
-        """The ends of the edges ``[start, stop)`` of a type in blocks, in order."""
+        """Yield the ends of the edges ``[start, stop)`` of a type in blocks, in order."""
         source = self.graph.edges[edge_type].ends
         if edge_type not in self._pieces:
             self._pieces[edge_type] = source.pieces(BLOCK_EDGES)
@@ -147,11 +147,11 @@ class Reference:
 
 
 def open_reference(against: Against) -> Reference:
-    """A graph that a dataset is to be compared with; a chunked graph is not loaded.
+    """Open the graph to compare a dataset with; a chunked graph is not loaded.
 
     Raises:
-        FormatError: There is nothing that can be read, or it is damaged.
-        SchemaError: What is there makes no graph.
+        FormatError: There is nothing readable, or it is damaged.
+        SchemaError: The source does not form a graph.
     """
     if isinstance(against, Graph | ChunkedGraph):
         return Reference.of(against)

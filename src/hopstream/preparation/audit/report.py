@@ -1,4 +1,4 @@
-"""Checks the files of a dataset, and records what was checked, what is wrong, and what could not be checked."""
+"""Checks the files of a dataset, and collects checks, findings and skipped checks."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Status = Literal["ok", "failed", "skipped"]
 MAX_PLACES = 5
-"""Places that one finding names."""
+"""Most places that one finding names."""
 NOTHING = "there is nothing of it to check"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is wrong in one file or table.
+    """Defect of one file or table.
 
     Attributes:
-        kind: Which check found it.
+        kind: The check that found it.
         where: The file, or the part and type.
         what: What is wrong.
-        count: In how many places.
-        places: The first of them, as ``edge key 7``; empty where the file is the place.
+        count: Number of places.
+        places: The first places, such as ``edge key 7``; empty if the file is the place.
     """
 
     kind: Kind
@@ -57,18 +57,18 @@ class Finding:
 
     @property
     def group(self) -> str:
-        """The folder of the part that it is in, or nothing where it is of the whole dataset."""
+        """The folder of the defect's part, or an empty string for the whole dataset."""
         return group_of(self.where)
 
     def __str__(self) -> str:
-        """One line, for people."""
+        """Format as one line."""
         more = ", …" if self.count > len(self.places) else ""
         places = f": {', '.join(self.places)}{more}" if self.places else ""
         times = f" ({self.count} places)" if self.count > 1 else ""
         return f"{self.where}: {self.what}{times}{places}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as a JSON value."""
+        """Return the fields as a JSON value."""
         return {
             "kind": self.kind, "where": self.where, "what": self.what, "count": self.count, "places": list(self.places),
         }  # fmt: skip
@@ -76,11 +76,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What came of one kind of check.
+    """Result of one kind of check.
 
     Attributes:
-        num_checked: How much was looked at.
-        num_wrong: How much of that is wrong.
+        num_checked: Number of checked items.
+        num_wrong: Number of wrong items.
         skipped: What could not be checked, and why; some of it may have been checked all the same.
     """
 
@@ -90,13 +90,13 @@ class Check:
 
     @property
     def status(self) -> Status:
-        """``failed`` where something is wrong, ``skipped`` where nothing could be looked at, else ``ok``."""
+        """``failed`` if an item is wrong, ``skipped`` if no item was checked, else ``ok``."""
         if self.num_wrong:
             return "failed"
         return "ok" if self.num_checked else "skipped"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as a JSON value."""
+        """Return the fields and the status as a JSON value."""
         return {
             "checked": self.num_checked, "wrong": self.num_wrong, "status": self.status, "skipped": list(self.skipped),
         }  # fmt: skip
@@ -104,13 +104,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What ``verify_dataset`` found.
+    """Result of ``verify_dataset``.
 
     Attributes:
-        checks: Every kind of check, in the order of ``KINDS``, to what came of it.
-        findings: What is wrong: first of the whole dataset by kind, then part by part, file by file.
-        left_out: Folder of a part, or nothing for the whole dataset, to its findings beyond the most that were asked
-            for; they count in ``checks``.
+        checks: Every kind of check, in the order of ``KINDS``, to its result.
+        findings: The defects: first those of the whole dataset by kind, then by part and file.
+        left_out: Folder of a part, or an empty string for the whole dataset, to the number of its findings beyond the
+            limit; ``checks`` counts them.
     """
 
     checks: Mapping[Kind, Check]
@@ -119,7 +119,7 @@ class VerifyReport:
 
     @property
     def is_ok(self) -> bool:
-        """Nothing of what was checked is wrong."""
+        """Whether no checked item is wrong."""
         return not self.kinds
 
     @property
@@ -129,16 +129,16 @@ class VerifyReport:
 
     @property
     def skipped(self) -> dict[Kind, tuple[str, ...]]:
-        """The kinds of check of which something could not be done, and why."""
+        """The kinds of check that were skipped in part or completely, with the reasons."""
         return {kind: check.skipped for kind, check in self.checks.items() if check.skipped}
 
     @property
     def num_left_out(self) -> int:
-        """Findings beyond the most that were asked for."""
+        """Number of findings beyond the limit."""
         return sum(self.left_out.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The same as a JSON value."""
+        """Return the report as a JSON value."""
         return {
             "is_ok": self.is_ok,
             "checks": {kind: check.to_json() for kind, check in self.checks.items()},
@@ -148,16 +148,16 @@ class VerifyReport:
 
 
 def group_of(where: str) -> str:
-    """The folder of the part that a place is in, or nothing where it is in none."""
+    """Return the folder of a place's part, or an empty string."""
     first = where.partition("/")[0]
     return first if PART_FOLDER.fullmatch(first) else ""
 
 
 @dataclass(slots=True)
 class Findings:
-    """Collects findings while checks run; those of one kind, place and nature become one.
+    """Collects findings while checks run. Findings of the same kind, file and defect are merged.
 
-    No group of findings takes more memory than ``max_findings`` do; which of them are listed is decided at the end.
+    Each group keeps at most ``max_findings``. ``report`` decides at the end which of them are listed.
     """
 
     max_findings: int
@@ -169,11 +169,11 @@ class Findings:
     _left_out: dict[str, int] = field(default_factory=dict)
 
     def checked(self, kind: Kind, count: int = 1) -> None:
-        """Count what a check looked at."""
+        """Count checked items."""
         self._checked[kind] = self._checked.get(kind, 0) + count
 
     def add(self, kind: Kind, where: str, what: str, count: int = 1, places: Iterable[str] = ()) -> None:
-        """Tell of something wrong; no more than the first ``MAX_PLACES`` places are taken."""
+        """Report a defect; only the first ``MAX_PLACES`` places are kept."""
         if not count:
             return
         self._wrong[kind] = self._wrong.get(kind, 0) + count
@@ -191,16 +191,16 @@ class Findings:
         )
 
     def skip(self, kinds: Kind | Sequence[Kind], why: str) -> None:
-        """Tell what of some kinds of checks cannot be done, and why."""
+        """Record that some kinds of checks are skipped in part, and why."""
         for kind in (kinds,) if isinstance(kinds, str) else kinds:
             self._skipped.setdefault(kind, {})[why] = None
 
     def absent(self, kinds: Kind | Sequence[Kind], why: str) -> None:
-        """Tell why there is nothing to check of some kinds; no other reason counts then."""
+        """Record why some kinds of checks have nothing to check; this replaces other reasons."""
         self._absent.update(dict.fromkeys((kinds,) if isinstance(kinds, str) else kinds, why))
 
     def report(self) -> VerifyReport:
-        """What was found so far."""
+        """Return the report of the findings so far."""
         groups = {group: _in_order(found.values()) for group, found in sorted(self._found.items())}
         share = _fair_share([len(found) for found in groups.values()], self.max_findings)
         listed: list[Finding] = []
@@ -225,13 +225,13 @@ class Findings:
 
 
 def _in_order(found: Iterable[Finding]) -> list[Finding]:
-    """Findings of one group: those of a part by file, others by kind."""
+    """Sort the findings of one group: those of a part by file, others by kind."""
     order: Sequence[Kind] = KINDS
     return sorted(found, key=lambda f: (f.where if f.group else "", order.index(f.kind), f.where))
 
 
 def _fair_share(sizes: Sequence[int], limit: int) -> int:
-    """The most that each of some groups may list so that all together list ``limit``, or one each."""
+    """Return the most findings per group so that all groups together list ``limit``, and at least 1."""
     share = 1
     while share < max(sizes, default=0) and sum(min(size, share + 1) for size in sizes) <= limit:
         share += 1
@@ -239,21 +239,21 @@ def _fair_share(sizes: Sequence[int], limit: int) -> int:
 
 
 class Files:
-    """The arrays of a dataset, None where a file cannot be used. That is reported once, and the rest is checked.
+    """Arrays of a dataset. An unusable file gives None; it is reported once, and the audit continues.
 
-    Where only some parts are looked at, the arrays of the others are there and have no rows.
+    If only some parts are audited, the arrays of the other parts have no rows.
 
     Attributes:
         root: The dataset's folder.
-        manifest: Its manifest.
-        findings: Where to tell what is wrong.
-        parts: The parts that are looked at, ascending.
-        is_whole: They are all parts.
-        records: Their files.
+        manifest: Manifest of the dataset.
+        findings: Collector of findings.
+        parts: The audited parts, ascending.
+        is_whole: Whether all parts are audited.
+        records: Records of the audited parts' files.
     """
 
     def __init__(self, root: Path, manifest: Manifest, findings: Findings, parts: Sequence[int]) -> None:
-        """Keep where files are."""
+        """Take the dataset without opening a file."""
         self.root, self.manifest, self.findings, self.parts = root, manifest, findings, tuple(parts)
         self.is_whole = len(self.parts) == manifest.book.num_parts
         self._folders = {str(part_folder(part)) for part in self.parts}
@@ -280,7 +280,7 @@ class Files:
             self.findings.add("files", name, f"cannot be read ({error.strerror})")
 
     def check_others(self) -> None:
-        """Tell of files that the manifest does not list, and of a list of roots that contradicts it."""
+        """Report files that the manifest does not list, and a root list that contradicts the manifest."""
         for folder, _, names in os.walk(self.root, followlinks=True):
             for name in sorted(names):
                 path = (Path(folder) / name).relative_to(self.root).as_posix()
@@ -290,7 +290,7 @@ class Files:
         self._check_roots()
 
     def _check_roots(self) -> None:
-        """Tell of a ``roots.json`` that cannot be read or does not fit; one of another state of the dataset is idle."""
+        """Report an unreadable or inconsistent ``roots.json``; ignore one of another state of the dataset."""
         try:
             roots = read_roots(self.root)
         except FormatError as error:
@@ -308,7 +308,7 @@ class Files:
         self.findings.add("files", ROOTS, "names parts that there are not", len(listed - parts), numbers)
 
     def array(self, path: PurePosixPath) -> Array | None:
-        """One file, mapped; of a part that is not looked at, an array without rows."""
+        """Map one file; return no rows for a part that is not audited, None for an unusable file."""
         name = str(path)
         if name in self._bad:
             return None
@@ -319,12 +319,12 @@ class Files:
         return np.zeros((int(has_end), *record.shape[1:]), record.dtype)
 
     def arrays(self, paths: Sequence[PurePosixPath]) -> list[Array] | None:
-        """Several files, or None where one of them cannot be used."""
+        """Return several files, or None if one of them cannot be used."""
         found = [array for path in paths if (array := self.array(path)) is not None]
         return found if len(found) == len(paths) else None
 
     def column(self, folder: PurePosixPath, name: str, feature: FeatureSchema) -> Column | None:
-        """A feature."""
+        """Return a feature, or None if its files cannot be used."""
         found = self.arrays(feature_paths(folder, name, feature))
         if found is None or feature.is_fixed_width:
             return found[0] if found else None
@@ -339,7 +339,7 @@ class Files:
     def columns(
         self, folders: Sequence[PurePosixPath], features: Mapping[str, FeatureSchema]
     ) -> dict[str, list[Column]]:
-        """Feature name to the column of each part; features that cannot be used in a part are left out."""
+        """Return each feature's columns by part; a feature that is unusable in a part is left out."""
         found: dict[str, list[Column]] = {}
         for name, feature in features.items():
             columns = [c for folder in folders if (c := self.column(folder, name, feature)) is not None]
@@ -351,5 +351,5 @@ class Files:
 
 
 def _without(message: str, path: Path) -> str:
-    """A message about a file without the path that it begins with."""
+    """Remove a file's path from the beginning of a message."""
     return message.removeprefix(f"{path} ")

@@ -1,4 +1,4 @@
-"""Verifies a whole dataset, alone or against what it was written from."""
+"""Verifies a whole dataset, alone or against its source."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from hopstream.uris import local_path
 
 
 def check_owner_files(files: Files, node_type: str, ids: IntArray, folder: Path) -> None:
-    """Tell of nodes of one type that are in other parts than a folder says, in the parts that are looked at.
+    """Report nodes of one type that the audited parts and a folder of owners place in different parts.
 
     Args:
         files: The dataset.
         node_type: The type.
-        ids: int64[num_nodes], the id of each key, -1 where no part that is looked at has the key.
-        folder: Holds ``<node type>.npy`` or ``<node type>.txt``; where it holds both, both are compared.
+        ids: int64[num_nodes], the id of each key, -1 if no audited part has the key.
+        folder: Holds ``<node type>.npy`` or ``<node type>.txt``; if it holds both, both are compared.
 
     Raises:
         FormatError: A file is missing or cannot be read.
         SchemaError: A file does not have one integer for each node.
-        IdRangeError: A file names a part that is not there.
+        IdRangeError: A file names a part that does not exist.
     """
     book, findings = files.manifest.book, files.findings
     offsets = book.node_offsets[node_type]
@@ -66,7 +66,7 @@ def check_owner_files(files: Files, node_type: str, ids: IntArray, folder: Path)
 
 
 def check_owners_meta(files: Files, folder: Path) -> None:
-    """Tell where ``partition_meta.json`` of a folder of owners, if it has one, names another number of parts.
+    """Report a ``partition_meta.json`` in a folder of owners that names another number of parts.
 
     Raises:
         FormatError: The file cannot be read.
@@ -78,9 +78,9 @@ def check_owners_meta(files: Files, folder: Path) -> None:
 
 MIN_WINDOW_EDGES = 1 << 16
 PROCESS_BYTES = 256 << 20
-"""What a process takes that has loaded its libraries and compiled kernels, and compares blocks of a million edges."""
+"""Memory of a process with loaded libraries and compiled kernels that compares blocks of a million edges."""
 NODE_BYTES, HALO_NODE_BYTES = 64, 24
-"""Per node: its key, id and time, and what they are compared with; and what a halo with a budget takes."""
+"""Memory per node: its key, id and time, and what they are compared with; and that of a halo with a budget."""
 MAX_FINDINGS = 100
 
 
@@ -89,34 +89,33 @@ def verify_dataset(  # noqa: PLR0913  what is compared, how much of it, and how
     parts: Sequence[int] | None = None, memory: str | None = None, max_findings: int = MAX_FINDINGS,
     progress: Progress | None = None,
 ) -> VerifyReport:  # fmt: skip
-    """Check everything that a dataset says, and find all that is wrong, not only the first.
+    """Check the whole content of a dataset, and report all defects, not only the first.
 
-    Checksums say that files are those that were written. Whatever they say, the rest is checked too: that every node
-    and edge is there once, at the part that owns it; that maps of keys, times, weights, neighbours, splits and links
-    agree with each other; that what is there is the graph that the manifest names; and, with ``against``, that it is
-    that graph, edge by edge and feature by feature.
+    Checksums prove that files are unchanged. The rest is checked in any case. Every node and edge must be stored once,
+    in the part that owns it. Maps of keys, times, weights, neighbours, splits and links must agree with each other. The
+    content must have the graph id of the manifest. With ``against``, every edge and feature must equal the source.
 
     Args:
         root: The dataset.
-        against: What it was written from: a chunked graph, which is read a stretch at a time, or whatever
-            ``read_graph`` reads, a dataset, or a graph in memory.
-        owners: A folder with the part of each node, as ``assign_folder`` writes it, that the dataset was cut by.
-        parts: The parts to look at, such as those of one of several roots; None for all. What some parts alone cannot
-            tell is skipped.
-        memory: What the process may take, such as ``4GiB``, beside an ``against`` that is held in memory; None for a
-            share of what is free. Edges are compared in what nodes leave: more of it means fewer walks over them.
-        max_findings: The most findings that are listed, shared out among the parts; the rest is counted.
+        against: The source: a chunked graph, which is read in ranges, or anything that ``read_graph`` reads, a dataset,
+            or a graph in memory.
+        owners: A folder with the part of each node, as of ``assign_folder``, that the dataset was partitioned by.
+        parts: The parts to check, such as those of one of several roots; None for all. Checks that need other parts are
+            skipped.
+        memory: Most memory of the process, such as ``4GiB``, without an ``against`` in memory; None for a share of the
+            free memory. Edges are compared in the memory that nodes leave: more memory means fewer scans of the edges.
+        max_findings: Most findings to list, shared among the parts; further findings are counted.
         progress: Called as ``progress("verify", done, total)``.
 
     Returns:
-        What was checked, what was found, and what could not be checked.
+        The checks, the findings, and the skipped checks.
 
     Raises:
-        FormatError: ``root`` is no dataset, ``against`` cannot be read, or all parts are asked for and some lie in
-            other roots; or a file of ``owners`` cannot be read.
-        SchemaError: ``against`` makes no graph, or a file of ``owners`` does not have one integer for each node.
-        IdRangeError: A file of ``owners`` names a part that is not there.
-        SettingsError: ``memory`` is no size or too little, or ``parts`` are none.
+        FormatError: ``root`` is no dataset, or ``against`` or a file of ``owners`` cannot be read. Or all parts are
+            asked for and some lie in other roots.
+        SchemaError: ``against`` does not form a graph, or a file of ``owners`` does not have one integer for each node.
+        IdRangeError: A file of ``owners`` names a part that does not exist.
+        SettingsError: ``memory`` is no size or too small, or ``parts`` is empty.
         StateError: Another process changes the dataset now.
         UnknownNameError: The dataset has no such part.
     """
@@ -166,7 +165,7 @@ def _verify(
 
 
 def _window_edges(manifest: Manifest, memory: str | None) -> int:
-    """How many edges are compared at a time, in what the process and its nodes leave.
+    """Return the number of edges to compare at a time in the memory that nodes leave.
 
     Raises:
         SettingsError: The memory is too small.
@@ -180,12 +179,12 @@ def _window_edges(manifest: Manifest, memory: str | None) -> int:
 
 
 def _wanted_parts(root: Path, manifest: Manifest, parts: Sequence[int] | None) -> list[int]:
-    """The parts to look at, ascending.
+    """Return the parts to check, ascending.
 
     Raises:
         UnknownNameError: The dataset has no such part.
-        SettingsError: There are none.
-        FormatError: All are asked for, and some lie in other roots.
+        SettingsError: ``parts`` is empty.
+        FormatError: All parts are asked for, and some lie in other roots.
     """
     num_parts = manifest.book.num_parts
     if parts is not None:
@@ -208,11 +207,11 @@ def _wanted_parts(root: Path, manifest: Manifest, parts: Sequence[int] | None) -
 
 
 def _roots_of(root: Path, manifest: Manifest, parts: Sequence[int]) -> list[str]:
-    """The roots that have some parts, if it is known that all of them are elsewhere."""
+    """Return the roots of some parts if all of these parts are known to lie elsewhere, else an empty list."""
     try:
         roots = read_roots(root)
     except FormatError:
-        return []  # told as a finding
+        return []  # reported as a finding
     if roots is None or roots.dataset_id != manifest.dataset_id or not all(map(roots.uris_of, parts)):
         return []
     return list(dict.fromkeys(uri for part in parts for uri in roots.uris_of(part)))
@@ -268,7 +267,7 @@ class _Audit:
             self._tell_of_other_parts()
 
     def _tell_absent(self) -> None:
-        """Say what a dataset does not have, so that no kind of check is just gone."""
+        """Record what a dataset lacks, so that every kind of check has a result."""
         manifest, schema, absent = self.manifest, self.manifest.schema, self.findings.absent
         if self.reference is None:
             absent(("schema", "features"), "no source was given to compare with")
@@ -286,7 +285,7 @@ class _Audit:
             absent("halo", "the dataset has no halo")
 
     def _tell_of_other_parts(self) -> None:
-        """Say what these parts alone cannot tell."""
+        """Record what the audited parts alone cannot show."""
         here, skip = "only some parts are looked at", self.findings.skip
         skip("nodes", f"{here}, so nodes that no part has are not noticed")
         skip("edges", f"{here}, so edges that no part has are not noticed, nor the nodes of others that edges join")
@@ -300,7 +299,7 @@ class _Audit:
         self.progress("verify", self.num_done, total)
 
     def _compared(self) -> Reference | None:
-        """The source, without what the dataset does not have in the same number; tells of differences."""
+        """Return the source, without types of another size than in the dataset; report differences."""
         source, schema, findings = self.reference, self.manifest.schema, self.findings
         if source is None:
             return None
@@ -335,7 +334,7 @@ class _Audit:
                 self.findings.add("schema", label, text)
 
     def _is_same_size(self, entity: str | EdgeType, count: int) -> bool:
-        """The dataset has as many rows of a type as the source; tells where not."""
+        """Return whether dataset and source have the same number of rows of a type; report a difference."""
         book, schema = self.manifest.book, self.manifest.schema
         if entity not in schema.nodes and entity not in schema.edges:
             return False
@@ -372,13 +371,13 @@ class _Audit:
         return check_by_key(usable, links, of_source, self.max_edges)
 
     def _has_keys(self, edges: StoredEdges, links: LinkColumns | None, reference: Reference | None) -> bool:
-        """The keys of edges are known; finds them out where the dataset does not keep them."""
+        """Return whether the keys of edges are known, after deriving them if the dataset does not store them."""
         if edges.has_keys or self.manifest.has_edge_keys:
             return edges.has_keys
         name = self.manifest.time_attr
         own_times = {name} & self.manifest.schema.edges[edges.edge_type].keys()
         is_timed_alike = reference is not None and own_times <= reference.schema.edges[edges.edge_type].keys()
-        if not self.files.is_whole:  # links of other parts, and times of their nodes, are not known
+        if not self.files.is_whole:  # links of other parts, and times of their nodes, are unknown
             links, is_timed_alike = None, is_timed_alike and not edges.takes_times_of_others
         if not edges.knows_times or not (is_timed_alike or links is not None):
             return False
@@ -392,7 +391,7 @@ class _Audit:
     def _check_graph(
         self, sums: dict[str, list[int]], splits: dict[str, dict[str, int]], edge_splits: dict[str, dict[str, int]]
     ) -> None:
-        """The graph is the one that the manifest names."""
+        """Compare the graph id of the content with that of the manifest."""
         schema = self.manifest.schema
         wanted = [*schema.nodes, *map(type_label, schema.edges)]
         if any(label not in sums for label in wanted) or any(
@@ -413,7 +412,7 @@ def _tables(schema: GraphSchema) -> list[tuple[str | EdgeType, Mapping[str, obje
 
 
 def _named_splits(schema: GraphSchema) -> dict[str, tuple[str, ...]]:
-    """Type label to the names of its splits, where there are any."""
+    """Return the names of splits by type label, without types that have no splits."""
     found = {t: names for t, names in schema.splits.items() if names}
     return found | {type_label(t): names for t, names in schema.edge_splits.items() if names}
 

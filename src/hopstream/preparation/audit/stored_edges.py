@@ -1,4 +1,4 @@
-"""Checks what is stored of each edge: ranges, order, times, weights, keys of neighbours."""
+"""Checks the stored columns of each edge: ranges, order, times, weights, keys of neighbours."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from hopstream.preparation.audit.report import Files, Kind
 from hopstream.schema import Direction, EdgeType, timed_edge_types
 
 OF_EDGES: tuple[Kind, ...] = ("ranges", "order", "edges", "ownership", "neighbors", "times", "weights", "links")
-"""What is checked edge by edge."""
+"""Kinds of checks that are made edge by edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredEdgeBlock:
-    """Edges of one piece, a part or an overlay, that follow each other.
+    """Consecutive edges of one piece, a part or an overlay.
 
     Attributes:
         part: Number of the piece.
-        first: Position of the first in the piece.
-        offsets: int64[rows + 1], where each row begins, from 0.
+        first: Position of the first edge in the piece.
+        offsets: int64[rows + 1], the offsets of the rows, from 0.
         own_keys: int64[n], the key of the end that owns each edge.
         ids: integer[n], ids of the other ends.
         keys: int64[n] edge keys, or None.
-        is_newest: bool[n], whether no newer row stands for the edge's.
+        is_newest: bool[n], whether no newer row replaces the edge's row.
     """
 
     part: int
@@ -46,17 +46,17 @@ class StoredEdgeBlock:
 
     @property
     def stop(self) -> int:
-        """One after the position of the last."""
+        """Position of the last edge in the piece, plus 1."""
         return self.first + len(self.ids)
 
 
 class StoredEdges:
-    """The edges of one type in one direction, in all parts."""
+    """Edges of one type in one direction, in all parts."""
 
     def __init__(
         self, files: Files, edge_type: EdgeType, direction: Direction, nodes: Mapping[str, CheckedNodes]
     ) -> None:
-        """Keep where they are."""
+        """Open the arrays of the edges."""
         self.files, self.edge_type, self.direction = files, edge_type, direction
         self.label = entity_label((edge_type, direction))
         book = files.manifest.book
@@ -74,21 +74,21 @@ class StoredEdges:
 
     @property
     def indptr(self) -> Sequence[IntArray]:
-        """Where the rows of each part begin."""
+        """Row offsets of each piece."""
         return self._indptr or ()
 
     def set_keys(self, keys: Sequence[IntArray]) -> None:
-        """Give the keys of the edges of each part, where the dataset does not keep them."""
+        """Set the edge keys of each piece, if the dataset does not store them."""
         self._keys = list(keys)
 
     @property
     def has_keys(self) -> bool:
-        """Keys of edges can be read."""
+        """Whether the edge keys can be read."""
         return self._keys is not None
 
     @property
     def knows_times(self) -> bool:
-        """The columns that times follow from can be read."""
+        """Whether the columns that determine times can be read."""
         schema, name = self.files.manifest.schema, self.files.manifest.time_attr or ""
         other_type = ends_of(self.edge_type, self.direction)[1]
         has_own, has_other = name in schema.edges[self.edge_type], name in schema.nodes[other_type]
@@ -96,13 +96,13 @@ class StoredEdges:
 
     @property
     def takes_times_of_others(self) -> bool:
-        """Edges are in the order of times, and their neighbours have some."""
+        """Whether the neighbours of the edges have times."""
         other_type = ends_of(self.edge_type, self.direction)[1]
         return (self.files.manifest.time_attr or "") in self.files.manifest.schema.nodes[other_type]
 
     @cached_property
     def row_ids(self) -> Sequence[IntArray]:
-        """int64[rows] of each piece, the ids of the nodes of its rows; overlays tell which they stand for."""
+        """Ids of the nodes of each piece's rows, int64[rows]; overlays store the numbers of their rows."""
         offsets = self.files.manifest.book.node_offsets[self.own_type]
         of_parts = [np.arange(first, stop) for first, stop in itertools.pairwise(offsets.tolist())]
         of_overlays = zip(self._rows or (), self.parts[len(of_parts) :], strict=True)
@@ -110,7 +110,7 @@ class StoredEdges:
 
     @cached_property
     def is_newest(self) -> Sequence[Array]:
-        """bool[rows] of each piece, which rows no newer overlay stands for."""
+        """Rows of each piece that no newer overlay replaces, bool[rows]."""
         is_seen, found = np.zeros(len(self.own.keys), np.bool_), []
         for ids in reversed(self.row_ids):
             found.append(~is_seen[ids])
@@ -118,7 +118,7 @@ class StoredEdges:
         return found[::-1]
 
     def piece_text(self, piece: int) -> str:
-        """A piece as findings name it: by its part, and by its delta where it has one."""
+        """Name a piece for findings: by its part, and by its delta if it is an overlay."""
         folder = self.folders[piece]
         return f"part {self.parts[piece]}" + (f", {folder.parts[1]}" if piece >= self._num_parts else "")
 
@@ -127,7 +127,7 @@ class StoredEdges:
         return self.files.manifest.book.num_parts
 
     def _check_overlays(self) -> bool:
-        """Overlays say which rows of their parts they stand for, in order; tells of those that do not."""
+        """Check the row numbers of overlays, and their node keys; return whether the row numbers are valid."""
         if self._rows is None:
             self.files.findings.skip(OF_EDGES, f"{self.label}: which rows an overlay stands for cannot be read")
             return False
@@ -148,7 +148,7 @@ class StoredEdges:
 
     @cached_property
     def is_usable(self) -> bool:
-        """Rows have their edges; tells of those that have not."""
+        """Whether all rows have valid offsets; reports those that do not."""
         if not self._check_overlays():
             return False
         if self._indptr is None or self._indices is None:
@@ -170,7 +170,7 @@ class StoredEdges:
         return is_good
 
     def blocks(self) -> Iterator[StoredEdgeBlock]:
-        """All edges, some rows of a piece at a time, those of rows that newer ones stand for included."""
+        """Yield all edges in blocks of rows of one piece, including rows that newer rows replace."""
         for piece, (indptr, indices) in enumerate(zip(self._indptr or (), self._indices or (), strict=True)):
             own_keys, is_newest = self.own.keys[self.row_ids[piece]], self.is_newest[piece]
             for first, last, start, stop in row_chunks(indptr):
@@ -187,7 +187,7 @@ class StoredEdges:
 
 
 def check_stored(edges: StoredEdges) -> None:
-    """Check what is stored of each edge against what it follows from: ranges, order, times, weights, neighbours."""
+    """Check ranges, order, times, weights and neighbours of each edge against what they follow from."""
     files = edges.files
     manifest, findings = files.manifest, files.findings
     is_timed = edges.edge_type in timed_edge_types(manifest.schema, manifest.time_attr, edges.direction)
@@ -230,7 +230,7 @@ def check_stored(edges: StoredEdges) -> None:
 
 
 def _count_known(edges: StoredEdges, kind: Kind, is_known: Array) -> None:
-    """Count edges whose neighbours are looked at, and tell of others."""
+    """Count edges to audited nodes, and record that others are skipped."""
     num_known = int(np.count_nonzero(is_known))
     edges.files.findings.checked(kind, num_known)
     if num_known < len(is_known):
@@ -238,7 +238,7 @@ def _count_known(edges: StoredEdges, kind: Kind, is_known: Array) -> None:
 
 
 def _check_order(edges: StoredEdges, block: StoredEdgeBlock, times: Array | None) -> None:
-    """Edges of a row come in the order of their times, and in that of their keys among equals."""
+    """Check that the edges of a row are sorted by time, then by key."""
     num_edges = len(block.ids)
     if num_edges < 2 or (times is None and block.keys is None):
         return
@@ -262,7 +262,7 @@ def _check_order(edges: StoredEdges, block: StoredEdgeBlock, times: Array | None
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _WeightFiles:
-    """The weights of all parts and what is stored of them, or None where there are none."""
+    """Weights of all pieces and the columns derived from them, or None without weights."""
 
     values: Sequence[Column] | None
     stored: Mapping[str, Sequence[Array]]

@@ -1,5 +1,5 @@
-"""Writes a chunked graph of any size as a dataset; ``docs/guide-dispatch.md`` says how for users.
+"""Writes a chunked graph of any size as a dataset; ``docs/guide-dispatch.md`` is the users' guide.
 
-``dispatch_folder`` cuts the work so that it fits the memory. ``columns`` writes features of nodes, ``spill`` spills
-edges in pieces and puts them in order. ``dispatch_job`` says which stage comes when.
+``dispatch_folder`` divides the work so that it fits the memory. ``columns`` writes features of nodes. ``spill`` spills
+edges in pieces and sorts them. ``dispatch_job`` runs the stages in order.
 """

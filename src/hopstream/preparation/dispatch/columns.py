@@ -1,9 +1,9 @@
-"""Writes the features of nodes, and ragged rows of nodes and edges, to their places in bounded memory.
+"""Writes the features of nodes, and ragged rows of nodes and edges, in bounded memory.
 
-Lengths are measured first, so that every task knows where its elements begin in each part, and files are as long as
-they will be. Rows of nodes are then written as they are read, for keys ascend inside a part; those of edges are put in
-order when edges are spilled, and again when they are written, as many at a time as fit the memory: if they do not fit
-at once, what they come from is read more than once.
+Lengths are measured first. So every task knows the offset of its elements in each part, and files get their final size.
+Rows of nodes are written in the order in which they are read, because keys ascend inside a part. Rows of edges are
+reordered when edges are spilled, and again when they are written. Each pass over the source reorders as many rows as
+fit the memory, so more rows need more passes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ZERO = np.zeros(1, np.int64)
 
 @task
 def measure_nodes(args: dict[str, Any]) -> dict[str, Any]:
-    """Count the elements that each part gets of some rows of a feature of nodes; which row is the longest?"""
+    """Count the elements of some rows of a node feature by part, and find the longest row."""
     folder, node_type = DispatchFolder.of(args), str(args["type"])
     row, stop = int(args["start"]), int(args["stop"])
     source = _source_of_nodes(folder, node_type, args["feature"])
@@ -68,7 +68,7 @@ def write_ragged(args: dict[str, Any]) -> dict[str, Any]:
     writer = RegionWriter(folder.dataset)
     paths = [feature_paths(node_folder(part, node_type), name, source.schema) for part in range(folder.num_parts)]
     sums = ColumnSums(((0, 0), array_sum(ZERO) if row == 0 else (0, 0)), first_element)
-    if row == 0:  # each file of offsets begins with 0; rows say where they end
+    if row == 0:  # each file of offsets begins with 0; then each row adds its end
         for _, offsets_path in paths:
             writer.write(integers(offsets_path, ZERO), 0)
     for block in source.blocks(row, stop):
@@ -85,7 +85,7 @@ def write_ragged(args: dict[str, Any]) -> dict[str, Any]:
 
 @task
 def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
-    """Write the lengths of all ragged features of a piece's edges; elements, sum of values, and longest row of each."""
+    """Write the lengths of a piece's ragged edge features; return count, checksum, longest row of each."""
     edge_type, folder, piece = edge_type_of(args), DispatchFolder.of(args), EdgeRange.from_json(args["piece"])
     tables = RegionWriter(folder.scratch)
     found: dict[str, Any] = {}
@@ -104,12 +104,12 @@ def measure_piece(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_lengths(folder: DispatchFolder, edge_type: EdgeType, name: str, piece: EdgeRange) -> IntArray:
-    """int64[num_edges], what ``measure_piece`` wrote."""
+    """Return int64[num_edges], the lengths that ``measure_piece`` wrote."""
     return read_array(folder.scratch / folder.lengths_name(edge_type, name), piece.first, piece.stop)
 
 
 def offsets_sum(lengths: IntArray, first_element: int, *, is_first: bool) -> ByteSum:
-    """The sum of where rows end, and before the first row of all of where it begins."""
+    """Return the checksum of the ends of rows; for the first rows of all, with the leading 0."""
     ends = array_sum(np.cumsum(lengths) + first_element)
     return join_sums(array_sum(ZERO), ends) if is_first else ends
 
@@ -117,14 +117,14 @@ def offsets_sum(lengths: IntArray, first_element: int, *, is_first: bool) -> Byt
 def gathered(
     blocks: Callable[[], Iterator[RaggedArray]], lengths: IntArray, order: Array, source: RaggedSource, max_bytes: int
 ) -> Iterator[tuple[int, Array]]:
-    """The elements of ragged rows in another order, as many at a time as fit, or those of one row.
+    """Yield the elements of ragged rows in another order, in blocks that fit the memory, or of one row.
 
     Args:
-        blocks: Reads all rows, in blocks; called once for each time.
-        lengths: int64[num_rows], the elements of each row as they are read.
-        order: integer[num_rows], which row comes when.
-        source: What a row's elements are.
-        max_bytes: Of the elements that are put in order at a time.
+        blocks: Reads all rows, in blocks; called once for each block of the result.
+        lengths: int64[num_rows], the elements of each row, in the order of reading.
+        order: integer[num_rows], the rows in the new order.
+        source: Source of the rows, for dtype and shape of an element.
+        max_bytes: Most bytes of elements that are reordered at a time.
 
     Yields:
         The number of the first element in the new order, and ``dtype[n, *shape]``.
@@ -150,7 +150,7 @@ def check_longest(label: str, longest: tuple[int, int], element_bytes: int, max_
     """Refuse a row that does not fit the memory of a worker.
 
     Raises:
-        SettingsError: As said.
+        SettingsError: The row does not fit.
     """
     row, num_elements = longest
     if num_elements * element_bytes > max_bytes:
@@ -165,7 +165,7 @@ def _source_of_nodes(folder: DispatchFolder, node_type: str, name: str) -> Ragge
 
 
 def _longer(longest: tuple[int, int], first_row: int, lengths: IntArray) -> tuple[int, int]:
-    """The longest row so far and its elements."""
+    """Return the longest row so far and its number of elements."""
     place = int(np.argmax(lengths)) if len(lengths) else 0
     return (first_row + place, int(lengths[place])) if len(lengths) and lengths[place] > longest[1] else longest
 
@@ -191,7 +191,7 @@ def write_column(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_times(folder: DispatchFolder, node_type: str, first_id: int, times: Array) -> None:
-    """Keep times by id, where tasks that put edges in order find them."""
+    """Write times by id to the table that sorting tasks read."""
     dtype = np.dtype(np.int64)
     name = folder.table_name("times", node_type)
     RegionWriter(folder.scratch).write_blocks(name, dtype, first_id * dtype.itemsize, [times])
@@ -199,13 +199,13 @@ def _write_times(folder: DispatchFolder, node_type: str, first_id: int, times: A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStages:
-    """The stages of a job that have to do with features alone.
+    """Stages of a job that only write features.
 
     Attributes:
         folder: The job's folder.
         graph: The source.
-        spec: How the work is cut.
-        job: Runs tasks, and keeps how many elements each file has.
+        spec: Sizes of the tasks.
+        job: Runs the tasks, and records the number of elements of each file.
     """
 
     folder: DispatchFolder
@@ -214,7 +214,7 @@ class ColumnStages:
     job: DatasetJob
 
     def write_nodes(self) -> dict[str, list[ColumnSums]]:
-        """Write all features of nodes; the sums of those of each type."""
+        """Write all features of nodes; return their checksums by type."""
         tasks: list[Task] = []
         columns: list[tuple[str, str]] = []
         for i, (node_type, nodes) in enumerate(self.graph.nodes.items()):
@@ -237,7 +237,7 @@ class ColumnStages:
     def _row_tasks(
         self, function: TaskFunction, node_type: str, name: str, column: FeatureSource, label: str
     ) -> list[Task]:
-        """Tasks for all rows of a feature of nodes; of a ragged one at least one."""
+        """Make tasks for all rows of a node feature; a ragged feature gets at least one task."""
         num_rows = column.num_rows
         step = self.spec.column_rows(num_rows, column.row_bytes)
         if isinstance(column, RaggedSource):
@@ -251,7 +251,7 @@ class ColumnStages:
         return tasks
 
     def _ragged_tasks(self, node_type: str, name: str, column: RaggedSource, label: str) -> list[Task]:
-        """Measure a ragged feature of nodes, and make its files; the tasks that write it."""
+        """Measure a ragged node feature, and create its files; return the tasks that write it."""
         measures = self._row_tasks(measure_nodes, node_type, name, column, f"measure-{label}")
         found = self.job.run("measure", measures)
         for result in found:
@@ -269,7 +269,7 @@ class ColumnStages:
         ]
 
     def make_values(self, folder: PurePosixPath, name: str, column: RaggedSource, num_elements: int) -> None:
-        """Make the file of the elements of a ragged feature in the folder of its part."""
+        """Create the file of a ragged feature's elements in the folder of its part."""
         path = str(feature_paths(folder, name, column.schema)[0])
         self.job.lengths[path] = num_elements
         make_file(self.folder.dataset / path, column.dtype, (num_elements, *column.shape))
@@ -278,7 +278,7 @@ class ColumnStages:
         check_longest(f"{label}.{name}", longest, column.element_bytes, self.spec.longest_row_bytes)
 
     def measure_edges(self, edge_type: EdgeType, pieces: Sequence[EdgeRange]) -> list[dict[str, Any]]:
-        """What each piece has of the ragged features of an edge type."""
+        """Measure the ragged features of an edge type; return the result of each piece."""
         edges, number = self.graph.edges[edge_type], self.folder.number_of(edge_type)
         ragged = ragged_features(edges.features)
         if not ragged:
@@ -301,7 +301,7 @@ class ColumnStages:
 
 
 def column_sums(column: FeatureSource, sums: Sequence[Any]) -> ColumnSums:
-    """The sums of a feature, from that of each piece; of a ragged one those of values and offsets, and its elements."""
+    """Combine the checksums of a feature's pieces; for a ragged feature those of values and of offsets."""
     if not isinstance(column, RaggedSource):
         return ColumnSums((join_sums(*sums),))
     values, offsets = (join_sums(*(of_piece[which] for of_piece in sums)) for which in (0, 1))
@@ -311,5 +311,5 @@ def column_sums(column: FeatureSource, sums: Sequence[Any]) -> ColumnSums:
 
 
 def row_bytes(features: Mapping[str, Any]) -> int:
-    """Bytes of one row of all features, about where they are ragged."""
+    """Return the bytes of one row of all features, estimated for ragged ones."""
     return sum(int(column.row_bytes) for column in features.values())

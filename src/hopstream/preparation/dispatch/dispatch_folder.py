@@ -1,10 +1,10 @@
-"""Cuts a dispatch job so that it fits the memory, and gives its tasks the chunked graph and their files.
+"""Divides a dispatch job so that it fits the memory, and opens the graph and the files for tasks.
 
-[Memory] Each process is taken to need ``REST_BYTES`` before it does anything. What is left is shared out evenly among
-    the workers, and no piece, run or block of columns is larger than its worker's share allows. Tables of ids are
-    mapped, not read: they count for the processes that look ids up in them.
+[Memory] Each process needs ``REST_BYTES`` before it does anything. The workers share the rest evenly, and no piece, run
+    or block of columns is larger than a worker's share allows. Tables of ids are mapped, not read; they count for the
+    processes that look ids up in them.
 [Disk] The dataset itself; the spilled edges of one edge type at a time; four bytes per node for its id; little else.
-    Halos are made when spilled edges are gone; see ``halo.costs``.
+    Halos are made after spilled edges are removed; see ``halo.costs``.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from hopstream.preparation.write import schema_with_links
 from hopstream.schema import Direction, EdgeType, GraphSchema, timed_edge_types
 
 GUESSES = 1 << 12
-"""Entries of the table that tells an id's bucket by its high bits."""
+"""Entries of the table that maps the high bits of an id to a guess of its bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchLimits:
-    """Between which sizes work is cut, where the memory allows; least and most of each.
+    """Bounds of task sizes, if the memory allows; least and most of each.
 
     Attributes:
-        piece_edges: Of edges that are spilled, or put in order, at a time.
-        bucket_edges: Of edges of a bucket, on average.
-        column_bytes: Of a feature that are read at a time.
+        piece_edges: Edges that are spilled, or sorted, at a time.
+        bucket_edges: Edges of a bucket, on average.
+        column_bytes: Bytes of a feature that are read at a time.
     """
 
     piece_edges: tuple[int, int] = (1 << 18, 1 << 24)
@@ -62,11 +62,11 @@ LIMITS = DispatchLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSpec(DatasetJobSpec):
-    """All that decides over what the tasks of a dispatch job do; ``source`` is the folder of the chunked graph.
+    """Everything that determines a dispatch job's tasks; ``source`` is the chunked graph's folder.
 
     Attributes:
-        metadata_filename: Its metadata, in that folder.
-        limits: Between which sizes the work is cut.
+        metadata_filename: Name of the metadata file in that folder.
+        limits: Bounds of task sizes.
     """
 
     limits_type = DispatchLimits
@@ -74,45 +74,45 @@ class DispatchSpec(DatasetJobSpec):
     limits: DispatchLimits = field(default_factory=lambda: LIMITS)
 
     def piece_edges(self, edges: ChunkedEdges) -> int:
-        """How many edges are spilled at a time: ids of both ends, their buckets, and the grouped columns."""
+        """Return the number of edges per spill task: ids of both ends, their buckets, and the grouped columns."""
         widest = max((column.row_bytes for column in edges.features.values()), default=0)
         most = self.budget_bytes // (44 + 3 * widest)
         return _within(self.share(edges.num_edges), self.limits.piece_edges, most)
 
     def run_edges(self, edges: ChunkedEdges) -> int:
-        """How many edges are put in order at a time: what is stored of each, and where its features are."""
+        """Return the number of edges that are sorted at a time, with their stored columns and features."""
         most = self.budget_bytes // (40 + sum(column.row_bytes for column in edges.features.values()))
         return _within(self.share(edges.num_edges), self.limits.piece_edges, most)
 
     def column_rows(self, num_rows: int, row_bytes: int) -> int:
-        """How many rows of a feature are read at a time."""
+        """Return the number of rows of a feature that are read at a time."""
         most = self.budget_bytes // 4
         num_bytes = _within(self.share(num_rows * row_bytes), self.limits.column_bytes, most)
         return max(1, num_bytes // max(1, row_bytes))
 
     @property
     def ragged_bytes(self) -> int:
-        """Bytes of ragged rows that are put in order at a time."""
+        """Bytes of ragged rows that are reordered at a time."""
         return max(1, min(self.limits.column_bytes[1], self.budget_bytes // 4))
 
     @property
     def longest_row_bytes(self) -> int:
-        """The most bytes that one ragged row may have: it is there as it was read, decoded, and in order."""
+        """Most bytes of one ragged row, which is in memory encoded, decoded, and reordered."""
         return max(1, self.budget_bytes // 4)
 
     def bucket_edges(self, edges: ChunkedEdges) -> int:
-        """How many edges a bucket has on average: a quarter of a run, so that runs are filled well."""
+        """Return the average number of edges per bucket: a quarter of a run, so that runs are well filled."""
         low, high = self.limits.bucket_edges
         return min(max(self.run_edges(edges) // 4, low), high)
 
 
 def _within(value: int, bounds: tuple[int, int], most: int) -> int:
-    """The value between two bounds, but never above ``most``, and at least 1."""
+    """Return the value between two bounds, but never above ``most``, and at least 1."""
     return max(1, min(max(value, bounds[0]), bounds[1], most))
 
 
 def mapped_bytes(graph: ChunkedGraph, settings: PartitionSettings) -> int:
-    """The most bytes of tables of nodes that one task maps."""
+    """Return the most bytes of tables of nodes that one task maps."""
     num_tables = 1 + settings.neighbor_keys
     most = 0
     for edge_type in graph.edges:
@@ -122,35 +122,35 @@ def mapped_bytes(graph: ChunkedGraph, settings: PartitionSettings) -> int:
 
 
 def reads_ragged(graph: ChunkedGraph) -> bool:
-    """Whether a graph has strings, or lists of any length."""
+    """Return whether a graph has strings, or lists of varying length."""
     tables = [of.features for of in graph.nodes.values()] + [of.features for of in graph.edges.values()]
     return any(map(ragged_features, tables))
 
 
 def dispatch_needs(graph: ChunkedGraph, settings: PartitionSettings, halo: HaloSettings | None) -> tuple[Needs, ...]:
-    """What dispatching a graph needs; while halos are made its workers are idle, but still there."""
+    """Return the memory that dispatching needs; workers are idle, but alive, while halos are made."""
     work = work_needs(mapped_bytes(graph, settings), reads_ragged=reads_ragged(graph))
     if halo is None or halo.is_nothing or settings.num_parts == 1:
         return (work,)
     num_nodes = sum(nodes.num_nodes for nodes in graph.nodes.values())
-    least = rounded_up(least_memory_bytes(num_nodes))  # what is left for halos is compared with it once more
+    least = rounded_up(least_memory_bytes(num_nodes))  # ``halo_allotment`` checks the remaining memory again
     return work, Needs(alone_bytes=least, parent_bytes=least, worker_bytes=REST_BYTES, what=halos_text(num_nodes))
 
 
 def memory_for_halos(work: Allotment) -> str:
-    """What is left of the memory of a job when halos are made."""
+    """Return the memory of a job that remains for halos."""
     return str(work.memory_bytes - work.num_workers * REST_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IdStretches:
-    """Stretches of ids of one node type; none reaches over the end of a part, and each part has at least one.
+    """Ranges of ids (buckets) of one node type; each lies in one part, and each part has at least one.
 
     Attributes:
         starts: int64[num_buckets + 1], bucket ``b`` has the ids ``[starts[b], starts[b + 1])``.
         parts: int64[num_buckets], the part of each bucket.
         guesses: int64[m], see ``find_buckets``.
-        shift: Likewise.
+        shift: See ``find_buckets``.
     """
 
     starts: IntArray
@@ -163,12 +163,12 @@ class IdStretches:
         return len(self.parts)
 
     def part_firsts(self) -> IntArray:
-        """int64[num_parts + 1], the first bucket of each part."""
+        """Return int64[num_parts + 1], the first bucket of each part."""
         return np.searchsorted(self.parts, np.arange(int(self.parts[-1]) + 2))
 
 
 def make_buckets(node_offsets: IntArray, num_buckets: int) -> IdStretches:
-    """Cut the ids of a node type into about so many buckets of even width."""
+    """Cut the ids of a node type into about ``num_buckets`` buckets of even width."""
     num_nodes, sizes = int(node_offsets[-1]), np.diff(node_offsets)
     wanted = -(-sizes * num_buckets // max(1, num_nodes))
     counts = np.maximum(1, np.minimum(wanted, sizes))
@@ -177,7 +177,7 @@ def make_buckets(node_offsets: IntArray, num_buckets: int) -> IdStretches:
     starts = np.append(node_offsets[parts] + sizes[parts] * places // counts[parts], num_nodes).astype(np.int64)
     shift = max(0, int(num_nodes - 1).bit_length() - GUESSES.bit_length() + 1) if num_nodes else 0
     firsts = np.arange((max(0, num_nodes - 1) >> shift) + 1, dtype=np.int64) << shift
-    # Of several buckets that begin at one id all but the last are empty, and ids after the first step over them.
+    # If several buckets begin at one id, all but the last are empty, and the lookup of later ids steps over them.
     guesses = np.searchsorted(starts, firsts, side="right") - 1
     return IdStretches(starts=starts, parts=parts, guesses=np.minimum(guesses, len(parts) - 1), shift=shift)
 
@@ -185,7 +185,7 @@ def make_buckets(node_offsets: IntArray, num_buckets: int) -> IdStretches:
 def estimate(
     graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettings, halo: HaloSettings | None = None
 ) -> DatasetEstimate:
-    """What a job will take."""
+    """Estimate the costs of a job."""
     dataset = scratch = spill = read = 0
     for node_type, nodes in graph.nodes.items():
         features = sum(column.row_bytes for column in nodes.features.values())
@@ -217,7 +217,7 @@ def estimate(
 
 
 def _halo_costs(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSettings, halo: HaloSettings) -> HaloCosts:
-    """What halos take of parts whose sizes are not known yet: all is counted for the last one."""
+    """Estimate the costs of halos before part sizes are known: all rows count for the last part."""
 
     def in_last(total: int) -> IntArray:
         return np.append(np.zeros(settings.num_parts, np.int64), total)
@@ -235,14 +235,14 @@ def _halo_costs(graph: ChunkedGraph, schema: GraphSchema, settings: PartitionSet
 
 
 def spill_row_bytes(graph: ChunkedGraph, edge_type: EdgeType, direction: Direction) -> int:
-    """Bytes of one spilled edge."""
+    """Return the bytes of one spilled edge."""
     own_type, other_type = ends_of(edge_type, direction)
     ids = sum(neighbor_dtype(graph.nodes[t].num_nodes).itemsize for t in (own_type, other_type))
     return ids + 4 + sum(column.row_bytes for column in graph.edges[edge_type].features.values())
 
 
 class DispatchFolder(DatasetJobFolder[DispatchSpec]):
-    """The folder of a job, seen by a task. Tables: ``ids`` (by key), ``keys`` and ``times`` (by id)."""
+    """Folder of a job, seen by a task. Tables: ``ids`` (by key), ``keys`` and ``times`` (by id)."""
 
     spec_type = DispatchSpec
 
@@ -258,25 +258,25 @@ class DispatchFolder(DatasetJobFolder[DispatchSpec]):
 
     @cached_property
     def node_types(self) -> list[str]:
-        """Node types, whose places stand for them in names of files."""
+        """Node types; file names contain the position of a type in this list."""
         return list(self.graph.nodes)
 
     def num_nodes(self, node_type: str) -> int:
-        """Nodes of a type."""
+        """Return the number of nodes of a type."""
         return self.graph.nodes[node_type].num_nodes
 
     def split_names(self, node_type: str) -> Sequence[str]:
-        """Splits of the nodes of a type."""
+        """Return the names of the splits of a node type."""
         return list(self.graph.nodes[node_type].masks)
 
     def split_keys(self, node_type: str, name: str) -> Iterator[IntArray]:
-        """The keys of a split of nodes, ascending, in blocks."""
+        """Yield the keys of a split of nodes, ascending, in blocks."""
         mask = self.graph.nodes[node_type].masks[name]
         for first in range(0, mask.num_rows, BLOCK_ROWS):
             yield first + np.flatnonzero(mask.read(first, min(first + BLOCK_ROWS, mask.num_rows)))
 
     def tables(self, node_type: str) -> Iterator[tuple[str, np.dtype[Any]]]:
-        """Name and dtype of the tables that are kept of a node type."""
+        """Yield name and dtype of the tables of a node type."""
         yield IDS, self.id_dtype(node_type)
         if self.spec.settings.neighbor_keys:
             yield "keys", self.id_dtype(node_type)
@@ -284,54 +284,54 @@ class DispatchFolder(DatasetJobFolder[DispatchSpec]):
             yield "times", np.dtype(np.int64)
 
     def keep_ids(self, tables: RegionWriter, node_type: str, first_key: int, ids: Array, places: Places) -> None:
-        """Keep keys by id, where they are stored with edges."""
+        """Store keys by id, if they are stored with edges."""
         name, dtype = self.table_name("keys", node_type), self.id_dtype(node_type)
         for _, of_part in places if self.spec.settings.neighbor_keys else ():
             tables.write_blocks(name, dtype, int(ids[of_part[0]]) * dtype.itemsize, [first_key + of_part])
 
     @property
     def block_rows(self) -> int:
-        """How many rows of nodes are looked at together."""
+        """Number of node rows that are processed together."""
         return BLOCK_ROWS
 
     def edges(self, edge_type: EdgeType) -> ChunkedEdges:
-        """Edges of the source."""
+        """Return the source's edges of a type."""
         return self.graph.edges[edge_type]
 
     def number_of(self, edge_type: EdgeType) -> int:
-        """The place of an edge type in the schema, which stands for it in names of files."""
+        """Return the position of an edge type in the schema, which file names contain."""
         return list(self.graph.edges).index(edge_type)
 
     def buckets(self, edge_type: EdgeType, direction: Direction) -> IdStretches:
-        """Stretches of ids by which edges of a type and direction are spilled."""
+        """Return the ranges of ids that edges of a type and direction are spilled by."""
         edges = self.edges(edge_type)
         num_buckets = -(-edges.num_edges // self.spec.bucket_edges(edges))
         return make_buckets(self.node_offsets(ends_of(edge_type, direction)[0]), num_buckets)
 
     def spill_path(self, edge_type: EdgeType, direction: Direction, number: int) -> Path:
-        """The file of one piece's edges."""
+        """Return the file of one piece's edges."""
         return self.spill_folder(edge_type) / f"{direction}-{number:06d}.spill"
 
     def spill_folder(self, edge_type: EdgeType) -> Path:
-        """The folder of an edge type's spilled edges."""
+        """Return the folder of an edge type's spilled edges."""
         return self.scratch / "spill" / str(self.number_of(edge_type))
 
     def totals_path(self, edge_type: EdgeType, direction: Direction, feature: str | None = None) -> Path:
-        """The running number of edges by bucket, over all pieces; or of the elements of a ragged feature."""
+        """Return the file of running totals by bucket: of edges, or of the elements of a ragged feature."""
         suffix = "" if feature is None else f"-{list(self.edges(edge_type).features).index(feature)}"
         return self.scratch / "totals" / f"{self.number_of(edge_type)}-{direction}{suffix}.npy"
 
     def lengths_name(self, edge_type: EdgeType, feature: str) -> PurePosixPath:
-        """The elements of each edge's row of a ragged feature: int64[num_edges], in the scratch folder."""
+        """Return the scratch file with each edge's length of a ragged feature, int64[num_edges]."""
         number = list(self.edges(edge_type).features).index(feature)
         return PurePosixPath("spill", str(self.number_of(edge_type)), f"lengths-{number}.npy")
 
     def firsts_path(self, node_type: str, feature: str) -> Path:
-        """Where tasks' elements of a ragged feature begin: int64[num_tasks, num_parts]."""
+        """Return the file of each task's first elements of a ragged feature, int64[num_tasks, num_parts]."""
         number = list(self.graph.nodes[node_type].features).index(feature)
         return self.scratch / "firsts" / f"{self.node_types.index(node_type)}-{number}.npy"
 
 
 def open_source(spec: DispatchSpec) -> ChunkedGraph:
-    """The chunked graph that a job reads."""
+    """Open the chunked graph that a job reads."""
     return open_chunked(spec.source, spec.metadata_filename)

@@ -1,4 +1,4 @@
-"""Writes a chunked graph as a dataset in bounded memory, and goes on where it was ended."""
+"""Writes a chunked graph as a dataset in bounded memory, in resumable tasks."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from hopstream.preparation.write import checked_schema, with_halo
 from hopstream.schema import Direction, EdgeType, GraphSchema, type_label
 
 FORMAT = 2
-"""Of the hidden folder; a folder of another one is not gone on with."""
+"""Format of the hidden folder; a folder of another format is not resumed."""
 KEY_BYTES = 8
 EDGE_WORK = 16
-"""Bytes of work per edge and stage, beside features; for progress only."""
+"""Bytes of work per edge and stage, without features; only for progress."""
 
 
 def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
@@ -61,33 +61,33 @@ def dispatch(  # noqa: PLR0913  three folders, and what write_parts takes
 ) -> Manifest:  # fmt: skip
     """Write a chunked graph as a dataset, given the part of each node, in bounded memory.
 
-    The dataset is, byte for byte, what ``write_parts`` writes of the same graph, owners and settings. If the process is
-    ended, the same call goes on where it was.
+    The dataset is byte for byte the one that ``write_parts`` writes of the same graph, owners and settings. After a
+    kill the same call resumes.
 
     Args:
         in_dir: Folder of the chunked graph.
         partitions_dir: Folder with ``<node type>.npy`` or ``<node type>.txt``, the part of each node.
-        out_dir: The folder to write; made if it is not there.
-        metadata_filename: The graph's metadata, in ``in_dir``.
-        settings: How to write it; the defaults if it is not given.
-        halo: What parts keep copies of, as ``add_halo`` does it, in this process; nothing if it is not given.
-        overwrite: Replace a dataset that is in ``out_dir``, when the new one is complete.
+        out_dir: The folder to write, created if it is missing.
+        metadata_filename: Name of the graph's metadata file in ``in_dir``.
+        settings: Settings of the dataset and of the work; None for the defaults.
+        halo: Copies that parts keep, made as by ``add_halo`` in this process; None for no halo.
+        overwrite: Replace a dataset in ``out_dir`` when the new one is complete.
         progress: Called as ``progress("dispatch", done, total)`` in bytes of work.
-        on_estimate: Called once with what the work will take, before it starts.
-        **options: Fields of ``DispatchSettings``; they go before ``settings``.
+        on_estimate: Called once with the estimate, before the work starts.
+        **options: Fields of ``DispatchSettings``; they override ``settings``.
 
     Returns:
-        The manifest that was written.
+        The new manifest.
 
     Raises:
-        SettingsError: A setting is outside its range, the memory is too small, the disk has no room, or ``out_dir``
-            holds what is not to be replaced, or lies in what is read, or the other way round.
+        SettingsError: A setting is out of range, the memory is too small, or the disk has no room. Or ``out_dir`` holds
+            what must not be replaced, or one of ``out_dir`` and the inputs lies in the other.
         FormatError: A file of the graph, or of owners, is missing or cannot be read.
-        SchemaError: Files contradict each other, or hold no times or weights where they should.
-        IdRangeError: An edge names a node that is not there, or a node a part that is not there.
-        UnknownNameError: A setting names what is not there.
+        SchemaError: Files contradict each other, or hold invalid times or weights.
+        IdRangeError: An edge names a node, or a node a part, that does not exist.
+        UnknownNameError: A setting names something that does not exist.
         StateError: Another process writes to the same place.
-        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+        OSError: A system call failed, for example because the disk is full; finished tasks are kept for the next call.
     """
     settings = replace(settings or DispatchSettings(), **options)
     source, owners, out = Path(in_dir), Path(partitions_dir), Path(out_dir)
@@ -104,7 +104,7 @@ def dispatch_job(  # noqa: PLR0913  two folders, and what is decided elsewhere
     source: Path, owners: Path, metadata_filename: str, settings: DispatchSettings, halo: HaloSettings | None,
     *, before: Choice | None = None, assigned: PartitionSettings | None = None,
 ) -> DispatchJob:  # fmt: skip
-    """The job that dispatches a chunked graph; ``assigned`` says how the owners came to be, for the manifest."""
+    """Make the job that dispatches a chunked graph; ``assigned`` tells the manifest how owners were made."""
     draft = DispatchSpec(
         source=str(source.absolute()), metadata_filename=metadata_filename, owners=str(owners.absolute()),
         settings=assigned or settings.partition_settings(settings.num_parts or 1), budget_bytes=0, num_workers=1,
@@ -119,20 +119,20 @@ def dispatch_job(  # noqa: PLR0913  two folders, and what is decided elsewhere
 
 
 def _digest(spec: DispatchSpec, graph: ChunkedGraph) -> str:
-    """What decides over the work: the spec, and the state of every file of the input."""
+    """Return the digest of the work: the spec, and the state of every file of the input."""
     owners = file_states(owners_path(Path(spec.owners), node_type) for node_type in graph.nodes)
     return digest_of([FORMAT, spec.to_json(), owners, input_states(Path(spec.source) / spec.metadata_filename)])
 
 
 def input_states(metadata: Path) -> list[tuple[str, int, int]]:
-    """What tells that a file of a chunked graph is another one than before."""
+    """Return the states of a chunked graph's files, which show whether a file has changed."""
     if not metadata.is_file():
         return []
     return file_states([metadata, *(metadata.parent / n for n in _data_paths(json.loads(metadata.read_bytes())))])
 
 
 def _data_paths(value: object) -> Iterator[str]:
-    """Every string in a list that is called ``data``, in whatever depth."""
+    """Yield every string in a list named ``data``, at any depth."""
     if isinstance(value, dict):
         for name, entry in value.items():
             if name == "data" and isinstance(entry, list):
@@ -149,20 +149,20 @@ def count_nodes(args: dict[str, Any]) -> dict[str, Any]:
 
 @task
 def number_nodes(args: dict[str, Any]) -> dict[str, Any]:
-    """Give nodes their ids."""
+    """Number the nodes."""
     return number_type(DispatchFolder.of(args), str(args["type"]))
 
 
 @dataclass(slots=True, kw_only=True)
 class DispatchJob(DatasetJob):
-    """A job that writes a chunked graph as a dataset: features first, then edges, type by type.
+    """Job that writes a chunked graph as a dataset: features first, then edges, type by type.
 
     Attributes:
-        spec: All that decides over what its tasks do.
+        spec: Everything that determines what the tasks do.
         graph: The source.
-        halo: What parts keep copies of.
+        halo: Copies that parts keep.
         folder: The job's folder.
-        checksums: Label of a type to those of its columns.
+        checksums: Type label to the checksums of the type's columns.
     """
 
     name = "dispatch"
@@ -175,19 +175,19 @@ class DispatchJob(DatasetJob):
     checksums: dict[str, list[ColumnSums]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse what can be known to be wrong without reading the input."""
+        """Refuse settings that are wrong whatever the input holds."""
         self.schema = checked_schema(self.graph.schema, self.spec.settings, self.halo)
 
     def open_folder(self, root: Path) -> None:
-        """Look at the job's folder."""
+        """Open the job's folder."""
         self.folder = DispatchFolder(root)
 
     def estimate(self) -> DatasetEstimate:
-        """What the job will take."""
+        """Estimate the costs of the job."""
         return estimate(self.graph, self.schema, self.spec.settings, self.halo)
 
     def total_work(self) -> int:
-        """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
+        """Return the approximate bytes that tasks read and write, the sum of the sizes of the tasks."""
         times = 1 + len(self.spec.settings.directions)
         total = 0
         for nodes in self.graph.nodes.values():
@@ -199,7 +199,7 @@ class DispatchJob(DatasetJob):
         return total
 
     def begin(self) -> None:
-        """Tell that the work begins."""
+        """Report the start of the work."""
         self.tell("count", 0, 0)
 
     def write_columns(self) -> None:
@@ -217,10 +217,10 @@ class DispatchJob(DatasetJob):
         shutil.rmtree(self.folder.spill_folder(edge_type), ignore_errors=True)
 
     def write_links(self, edge_type: EdgeType) -> None:
-        """Links are written while edges are spilled."""
+        """Do nothing: links are written while edges are spilled."""
 
     def _spill(self, edge_type: EdgeType) -> tuple[int, float]:
-        """Spill an edge type; how many pieces, and what the weights add up to."""
+        """Spill an edge type; return the number of pieces and the sum of the weights."""
         edges, number = self.graph.edges[edge_type], self.folder.number_of(edge_type)
         settings = self.spec.settings
         if edge_type in self.schema.edge_splits:
@@ -288,9 +288,9 @@ class DispatchJob(DatasetJob):
     def _totals(
         self, edge_type: EdgeType, direction: Direction, num_pieces: int, num_buckets: int, feature: str | None = None
     ) -> IntArray:
-        """int64[num_buckets + 1], the running number of edges, or of the elements of a ragged feature of theirs.
+        """Return int64[num_buckets + 1], running totals of edges, or of the elements of a ragged feature.
 
-        They are kept on disk, for spilled pieces go when done.
+        The totals are stored on disk, because spilled pieces are removed at the end.
         """
         path = self.folder.totals_path(edge_type, direction, feature)
         if path.exists():
@@ -304,7 +304,7 @@ class DispatchJob(DatasetJob):
         return totals
 
     def identity(self) -> tuple[str, GraphChecksums]:
-        """The name of the graph, and the checksums that it is made of."""
+        """Return the graph id, and the checksums that it is built from."""
         num_rows = {t: nodes.num_nodes for t, nodes in self.graph.nodes.items()}
         checksums = GraphChecksums(
             num_rows=num_rows | {type_label(t): edges.num_edges for t, edges in self.graph.edges.items()},
@@ -318,9 +318,9 @@ class DispatchJob(DatasetJob):
         return graph_id_of(checksums.fingerprint(self.graph.schema), self.spec.settings.time_attr), checksums
 
     def finish(self, manifest: Manifest) -> Manifest:
-        """Make the halo, where there is to be one; the manifest then."""
+        """Make the halo, if there is to be one; return the final manifest."""
         root = self.folder.dataset
         if self.halo is None:
-            remove_halos(root, manifest, None)  # of a run with one that was ended
+            remove_halos(root, manifest, None)  # removes the halo of a killed run
             return manifest
         return with_halo(root, self.halo, self.progress, memory_for_halos(self.allotted))

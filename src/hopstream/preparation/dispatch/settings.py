@@ -16,10 +16,10 @@ _SHARED = ("direction", "keep_edge_keys", "time_attr", "weight_attr", "neighbor_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSettings(WorkSettings):
-    """How a chunked graph is dispatched and what each part holds. Every field is checked when the record is made.
+    """How a chunked graph is dispatched, and what each part stores. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     num_parts: int | None = field(
@@ -41,7 +41,7 @@ class DispatchSettings(WorkSettings):
         object.__setattr__(self, "links", self.partition_settings(1).links)
 
     def partition_settings(self, num_parts: int) -> PartitionSettings:
-        """The same as settings of ``write_parts``."""
+        """Return the settings of ``write_parts`` for the same dataset."""
         shared: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         return PartitionSettings(num_parts=num_parts, method="file", **shared)
 

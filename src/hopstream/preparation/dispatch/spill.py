@@ -1,11 +1,11 @@
-"""Groups edges by the stretch of ids where they will be stored, puts them in order, and writes them to their parts.
+"""Spills edges grouped by range of ids, sorts them, and writes them to their parts.
 
-A piece's edges are renumbered and grouped by bucket, for each direction, and spilled to a file of its own that comes
-into its place whole. Ends are read once, however many directions and links are written.
+The edges of a piece are renumbered, grouped by bucket for each direction, and spilled to a file that appears
+atomically. Ends are read once, for all directions and links.
 
-A task takes a run of buckets that fits its memory. It counts the edges of each row, then places the shares of all
-pieces in their order, which is the original order of the edges, and writes what is stored of them where it belongs.
-Rows of a bucket that is too large are taken a few at a time, by reading its shares again.
+A task takes a run of buckets that fits its memory. It counts the edges of each row. Then it places the shares of all
+pieces in their order, which is the original order of the edges, and writes all stored columns to the parts. The rows of
+a bucket that is too large are processed a few at a time, reading its shares again for each step.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def spill_piece(args: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grouped:
-    """A file of edges of one direction: where each bucket begins, and where in the piece each edge was."""
+    """File of edges of one direction, with the offsets of its buckets and each edge's index in the piece."""
 
     file: IO[bytes]
     starts: IntArray
@@ -68,7 +68,7 @@ class _Grouped:
 
 @dataclass(slots=True)
 class _Spill:
-    """One piece; ``elements`` are those of each ragged feature that come before it."""
+    """Spilling of one piece; ``elements`` are the elements of each ragged feature in earlier pieces."""
 
     folder: DispatchFolder
     edge_type: EdgeType
@@ -114,7 +114,7 @@ class _Spill:
         }  # fmt: skip
 
     def _read_ends(self, writer: RegionWriter) -> tuple[Array, Array, dict[str, Any]]:
-        """Ids of both ends, and checksums of their keys; links are written on the way."""
+        """Return ids of both ends, and checksums of their keys; write links on the way."""
         src_type, dst_type = self.edge_type[0], self.edge_type[2]
         src_table, dst_table = (self.folder.table(IDS, t) for t in (src_type, dst_type))
         src_ids, dst_ids = (np.empty(self.piece.num_edges, t.dtype) for t in (src_table, dst_table))
@@ -133,7 +133,7 @@ class _Spill:
         return src_ids, dst_ids, {"src": [num_bytes, src_sum], "dst": [num_bytes, dst_sum]}
 
     def _write_links(self, writer: RegionWriter, name: str, first_key: int, values: Array) -> None:
-        """Write what is known of edges to the parts that keep account of their keys."""
+        """Write link columns to the parts that keep the edges' keys."""
         slices = self.folder.slice_offsets(self.folder.edges(self.edge_type).num_edges)
         for part, begin, end in overlaps(first_key, first_key + len(values), slices):
             rows = values[begin - first_key : end - first_key]
@@ -157,7 +157,7 @@ class _Spill:
         return _Grouped(file, starts, offsets)
 
     def _write_ragged(self, name: str, column: RaggedSource, files: list[_Grouped]) -> ByteSum:
-        """Write the rows of a ragged feature in the order of each file; the checksum of their offsets."""
+        """Write the rows of a ragged feature in the order of each file; return the checksum of their offsets."""
         first, stop, max_bytes = self.piece.first, self.piece.stop, self.folder.spec.ragged_bytes
         lengths = read_lengths(self.folder, self.edge_type, name, self.piece)
         is_held = int(lengths.sum()) * column.element_bytes <= max_bytes
@@ -176,10 +176,10 @@ class _Spill:
         return offsets_sum(lengths, self.elements[name], is_first=first == 0)
 
     def _write_features(self, files: list[_Grouped], writer: RegionWriter) -> tuple[dict[str, ByteSum], float]:
-        """Write the rows of each feature of fixed width in the order of each file.
+        """Write the rows of each fixed-width feature in the order of each file.
 
         Returns:
-            Their checksums, and what the weights add up to.
+            The checksums of the features, and the sum of the weights.
         """
         settings, total = self.folder.spec.settings, 0.0
         checksums: dict[str, ByteSum] = {}
@@ -201,7 +201,7 @@ class _Spill:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that comes into its place when all is written."""
+    """Yield a file that appears under its name when it is complete."""
     try:
         with written_whole(path) as partial, partial.open("wb", buffering=0) as file:
             yield file
@@ -217,13 +217,13 @@ def _write_values(file: IO[bytes], values: Array) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpilledRagged:
-    """A ragged feature in a spilled piece.
+    """Ragged feature in a spilled piece.
 
     Attributes:
-        source: What it was spilled from.
-        starts: int64[num_buckets + 1], where the elements of each bucket are.
-        first_offset: The byte where offsets begin: int64[num_edges + 1].
-        first_value: The byte where elements begin.
+        source: Source of the feature.
+        starts: int64[num_buckets + 1], the offsets of the buckets' elements.
+        first_offset: Byte at which the offsets, int64[num_edges + 1], begin.
+        first_value: Byte at which the elements begin.
     """
 
     source: RaggedSource
@@ -234,15 +234,15 @@ class SpilledRagged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpillFile:
-    """A spilled piece.
+    """Spilled piece.
 
     Attributes:
-        path: Its file.
-        first_key: The edge key of its first edge.
-        starts: int64[num_buckets + 1], where the edges of each bucket are.
-        columns: Name of a column to the byte where it begins, dtype and shape of a row. ``rows``, ``others`` and
-            ``offsets`` come first, then features of fixed width as ``feature <name>``.
-        ragged: Ragged features, which come last: where elements begin by bucket and by edge, then the elements.
+        path: File of the piece.
+        first_key: Edge key of the first edge of the piece.
+        starts: int64[num_buckets + 1], the offsets of the buckets' edges.
+        columns: Name of a column to the byte at which it begins, and dtype and shape of a row. ``rows``, ``others`` and
+            ``offsets`` come first, then fixed-width features as ``feature <name>``.
+        ragged: Ragged features, which come last: offsets of elements by bucket and by edge, then the elements.
     """
 
     path: Path
@@ -252,13 +252,13 @@ class SpillFile:
     ragged: dict[str, SpilledRagged]
 
     def ragged_offsets(self, name: str, begin: int, end: int) -> IntArray:
-        """int64[end - begin + 1], where the elements of rows ``[begin, end)`` begin, and where the last one's end."""
+        """Return int64[end - begin + 1], the element offsets of rows ``[begin, end)`` of a ragged feature."""
         offsets = np.empty(end - begin + 1, np.int64)
         read_into(self.path, self.ragged[name].first_offset + begin * INT64_BYTES, offsets)
         return offsets
 
     def ragged_blocks(self, name: str, begin: int, end: int) -> Iterator[RaggedArray]:
-        """Rows ``[begin, end)`` of a ragged feature, in blocks."""
+        """Yield rows ``[begin, end)`` of a ragged feature, in blocks."""
         source, offsets = self.ragged[name].source, self.ragged_offsets(name, begin, end)
         for first, last in cut_rows(offsets, source.element_bytes):
             rows = offsets[first : last + 1]
@@ -268,7 +268,7 @@ class SpillFile:
             yield RaggedArray(values, rows - rows[0], source.is_string)
 
     def read(self, column: str, begin: int, end: int) -> Array:
-        """Rows ``[begin, end)`` of a column."""
+        """Return rows ``[begin, end)`` of a column."""
         first_byte, dtype, shape = self.columns[column]
         values = np.empty((end - begin, *shape), dtype)
         if len(values):
@@ -277,10 +277,10 @@ class SpillFile:
 
 
 def open_spill(folder: DispatchFolder, edge_type: EdgeType, direction: Direction, number: int) -> SpillFile:
-    """Look at a spilled piece: read where its buckets are.
+    """Open a spilled piece: read the offsets of its buckets.
 
     Raises:
-        StateError: The file is not as long as it must be, as after a power cut.
+        StateError: The file has the wrong size, as after a power cut.
     """
     path = folder.spill_path(edge_type, direction, number)
     head = np.empty(2 + len(folder.buckets(edge_type, direction)), np.int64)
@@ -311,14 +311,14 @@ def open_spill(folder: DispatchFolder, edge_type: EdgeType, direction: Direction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Share:
-    """What a run takes from one spilled piece: its edges ``[begin, end)``."""
+    """Edges ``[begin, end)`` of one spilled piece, which belong to a run."""
 
     file: SpillFile
     begin: int
     end: int
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Stretches of the share."""
+        """Yield ranges of the share."""
         for first in range(self.begin, self.end, BLOCK_EDGES):
             yield first, min(first + BLOCK_EDGES, self.end)
 
@@ -331,7 +331,7 @@ def finish_run(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Finish:
-    """One run of one edge type and direction."""
+    """Writing of one run of one edge type and direction."""
 
     def __init__(self, folder: DispatchFolder, edge_type: EdgeType, direction: Direction, check_sums: bool) -> None:
         self.folder, self.edge_type, self.direction = folder, edge_type, direction
@@ -389,7 +389,7 @@ class _Finish:
         for part in np.flatnonzero((firsts[1:] > first) & (firsts[1:] <= stop)).tolist():
             num_edges = self.edge_offsets[part + 1] - self.edge_offsets[part]
             self._write_rows(part, int(self.row_offsets[part + 1]), np.array([num_edges]))
-            for name in self.ragged:  # each file of offsets begins with 0; edges say where they end
+            for name in self.ragged:  # each file of offsets begins with 0; then each edge adds its end
                 self.writer.write(integers(self._ragged_paths(part, name)[1], np.zeros(1, np.int64)), 0)
 
     def _write_rows(self, part: int, row_id: int, values: Array) -> None:
@@ -397,7 +397,7 @@ class _Finish:
         self.writer.write(integers(path, values), row_id - int(self.row_offsets[part]))
 
     def _read(self, shares: list[_Share], indptr: IntArray, first_id: int) -> EdgeRun:
-        """The edges of some rows, in stored order."""
+        """Return the edges of some rows, in stored order."""
         num_edges, features = int(indptr[-1]), self.fixed
         other_dtype = neighbor_dtype(self.folder.graph.nodes[self.other_type].num_nodes)
         has_keys, has_places = self.settings.keep_edge_keys, bool(self.edges.features) or self.has_times
@@ -436,7 +436,7 @@ class _Finish:
         return EdgeTimes(own=own, neighbor=self.neighbor_times, neighbor_keys=None)
 
     def _write(self, run: EdgeRun, first_id: int, first_edge: int) -> None:
-        """Write what is stored of the edges of some rows to each part that owns any of the rows."""
+        """Write all stored columns of some rows' edges to the parts that own the rows."""
         if run.weights is not None and self.check_sums:
             self._check_sums(run, run.weights, first_id)
         for part, begin, end in overlaps(first_id, first_id + len(run.indptr) - 1, self.row_offsets):
@@ -446,7 +446,7 @@ class _Finish:
                 self.writer.write(column, first_row)
 
     def _write_ragged(self, name: str, shares: list[_Share], run: EdgeRun, first_id: int, first_edge: int) -> None:
-        """Write the rows of a ragged feature of the edges of some rows."""
+        """Write a ragged feature of some rows' edges."""
         source, last_id = self.ragged[name], first_id + len(run.indptr) - 1
         lengths = _read_lengths(name, shares, first_id, last_id, len(run.places))
         offsets = offsets_of(lengths[run.places]) + self.next_elements[name]
@@ -484,7 +484,7 @@ class _Finish:
 
 
 def _read_lengths(name: str, shares: list[_Share], first_id: int, last_id: int, num_edges: int) -> IntArray:
-    """int64[num_edges], the elements of a ragged feature of the edges of some rows, in the order of shares."""
+    """Return int64[num_edges], lengths of a ragged feature of some rows' edges, in the order of shares."""
     lengths, num_read = np.empty(num_edges, np.int64), 0
     for share in shares:
         for begin, end in share.blocks():
@@ -496,7 +496,7 @@ def _read_lengths(name: str, shares: list[_Share], first_id: int, last_id: int, 
 
 
 def _read_ragged(name: str, shares: list[_Share], first_id: int, last_id: int) -> Iterator[RaggedArray]:
-    """The rows of a ragged feature of the same edges, in the same order."""
+    """Yield the rows of a ragged feature of the same edges, in the same order."""
     for share in shares:
         for begin, end in share.blocks():
             rows, row = share.file.read("rows", begin, end), 0

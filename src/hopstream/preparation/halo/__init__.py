@@ -1,4 +1,4 @@
-"""Copies rows of other parts into a part, so that sampling asks others less often.
+"""Copies rows of other parts into a part, so that sampling sends fewer requests.
 
-A halo is only ever a cache: with and without it every batch is the same.
+A halo is only a cache: every batch is the same with and without it.
 """

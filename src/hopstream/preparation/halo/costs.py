@@ -1,7 +1,7 @@
-"""Says how much disk and memory halos may take, before they are made.
+"""Estimates the disk and the memory that halos take, before they are made.
 
-How many nodes lie around a part is known when they have been looked for, and not before. So what is said is what halos
-take at most: each part has copies of all that the others have, or of features up to the budget.
+The number of nodes around a part is unknown before the search for them. So the estimate is an upper bound: each part
+copies everything that the other parts have, or features up to the budget.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from hopstream.engine.settings import Allotment, Needs, WorkerSettings, allot
 from hopstream.preparation.halo.settings import HaloSettings
 
 PROCESS_BYTES = 180 << 20
-"""What a process takes that has loaded its libraries and compiled kernels."""
+"""Memory of a process that has loaded its libraries and compiled kernels."""
 WORK_BYTES = 40 << 20
-"""What is taken beside tables of nodes: blocks that are copied, and where the rows of some nodes lie."""
+"""Memory besides tables of nodes: blocks that are copied, and locations of some nodes' rows."""
 NUM_SETS = 3
-"""Sets of nodes, of a bit per node of the graph, that there are at a time."""
+"""Number of bitmaps, of one bit per node of the graph, that exist at a time."""
 ID_BYTES, OFFSET_BYTES, HEAD_BYTES, NUMBER_BYTES = 16, 16, 136, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaloCosts:
-    """What halos of all parts take.
+    """Costs of the halos of all parts.
 
     Attributes:
-        copied_bytes: Of copies, at most.
-        budget_bytes: Those of ``copied_bytes`` that are features within a budget, which is filled as far as nodes
-            are ever sampled.
-        table_bytes: Of numbers of all nodes while halos are made, in files where they do not fit into memory.
-        work: What memory they get; None where only the disk was asked for.
+        copied_bytes: Upper bound of the bytes of copies.
+        budget_bytes: Part of ``copied_bytes`` that is features within a budget. A budget is used up as far as nodes can
+            be sampled.
+        table_bytes: Bytes of tables with a number per node while halos are made; tables that do not fit the memory go
+            to files.
+        work: Memory for halos; None if only the disk was estimated.
     """
 
     copied_bytes: int = 0
@@ -46,24 +47,24 @@ class HaloCosts:
 
 
 def least_memory_bytes(num_nodes: int) -> int:
-    """What halos of a graph with so many nodes of all types need: a process, and sets of nodes."""
+    """Return the memory that halos need for a number of nodes: a process, and bitmaps of nodes."""
     return PROCESS_BYTES + WORK_BYTES + -(-NUM_SETS * num_nodes // 8)
 
 
 def halos_text(num_nodes: int) -> str:
-    """What needs memory, for an error."""
+    """Format the subject and verb of an error about too little memory."""
     return f"halos of {num_nodes} nodes need" if num_nodes else "halos need"
 
 
 def halo_allotment(memory: str | None, num_nodes: int) -> Allotment:
-    """What halos get; tables of nodes get what is above ``least_memory_bytes``.
+    """Allot the memory of halos; tables of nodes get the memory above ``least_memory_bytes``.
 
     Args:
-        memory: What all may take; None for a share of what is free.
-        num_nodes: Nodes of the graph of all types; 0 where no halo is made.
+        memory: Most memory; None for a share of the free memory.
+        num_nodes: Nodes of the graph of all types; 0 if no halo is made.
 
     Raises:
-        SettingsError: It is no size, or too little to work with.
+        SettingsError: ``memory`` is no size, or too small.
     """
     needs = Needs.of_one(least_memory_bytes(num_nodes), halos_text(num_nodes))
     return allot(memory, WorkerSettings(num_workers=0), (needs,))
@@ -72,13 +73,14 @@ def halo_allotment(memory: str | None, num_nodes: int) -> Allotment:
 def halo_costs(
     contents: Contents, settings: HaloSettings, feature_bytes: Mapping[str, int], *, has_savings: bool = False
 ) -> HaloCosts:
-    """What halos take.
+    """Estimate the costs of halos.
 
     Args:
-        contents: Of the dataset, as it will be written; only the numbers of nodes and edges in its book are looked at.
+        contents: Contents of the dataset that will be written; only the numbers of nodes and edges in its book are
+            used.
         settings: What is copied.
-        feature_bytes: Node type to the bytes of the features that are copied, of all nodes; of types of which any are.
-        has_savings: What halos save is to be told.
+        feature_bytes: Node type to the bytes of the copied features of all its nodes; types without any are left out.
+        has_savings: Whether the savings of the halo are computed too.
     """
     book, schema = contents.book, contents.schema
     num_others = book.num_parts - 1
@@ -108,7 +110,7 @@ def halo_costs(
 
 
 def feature_bytes_of(manifest: Manifest, features: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """Node type to the bytes of some features of all nodes of a dataset."""
+    """Return the bytes of some features of all nodes of a dataset, by node type."""
     num_parts = manifest.book.num_parts
     return {
         node_type: sum(

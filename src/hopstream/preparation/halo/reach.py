@@ -1,4 +1,4 @@
-"""Finds the nodes of other parts within some hops of a part, and those that are likely to be sampled."""
+"""Finds nodes of other parts within some hops of a part, and nodes that are likely to be sampled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BUDGET = 1 << 62
 
 
 def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeBitmap]:
-    """Node type to the nodes of other parts at a distance of 1 to ``hops`` from what a part owns.
+    """Return the nodes of other parts at a distance of 1 to ``hops`` from a part's nodes, by type.
 
     Takes three bits per node of the graph.
 
@@ -37,7 +37,7 @@ def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeBitmap]:
         for node_type, nodes in reached.items():
             clear_range(nodes.marks, *_range(parts, node_type, part))
             nodes.marks[:] |= found[node_type].marks
-            nodes.marks[:] ^= found[node_type].marks  # those that are new, in place
+            nodes.marks[:] ^= found[node_type].marks  # keeps only new nodes, in place
             found[node_type].marks[:] |= nodes.marks
         frontier = reached
     return found
@@ -45,12 +45,12 @@ def nodes_within(parts: Parts, part: int, hops: int) -> dict[str, NodeBitmap]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inclusion:
-    """How likely nodes are to be in a batch of seeds that a part owns.
+    """Chances of nodes to be in a batch whose seeds a part owns.
 
     Attributes:
         sampled: Node type to float64[num_nodes], the chance that a node is in a batch.
-        expanded: Node type to float64[num_nodes], how often its neighbours are asked for in a batch, on average; no
-            types where nobody asked for it.
+        expanded: Node type to float64[num_nodes], the mean number of times per batch that a node's neighbours are
+            requested; empty if not computed.
     """
 
     sampled: Mapping[str, Chances]
@@ -58,19 +58,19 @@ class Inclusion:
 
 
 class InclusionModel:
-    """The vertex inclusion probabilities of parts, in tables that are filled anew for each part.
+    """Vertex inclusion probabilities (VIP) of parts, in tables that are refilled for each part.
 
-    Takes three numbers of 64 bits per node of the graph, and one more for how often nodes are expanded.
+    Takes three 64-bit numbers per node of the graph, and one more to count expansions.
 
     Source: Kaler et al., "Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood Expansion
-    Analysis and Caching", MLSys 2023, section 3; here a node may have several edge types, each with the fan-out.
+    Analysis and Caching", MLSys 2023, section 3. Here a node may have several edge types, each with the fan-out.
     """
 
     def __init__(self, parts: Parts, settings: HaloSettings, tables: NumberTables, *, is_expanding: bool) -> None:
-        """Make the tables.
+        """Allocate the tables.
 
         Raises:
-            OSError: The disk has no room for those that do not fit into memory.
+            OSError: The disk has no room for tables that do not fit the memory.
         """
         self._parts, self._settings = parts, settings
         sizes = {t: parts.book.num_ids(t) for t in parts.book.node_offsets}
@@ -80,7 +80,7 @@ class InclusionModel:
         )
 
     def of(self, part: int) -> Inclusion:
-        """Those of a part; what was told of another is gone.
+        """Compute the chances for a part; this overwrites the result of the previous part.
 
         Raises:
             FormatError: A part is damaged.
@@ -104,7 +104,7 @@ class InclusionModel:
         return Inclusion(sampled=missed, expanded=self._expanded)
 
     def _spread(self, chances: Mapping[str, Chances], fanout: int, drawn: Mapping[str, Chances]) -> None:
-        """Write the chance of each node to be drawn by nodes that are expanded with these chances."""
+        """Write the chance of each node to be drawn by nodes that are expanded with the given chances."""
         parts = self._parts
         for of_type in drawn.values():
             of_type[:] = 1
@@ -120,7 +120,7 @@ class InclusionModel:
             np.subtract(1, of_type, out=of_type)
 
     def _set_seeds(self, part: int, chances: Mapping[str, Chances]) -> None:
-        """Seeds are the nodes of ``train`` splits that the part owns, or all that it owns if there is no such split."""
+        """Set the chances of seeds: the part's nodes in ``train`` splits, or all if there are no such splits."""
         parts, batch_size = self._parts, self._settings.batch_size
         splits = parts.manifest.schema.splits
         is_split = any("train" in names for names in splits.values())
@@ -137,7 +137,7 @@ class InclusionModel:
 
 
 def _train_ids(parts: Parts, node_type: str, first: int, stop: int) -> Iterator[IntArray]:
-    """Ids of the training nodes in ``[first, stop)``, in stretches."""
+    """Yield ids of the training nodes in ``[first, stop)``, in blocks."""
     starts = parts.book.key_offsets(node_type)
     for arrays, start in zip(parts.arrays, starts, strict=False):
         for keys in chunks_of(arrays.splits[node_type]["train"]):
@@ -148,10 +148,10 @@ def _train_ids(parts: Parts, node_type: str, first: int, stop: int) -> Iterator[
 def hottest(
     parts: Parts, part: int, sampled: Mapping[str, Chances], features: Mapping[str, tuple[str, ...]], budget: int
 ) -> dict[str, NodeBitmap]:
-    """Node type to the nodes of other parts that are likeliest sampled, in VIP order, by bytes.
+    """Return the nodes of other parts with the largest chances (VIP) that fit a budget of bytes, by type.
 
-    Nodes are taken in the order of their chance, equal ones by type and id, until the next one does not fit. Takes a
-    bit per node of the graph.
+    Nodes are taken by descending chance, ties by type and id, until the next one does not fit. Takes one bit per node
+    of the graph.
     """
     others = [_Others(parts, t, part, sampled[t].view(np.uint64), names) for t, names in features.items()]
     threshold, left = _threshold(others, min(budget, MAX_BUDGET))
@@ -167,9 +167,9 @@ def hottest(
 
 
 def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
-    """The chance, as bits, above which all rows fit while not all of this chance do, and the bytes that are left.
+    """Return a threshold, as bits of a chance, and the bytes left after all rows above it.
 
-    It is 0 where everything fits.
+    All rows above the threshold fit, but not all rows at the threshold. It is 0 if everything fits.
     """
     prefix = 0
     for shift in (48, 32, 16, 0):
@@ -178,7 +178,7 @@ def _threshold(others: list[_Others], budget: int) -> tuple[int, int]:
             of.weigh(prefix, shift, totals)
         sums = np.cumsum(totals[::-1])
         num_fitting = int(np.searchsorted(sums, budget, side="right"))
-        if num_fitting == len(sums):  # only of the first 16 bits, for what was chosen by them did not fit
+        if num_fitting == len(sums):  # only in the first round: later rounds split a bin that did not fit
             return 0, budget - int(sums[-1])
         budget -= int(sums[num_fitting - 1]) if num_fitting else 0
         prefix = prefix << 16 | len(sums) - 1 - num_fitting
@@ -196,7 +196,7 @@ class _Others:
     names: tuple[str, ...]
 
     def weigh(self, prefix: int, shift: int, totals: IntArray) -> None:
-        """As ``weigh_chances``."""
+        """Add the bytes of rows by chance; see ``weigh_chances``."""
         is_ragged = any(self.parts.ragged(self.node_type, name) is not None for name in self.names)
         alike = self.row_bytes(np.zeros(0 if is_ragged else 1, np.int64))
         for first, stop in self._stretches():
@@ -204,19 +204,19 @@ class _Others:
             weigh_chances(self.bits[first:stop], prefix, shift, row_bytes, totals)
 
     def above(self, threshold: int) -> NodeBitmap:
-        """The nodes with a larger chance."""
+        """Return the nodes with a larger chance."""
         found = NodeBitmap.empty(len(self.bits))
         for first, stop in self._stretches():
             mark_above(self.bits[first:stop], first, threshold, found.marks)
         return found
 
     def equal_to(self, threshold: int) -> Iterator[IntArray]:
-        """The nodes with just this chance, ascending, in stretches."""
+        """Yield the nodes with exactly this chance, ascending, in blocks."""
         for first, stop in self._stretches():
             yield first + np.flatnonzero(self.bits[first:stop] == np.uint64(threshold))
 
     def row_bytes(self, ids: IntArray) -> IntArray:
-        """As ``row_bytes``."""
+        """Return the bytes of copies; see the function ``row_bytes``."""
         return row_bytes(self.parts, self.node_type, self.names, ids)
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
@@ -227,7 +227,7 @@ class _Others:
 
 
 def row_bytes(parts: Parts, node_type: str, names: tuple[str, ...], ids: IntArray) -> IntArray:
-    """int64[n], what a copy of each node's features takes: with its id and key, and where ragged rows start."""
+    """Return int64[n], the bytes of a copy of each node's features: with id, key, and ragged offsets."""
     schema = parts.manifest.schema.nodes[node_type]
     total = np.full(len(ids), 16, np.int64)
     for name in names:

@@ -1,7 +1,8 @@
-"""Gives a finished dataset a halo, or another one, so that nobody ever sees half of it.
+"""Adds a halo to a finished dataset, or replaces its halo, atomically.
 
-The new halo is written beside the old one, in folders of another number; then the manifest is replaced, which names
-them; then the old one is removed. Whatever the manifest does not name is what a killed run left, and goes first.
+The new halo is written beside the old one, in folders of another generation. Then the manifest is replaced, which names
+the new folders. Then the old halo is removed. Folders that the manifest does not name are left from a killed run, and
+are removed first.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ ATTRIBUTES = {
 
 
 class Sink(Protocol):
-    """Takes the content of the files of halos, one file after the other."""
+    """Receives the content of the files of halos, one file after the other."""
 
     def put(self, path: PurePosixPath, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
-        """Take one file, block after block; blocks are made while they are taken."""
+        """Take one file in blocks, which are computed on iteration."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,12 +90,13 @@ class HaloWriter:
 
         Args:
             part: The part.
-            node_ids: Node type to the nodes whose edges are copied, a set or int64[n], ascending; empty where none are.
-            features: Node type to the features that are copied.
-            cached_ids: Node type to the nodes whose features are copied, likewise.
+            node_ids: Node type to the nodes whose edges are copied, a bitmap or int64[n], ascending; empty without
+                ``hops``.
+            features: Node type to the copied features.
+            cached_ids: Node type to the nodes whose features are copied, a bitmap or int64[n], ascending.
 
         Returns:
-            How much that is.
+            The numbers of copied rows.
         """
         root = halo_root(part, self.generation)
         for node_type, ids in node_ids.items():
@@ -154,7 +156,7 @@ class HaloWriter:
     def _write_offsets(
         self, path: PurePosixPath, ranges: RowRanges, values: Values, nodes: NodeBitmap | IntArray
     ) -> int:
-        """Write where the items of each row begin in the halo; return how many there are."""
+        """Write the offsets of each row's items in the halo; return the number of items."""
         total = 0
 
         def offsets() -> Iterator[Array]:
@@ -167,7 +169,7 @@ class HaloWriter:
 
         blocks = offsets()
         self.sink.put(path, np.dtype(np.int64), (len(nodes) + 1,), blocks)
-        for _ in blocks:  # a sink need not take them all
+        for _ in blocks:  # a sink may stop early
             pass
         return total
 
@@ -178,13 +180,13 @@ def _columns(edges: list[EdgeArrays], attribute: str) -> list[Array]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """How much a part's halo is expected to answer in a batch of seeds that the part owns, by the model of VIP.
+    """Mean savings of a part's halo in a batch whose seeds the part owns, by the VIP model.
 
     Attributes:
-        remote_rows: Nodes of other parts in a batch, on average.
-        saved_rows: Those of them whose features are copied.
-        remote_expanded: Nodes of other parts whose neighbours are asked for, on average.
-        saved_expanded: Those of them whose edges are copied.
+        remote_rows: Nodes of other parts in a batch.
+        saved_rows: Remote nodes whose features are copied.
+        remote_expanded: Requests for neighbours of nodes of other parts.
+        saved_expanded: Requests for neighbours of remote nodes whose edges are copied.
     """
 
     remote_rows: float
@@ -194,22 +196,22 @@ class Saving:
 
     @property
     def row_share(self) -> float:
-        """Share of remote rows that the halo answers; 1 where there are none."""
+        """Share of remote rows that the halo answers; 1 without remote rows."""
         return self.saved_rows / self.remote_rows if self.remote_rows else 1.0
 
     @property
     def expanded_share(self) -> float:
-        """Share of remote expansions that the halo answers; 1 where there are none."""
+        """Share of remote expansions that the halo answers; 1 without remote expansions."""
         return self.saved_expanded / self.remote_expanded if self.remote_expanded else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaloReport:
-    """What ``add_halo`` did.
+    """Result of ``add_halo``.
 
     Attributes:
-        manifest: The manifest that was written; its ``halo`` says what was copied, None where it was removed.
-        savings: What each part's halo is expected to save; empty where it was removed, or nobody asked for it.
+        manifest: The new manifest; its ``halo`` describes the copies, or is None if the halo was removed.
+        savings: Expected savings of each part's halo; empty if the halo was removed, or savings were not computed.
     """
 
     manifest: Manifest
@@ -227,33 +229,33 @@ def add_halo(
     with_savings: bool = True, progress: Progress | None = None,
     on_estimate: Callable[[HaloCosts], None] | None = None, **options: Unpack[HaloOptions],
 ) -> HaloReport:  # fmt: skip
-    """Give every part of a dataset copies of rows of other parts, so that fewer are asked for over the network.
+    """Give every part of a dataset copies of rows of other parts, so that fewer rows cross the network.
 
-    The halo is a cache: whoever samples a part that is here with servers for the rest gets the same batches with and
-    without. A halo that is there is replaced; ``hops=0`` without features removes it. All parts must be here.
+    A halo is a cache: a process that samples a local part with servers for the rest gets the same batches with and
+    without it. An existing halo is replaced; ``hops=0`` without features removes it. All parts must be here.
 
     Args:
         dataset: A dataset or its folder.
-        settings: What is copied; the defaults if it is not given.
-        memory: What may be taken, for example ``500MB``; None for a share of what is free. Numbers of all nodes that do
-            not fit are kept in files.
-        with_savings: Find out what the halo is expected to save, which takes a pass over all edges for each entry of
-            ``fanouts`` and part. With a budget the passes are made anyway.
+        settings: What is copied; None for the defaults.
+        memory: Most memory, for example ``500MB``; None for a share of the free memory. Tables with a number per node
+            that do not fit go to files.
+        with_savings: Whether to compute the expected savings, which takes a pass over all edges for each entry of
+            ``fanouts`` and part. With a budget these passes are made in any case.
         progress: Called as ``progress("halo", done, total)`` in parts.
-        on_estimate: Called once with what halos take at most, before they are made; not where they are removed.
-        **options: Fields of ``HaloSettings``; they go before ``settings``.
+        on_estimate: Called once with the upper bound of the costs, before halos are made; not called for a removal.
+        **options: Fields of ``HaloSettings``; they override ``settings``.
 
     Returns:
-        What was written, and what it is expected to save.
+        The new manifest, and the expected savings.
 
     Raises:
-        SettingsError: A setting is outside what it accepts, the memory is too small, or the dataset was appended to;
-            compact it first.
-        UnknownNameError: A feature or type is not there.
+        SettingsError: A setting has an invalid value, the memory is too small, or the dataset was appended to; compact
+            it first.
+        UnknownNameError: A feature or type does not exist.
         FormatError: The folder is no dataset, or a part is missing or damaged.
-        ChecksumError: The manifest is not the one that was written.
+        ChecksumError: The manifest does not match its checksum.
         StateError: Another process changes the dataset now.
-        OSError: The system failed, or the disk has no room for the budget; the dataset is as it was.
+        OSError: A system call failed, or the disk has no room for the budget; the dataset is unchanged.
     """
     settings = replace(settings or HaloSettings(), **options)
     root = dataset.root if isinstance(dataset, Dataset) else local_path(dataset)
@@ -285,10 +287,10 @@ def _check_room(
     dataset: Dataset, settings: HaloSettings, features: Mapping[str, tuple[str, ...]],
     on_estimate: Callable[[HaloCosts], None] | None, allotted: Allotment, *, has_savings: bool,
 ) -> None:  # fmt: skip
-    """Tell what halos take, and stop before a budget that the disk has no room for.
+    """Report the estimate, and refuse a budget that the disk has no room for.
 
     Raises:
-        OSError: It has none. It is no fault of the settings, or ``dispatch`` would throw away the parts that it wrote.
+        OSError: The disk has too little room. A ``SettingsError`` would make ``dispatch`` discard the written parts.
     """
     manifest = dataset.manifest
     if settings.is_nothing or manifest.book.num_parts == 1:
@@ -308,7 +310,7 @@ def _check_room(
 def _replace_halo(
     dataset: Dataset, settings: HaloSettings, make: Callable[[int], tuple[Halo, tuple[Saving, ...]]]
 ) -> HaloReport:
-    """Bring a halo that ``make`` writes, as one of another generation, into its place."""
+    """Replace the halo by one of a new generation that ``make`` writes."""
     root, manifest, before = dataset.root, dataset.manifest, dataset.manifest.halo
     halo: Halo | None = None
     savings: tuple[Saving, ...] = ()
@@ -318,7 +320,7 @@ def _replace_halo(
         written = replace(manifest, halo=halo)
         written.write(root)
     except BaseException:
-        remove_halos(root, manifest, read_manifest(root).halo)  # the new one, where the manifest was replaced before
+        remove_halos(root, manifest, read_manifest(root).halo)  # keeps the halo of the current manifest
         raise
     remove_halos(root, manifest, halo)
     return HaloReport(manifest=written, savings=savings)
@@ -346,7 +348,7 @@ class _HaloMaker:
         savings: list[Saving] = []
         for part in range(num_parts):
             self.progress("halo", part, num_parts)
-            of_part, saving = self._write(part, writer, model)  # whose sets of nodes are gone before the next part's
+            of_part, saving = self._write(part, writer, model)  # the bitmaps of a part are freed before the next part
             counts.append(of_part)
             savings += [saving] if saving is not None else []
         self.progress("halo", num_parts, num_parts)
@@ -359,7 +361,7 @@ class _HaloMaker:
         return halo, tuple(savings)
 
     def _write(self, part: int, writer: HaloWriter, model: InclusionModel | None) -> tuple[HaloCounts, Saving | None]:
-        """Write the halo of one part; return how much that is, and what it saves where that is asked for."""
+        """Write the halo of one part; return its counts, and its savings if requested."""
         inclusion = None if model is None else model.of(part)
         node_ids, cached = self._chosen(part, inclusion)
         counts = writer.write(part, node_ids, self.features, cached)
@@ -368,7 +370,7 @@ class _HaloMaker:
         return counts, self._saving(part, inclusion, node_ids, cached)
 
     def _chosen(self, part: int, inclusion: Inclusion | None) -> tuple[dict[str, NodeBitmap], dict[str, NodeBitmap]]:
-        """The nodes whose edges a part gets copies of, and those whose features."""
+        """Return the nodes whose edges a part copies, and the nodes whose features it copies."""
         reached = nodes_within(self.parts, part, self.settings.hops)
         budget = self.settings.budget_bytes
         if budget is None or inclusion is None:

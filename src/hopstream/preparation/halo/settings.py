@@ -14,26 +14,26 @@ from hopstream.schema import GraphSchema
 MAX_HOPS = 64
 MAX_FANOUT = (1 << 31) - 1
 FeatureChoice = Literal["none", "all"] | str | Sequence[str]
-"""``none``, ``all``, or ``type:feature`` (``type:*`` for all of a type), several joined by commas or in a list."""
+"""``none``, ``all``, or ``type:feature`` (``type:*`` for all of a type); several joined by commas or in a list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaloSettings(Settings):
-    """What each part keeps copies of. Every field is checked when the record is made.
+    """What each part keeps copies of. The constructor checks every field.
 
     Attributes:
-        hops: Rows of edges are copied of nodes at a distance of 1 to so many hops from nodes that the part owns, along
-            the directions in which edges are stored. 0 copies none.
+        hops: Rows of edges are copied of nodes at a distance of 1 to ``hops`` hops from nodes that the part owns, along
+            the stored directions of edges. 0 copies none.
         features: Which features are copied: ``none``, ``all``, or ``type:feature``, where ``type:*`` is all of a type;
             several are joined by commas or in a list. None is ``none``, or ``all`` with a budget.
-        budget: Features are copied of the nodes that are most likely sampled, whatever their distance, in up to so many
-            bytes per part, for example ``2GiB``; None copies those of all nodes within ``hops``.
-        fanouts: Neighbours per hop and edge type that training draws, -1 for all. Only the order in which nodes are
-            taken within a budget, and the share that is reported, follow from it.
-        batch_size: Seeds per batch of training, likewise.
+        budget: Bytes of features per part, for example ``2GiB``, copied of the nodes that are most likely sampled, at
+            any distance; None copies those of all nodes within ``hops``.
+        fanouts: Neighbours per hop and edge type that training draws, -1 for all. They only decide the order in which
+            nodes are taken within a budget, and the reported savings.
+        batch_size: Seeds per batch of training, which decides the same as ``fanouts``.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     hops: int = 1
@@ -90,11 +90,11 @@ class HaloSettings(Settings):
 
     @property
     def is_nothing(self) -> bool:
-        """Nothing is copied, so that a halo which is there is removed."""
+        """Whether nothing is copied, so that an existing halo is removed."""
         return self.hops == 0 and not self.feature_names
 
     def choose(self, schema: GraphSchema) -> dict[str, tuple[str, ...]]:
-        """Node type to the features that are copied, for each type of which any is; ``type:*`` may be of no feature.
+        """Return the copied features by node type, without unnamed types; ``type:*`` may name no feature.
 
         Raises:
             UnknownNameError: The graph has no such type or feature.

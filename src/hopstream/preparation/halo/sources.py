@@ -1,4 +1,4 @@
-"""Reads rows of any part to be copied into halos, and holds sets of nodes as bitmaps."""
+"""Reads rows of any part that are copied into halos, and holds sets of nodes as bitmaps."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Chances = NDArray[np.float64]
 
 
 class NumberTables:
-    """Makes arrays with a number for each node: in memory as long as they fit, then in files.
+    """Makes arrays with a number for each node, in memory while they fit, then in files.
 
-    Such a file has no name, so nothing is left of it however the process ends, and its pages are the system's, which
-    takes them back when it wants to.
+    The files are unlinked, so nothing remains however the process ends. Their pages belong to the page cache, which the
+    kernel reclaims.
     """
 
     def __init__(self, folder: Path, memory_bytes: int) -> None:
-        """Keep files on the disk of a folder."""
+        """Set the folder on whose disk the files lie, and the memory for arrays."""
         self._folder, self._left = folder, memory_bytes
 
     def new(self, num_nodes: int) -> Chances:
-        """float64[num_nodes], zeros.
+        """Return float64[num_nodes], zeros.
 
         Raises:
             OSError: The disk has no room.
@@ -50,18 +50,18 @@ class NumberTables:
             self._left -= num_bytes
             return np.zeros(num_nodes)
         with tempfile.TemporaryFile(dir=self._folder) as file:
-            # Reserved, because a disk that is full when a mapped page is written ends the process.
+            # Reserves the blocks: a full disk at the write of a mapped page would kill the process.
             os.posix_fallocate(file.fileno(), 0, num_bytes)
             return np.frombuffer(mmap.mmap(file.fileno(), num_bytes), np.float64)
 
 
 CHUNK_ROWS = 1 << 18
-"""Nodes that are looked at, or whose rows of one width are copied, at a time."""
+"""Nodes that are processed, or whose fixed-width rows are copied, at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeBitmap:
-    """Nodes of one type.
+    """Set of nodes of one type.
 
     Attributes:
         marks: uint64[ceil(num_nodes / 64)], a bit per node, by id.
@@ -71,22 +71,22 @@ class NodeBitmap:
 
     @classmethod
     def empty(cls, num_nodes: int) -> NodeBitmap:
-        """None of so many nodes."""
+        """Make an empty set."""
         return cls(np.zeros(-(-num_nodes // 64), np.uint64))
 
     @classmethod
     def of_range(cls, num_nodes: int, first: int, stop: int) -> NodeBitmap:
-        """Of so many nodes those with ids ``[first, stop)``."""
+        """Make the set of the ids ``[first, stop)``."""
         found = cls.empty(num_nodes)
         mark_range(found.marks, first, stop)
         return found
 
     def __len__(self) -> int:
-        """How many nodes there are in it."""
+        """Return the number of nodes in the set."""
         return int(count_marks(self.marks))
 
     def chunks(self) -> Iterator[IntArray]:
-        """Their ids, ascending, in stretches."""
+        """Yield the ids in the set, ascending, in blocks."""
         word = 0
         while word < len(self.marks):
             ids = np.empty(CHUNK_ROWS, np.int64)
@@ -95,12 +95,12 @@ class NodeBitmap:
                 yield ids[:count]
 
     def ids(self) -> IntArray:
-        """int64[n], all of them, ascending."""
+        """Return int64[n], the ids in the set, ascending."""
         return np.concatenate([np.empty(0, np.int64), *self.chunks()])
 
 
 def chunks_of(nodes: NodeBitmap | IntArray) -> Iterator[IntArray]:
-    """Stretches of ids."""
+    """Yield the ids in blocks."""
     if isinstance(nodes, NodeBitmap):
         yield from nodes.chunks()
         return
@@ -109,12 +109,12 @@ def chunks_of(nodes: NodeBitmap | IntArray) -> Iterator[IntArray]:
 
 
 CHUNK_BYTES = 8 << 20
-"""Of a column that are copied at a time, or one row."""
+"""Bytes of a column that are copied at a time, unless one row is larger."""
 NO_POSITIONS: IntArray = np.empty(0, np.int64)
 
 
 class Values:
-    """A column of all parts as kernels take it: flat arrays of words, so that every dtype is copied by one kernel."""
+    """Column of all parts for kernels: flat arrays of words, so that one kernel copies every dtype."""
 
     def __init__(self, columns: Sequence[Array]) -> None:
         """Take the column of each part."""
@@ -126,7 +126,7 @@ class Values:
         self.table = address_table([c.reshape(-1).view(self.word) if c.size else None for c in columns])
 
     def as_items(self, words: NDArray[Any], num_items: int) -> Array:
-        """Words that were copied as what they are."""
+        """View copied words as items of the column."""
         if not self.item_bytes:
             return np.empty((num_items, *self.shape), self.dtype)
         return words.reshape(-1).view(self.dtype).reshape(num_items, *self.shape)
@@ -134,12 +134,12 @@ class Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRanges:
-    """Where the rows of nodes lie in the arrays of their parts.
+    """Locations of nodes' rows in the arrays of their parts.
 
     Attributes:
         offsets: int64[num_parts + 1], ranges of the nodes' ids.
-        starts: int64[num_parts, 2], address table of where rows begin.
-        where: Names what rows are of.
+        starts: int64[num_parts, 2], address table of the row offsets.
+        where: Name of the rows in errors.
     """
 
     offsets: IntArray
@@ -147,7 +147,7 @@ class RowRanges:
     where: str
 
     def of(self, ids: IntArray, values: Values) -> tuple[NDArray[np.int32], IntArray, IntArray]:
-        """Part, first item and number of items of some rows.
+        """Return part, first item and number of items of some rows.
 
         Raises:
             FormatError: A row lies outside its file.
@@ -162,7 +162,7 @@ class RowRanges:
         return parts, starts, lengths
 
     def blocks(self, values: Values, nodes: NodeBitmap | IntArray) -> Iterator[Array]:
-        """The items of some rows, one row after the other, in blocks."""
+        """Yield the items of some rows, one row after the other, in blocks."""
         for ids in chunks_of(nodes):
             places = self.of(ids, values)
             max_items = max(1, CHUNK_BYTES // max(1, values.item_bytes))
@@ -175,24 +175,24 @@ class RowRanges:
 
 
 class Parts:
-    """All parts of a dataset, mapped."""
+    """All parts of a dataset, memory-mapped."""
 
     def __init__(self, dataset: Dataset) -> None:
-        """Open them.
+        """Open the parts.
 
         Raises:
-            FormatError: A file is missing, truncated, or not what the manifest says.
+            FormatError: A file is missing, truncated, or contradicts the manifest.
         """
         self.dataset, self.manifest, self.book = dataset, dataset.manifest, dataset.manifest.book
         self.arrays: list[PartArrays] = [dataset.open_part(part) for part in range(self.book.num_parts)]
 
     def edges(self, entity: tuple[EdgeType, Direction]) -> list[EdgeArrays]:
-        """The edges of each part."""
+        """Return the edges of each part."""
         return [part.edges[entity] for part in self.arrays]
 
     @cached_property
     def edge_ranges(self) -> Mapping[tuple[EdgeType, Direction], RowRanges]:
-        """Where the edges of nodes lie."""
+        """Locations of nodes' edges, by edge type and direction."""
         return {
             entity: RowRanges(
                 self.book.offsets(ends_of(*entity)[0]),
@@ -203,7 +203,7 @@ class Parts:
         }
 
     def ragged(self, node_type: str, name: str) -> tuple[RowRanges, Values] | None:
-        """A ragged feature of nodes; None where all rows have one length."""
+        """Return a ragged feature of nodes; None if the feature has a fixed width."""
         columns = [part.node_features[node_type][name] for part in self.arrays]
         ragged = [column for column in columns if isinstance(column, RaggedArray)]
         if not ragged:
@@ -212,7 +212,7 @@ class Parts:
         return RowRanges(self.book.offsets(node_type), starts, where), Values([c.values for c in ragged])
 
     def fixed_blocks(self, node_type: str, columns: Sequence[Column], nodes: NodeBitmap | IntArray) -> Iterator[Array]:
-        """Rows of a column of fixed width, in blocks."""
+        """Yield rows of a fixed-width column, in blocks."""
         values, offsets = Values([c for c in columns if isinstance(c, np.ndarray)]), self.book.offsets(node_type)
         step = max(1, CHUNK_BYTES // max(1, values.item_bytes))
         for ids in chunks_of(nodes):
@@ -227,7 +227,7 @@ class Parts:
         """Mark the neighbours of some nodes in a bitmap of the other end's type.
 
         Raises:
-            FormatError: A row lies outside its file, or names a node that is not there.
+            FormatError: A row lies outside its file, or names a node that does not exist.
         """
         indices, ranges = [e.indices for e in self.edges(entity)], self.edge_ranges[entity]
         item = np.empty(0, indices[0].dtype)
@@ -237,7 +237,7 @@ class Parts:
             self.refuse(entity, int(ids[-1 - wrong]))
 
     def refuse(self, entity: Entity, identifier: int) -> NoReturn:
-        """Raise ``FormatError`` about the row of an id."""
+        """Raise ``FormatError`` for the row of an id."""
         raise FormatError(
             f"{self.dataset.root}: {entity_label(entity)}: the row of id {identifier} lies outside its file, or "
             "names a node that is not there; verify the dataset"

@@ -1,7 +1,7 @@
-"""Writes a dataset with other parts, without what it was written from; ``docs/guide-reshard.md`` says how for users.
+"""Writes a dataset with other parts, without its source; see ``docs/guide-reshard.md`` for users.
 
-Keys are what old and new parts have in common: the rows of a stretch of keys are one stretch of each old part, and one
-of each new part. So a task takes a stretch of keys, reads a stretch of each old part, puts the rows in the order of the
-new parts, and writes a stretch of each: everything is read once and written once, and nothing is sorted. ``move``
-moves rows, and ``reshard_job`` cuts links anew and says which stage comes when.
+Keys are the same in old and new parts. The rows of a range of keys are contiguous in each old part and in each new
+part. So a task takes a range of keys, reads one range of each old part, reorders the rows, and writes one range of each
+new part. Everything is read once and written once, and nothing is sorted. ``move`` moves rows; ``reshard_job`` slices
+links and runs the stages in order.
 """

@@ -1,10 +1,10 @@
-"""Moves the rows of a stretch of keys from the files of old parts and overlays into those of new parts.
+"""Moves the rows of ranges of keys from the files of old parts and overlays to those of new parts.
 
-Counting comes first: the counts of all stretches before one say where its own items begin in each new part.
+Counting comes first: the counts of all earlier ranges are the offsets of a range's items in each new part.
 
-A task takes some blocks of keys, and of these as many rows as fit its memory. What it reads of a column is a stretch of
-each old piece, and what it writes a stretch of each new part. Neighbours get their new ids on the way. All else is
-copied as it is: a row's edges keep their order, and no column says anything of edges outside of the row.
+A task takes some blocks of keys, and of these as many rows at a time as fit its memory. For a column it reads one range
+of each old piece, and writes one range of each new part. Neighbours are renumbered on the way. Everything else is
+copied unchanged: the edges of a row keep their order, and no column refers to edges outside of the row.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from hopstream.preparation.reshard.reshard_folder import NEW_IDS, ReshardFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segments:
-    """The items of some rows, in the order of keys.
+    """Items of some rows, in the order of keys.
 
     Attributes:
         old_pieces: int64[n], the part or overlay that each row is read from.
-        old_starts: int64[n], its first item there, ascending in each piece.
-        counts: int64[n], its number of items.
-        new_parts: int64[n], the part that it goes to.
-        new_starts: int64[n], its first item there. The items of a part's rows follow each other.
+        old_starts: int64[n], the position of the row's first item there, ascending in each piece.
+        counts: int64[n], the row's number of items.
+        new_parts: int64[n], the part that each row is written to.
+        new_starts: int64[n], the position of the row's first item there. The items of a part's rows are contiguous.
     """
 
     old_pieces: IntArray
@@ -50,7 +50,7 @@ class Segments:
     new_starts: IntArray
 
     def pieces(self, max_items: int) -> Iterator[tuple[int, int, Segments]]:
-        """``(first row, end row, segments)`` of about ``max_items`` items; a row with more is cut into several."""
+        """Yield ``(first row, end row, segments)`` of about ``max_items`` items; a longer row is split."""
         for rows, skipped, counts in cut_counts(self.counts, max_items):
             yield rows.start, rows.stop, Segments(
                 old_pieces=self.old_pieces[rows], old_starts=self.old_starts[rows] + skipped, counts=counts,
@@ -59,14 +59,14 @@ class Segments:
 
 
 Read = Callable[[int, IntArray, IntArray], Array]
-"""``read(piece, starts, counts)``, the values of some spans of items of an old piece, one span after the other."""
+"""``read(piece, starts, counts)`` returns the values of some spans of items of an old piece, in order."""
 
 
 class Moves:
-    """How some rows get from the order of old pieces into that of new parts, for any column."""
+    """Reordering of some rows from old pieces to new parts, for any column."""
 
     def __init__(self, segments: Segments, num_old_pieces: int, num_new_parts: int) -> None:
-        """Find what is read of each old piece, and in which order rows are written."""
+        """Compute the spans to read of each old piece, and the order in which rows are written."""
         self._counts = segments.counts
         self._old: list[tuple[int, IntArray, IntArray]] = []
         self._starts = np.empty(len(self._counts), np.int64)
@@ -87,32 +87,32 @@ class Moves:
         self._order = np.concatenate(orders)
 
     def moved(self, read: Read) -> Array:
-        """What is read of all old pieces, in the order of new parts."""
+        """Read all old pieces, and return the values in the order of new parts."""
         values, done = np.empty(0), 0
         for spans in self._old:
             here = read(*spans)
-            if not done:  # one piece is not copied
+            if not done:  # a single piece needs no copy
                 values = (
                     here if len(here) == self._num_read else np.empty((self._num_read, *here.shape[1:]), here.dtype)
                 )
             if values is not here:
                 values[done : done + len(here)] = here
             done += len(here)
-            del here  # it would stay while the next piece is read
+            del here  # frees the memory before the next piece is read
         return take_rows(values, self._starts, self._counts, self._order)
 
 
 def locate(
     folder: ReshardFolder, entity: Entity, first_key: int, stop_key: int, next_items: IntArray
 ) -> tuple[Array, Segments]:
-    """The new ids, and the items, of a stretch of keys.
+    """Return the new ids, and the items, of a range of keys.
 
     Args:
-        folder: The job.
-        entity: What the items belong to.
+        folder: The job's folder.
+        entity: The entity of the items.
         first_key: The first key.
-        stop_key: One past the last.
-        next_items: int64[num_parts], where items go next in each new part; moved on.
+        stop_key: One past the last key.
+        next_items: int64[num_parts], the position of the next item in each new part; advanced by this call.
     """
     node_type, rows = own_type(entity), folder.rows
     old_offsets, new_offsets = rows.book.node_offsets[node_type], folder.node_offsets(node_type)
@@ -134,12 +134,12 @@ def locate(
 
 
 ITEM_BYTES = 32
-"""What counting the elements of one item takes."""
+"""Memory per item while its elements are counted."""
 
 
 @task
 def measure_blocks(args: dict[str, Any]) -> dict[str, Any]:
-    """Count what each new part gets of some blocks, into a file: int64[quantities, blocks, num_parts]."""
+    """Count the items and elements of some blocks by new part; write int64[quantities, blocks, num_parts]."""
     folder, number = ReshardFolder.of(args), int(args["entity"])
     first, stop = int(args["first"]), int(args["stop"])
     entity, num_parts = folder.entities[number], folder.num_parts
@@ -158,7 +158,7 @@ def measure_blocks(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def num_elements(folder: ReshardFolder, entity: Entity, column: RaggedFiles, segments: Segments) -> IntArray:
-    """int64[n], the elements of all items of each row."""
+    """Return int64[n], the number of elements of all items of each row."""
     found = np.zeros(len(segments.counts), np.int64)
     num_pieces = len(folder.rows.folders(entity))
     for first, stop, piece in segments.pieces(folder.spec.piece_items(ITEM_BYTES)):
@@ -170,7 +170,7 @@ def num_elements(folder: ReshardFolder, entity: Entity, column: RaggedFiles, seg
 
 
 def first_places(folder: ReshardFolder, number: int, tasks: list[tuple[int, int]]) -> IntArray:
-    """int64[quantities, num_blocks + 1, num_parts], the sums of what tasks counted before each block."""
+    """Return the sums of counts before each block, int64[quantities, num_blocks + 1, num_parts]."""
     counts = [np.load(folder.counts_path(number, first)) for first, _ in tasks]
     sums = np.cumsum(np.concatenate(counts, axis=1), axis=1)
     return np.concatenate([np.zeros_like(sums[:, :1]), sums], axis=1)
@@ -189,7 +189,7 @@ def move_blocks(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Mover:
-    """Some blocks of one entity."""
+    """Mover of some blocks of one entity."""
 
     def __init__(self, folder: ReshardFolder, number: int, first_block: int) -> None:
         self.folder, self.spec, self.rows = folder, folder.spec, folder.rows
@@ -213,7 +213,7 @@ class _Mover:
         self.piece_items = self.spec.piece_items(widest)
 
     def run(self, stop_block: int) -> None:
-        """Write the blocks, a part of one at a time."""
+        """Write the blocks, in ranges of ``block_rows`` rows."""
         if self.first_block == 0:
             self._write_first_offsets()
         bounds, step = self.folder.blocks(self.entity), self.spec.block_rows
@@ -231,7 +231,7 @@ class _Mover:
                     self._move_ragged(ragged, piece, moves, next_elements)
 
     def _write_first_offsets(self) -> None:
-        """Each file of offsets begins with 0; tasks write where rows and items end."""
+        """Write the leading 0 of each file of offsets; tasks write the ends of rows and items."""
         names = [str(column.offsets.name) for column in self.columns.ragged]
         names += [] if isinstance(self.entity, str) else ["indptr.npy"]
         zero = np.zeros(1, np.int64)
@@ -240,7 +240,7 @@ class _Mover:
                 self.writer.write(integers(entity_folder(part, self.entity) / name, zero), 0)
 
     def _write_indptr(self, new_ids: Array, segments: Segments) -> None:
-        """Write where the edges of each row end."""
+        """Write the end of each row's edges."""
         offsets = self.folder.node_offsets(own_type(self.entity))
         ends = segments.new_starts + segments.counts
         for part, places in places_of_parts(segments.new_parts, self.num_parts):
@@ -248,7 +248,7 @@ class _Mover:
             self.writer.write(integers(entity_folder(part, self.entity) / "indptr.npy", ends[places]), first_row + 1)
 
     def _move(self, column: ColumnFile, moves: Moves) -> None:
-        """Write one value for each item."""
+        """Move a column with one value per item."""
         if not column.item_bytes:
             return
         values = moves.moved(partial(self.rows.read_spans, self.entity, column))
@@ -265,7 +265,7 @@ class _Mover:
         self.writer.write_blocks(path, column.dtype, first_item * column.item_bytes, [values])
 
     def _count(self, part: int, other_ids: Array) -> None:
-        """Count the edges that lead from or to another part."""
+        """Count the edges whose other end lies in another part."""
         first, stop = int(self.other_offsets[part]), int(self.other_offsets[part + 1])
         self.num_cut += int(np.count_nonzero((other_ids < first) | (other_ids >= stop)))
         if len(self.between):
@@ -275,16 +275,16 @@ class _Mover:
             (self.between.T if is_in else self.between)[part] += counts
 
     def _move_ragged(self, column: RaggedFiles, piece: Segments, moves: Moves, next_elements: IntArray) -> None:
-        """Write where the elements of each item end, and the elements."""
+        """Write the end of each item's elements, and the elements."""
         old_starts, new_starts, counts = (np.zeros(len(piece.counts), np.int64) for _ in range(3))
         places_of_pieces = dict(places_of_parts(piece.old_pieces, self.num_old_pieces))
 
         def lengths_of(number: int, starts: IntArray, num_items: IntArray) -> IntArray:
-            """The elements of each item; keeps where those of each row are."""
+            """Return the number of elements of each item; record the locations of each row's elements."""
             first_elements, lengths = self.rows.element_spans(self.entity, column, number, starts, num_items)
             bounds, places = offsets_of(num_items), places_of_pieces[number]
             counts[places] = np.diff(offsets_of(lengths)[bounds])
-            # A row without items is said to begin where the next one does.
+            # A row without items gets the start of the next row.
             last = first_elements[-1:] + lengths[-1:] if len(lengths) else np.zeros(1, np.int64)
             old_starts[places] = np.append(first_elements, last)[bounds[:-1]]
             return lengths

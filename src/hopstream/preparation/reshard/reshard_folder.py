@@ -1,7 +1,7 @@
-"""Cuts a re-sharding job so that it fits the memory, and gives its tasks the old dataset and their files.
+"""Divides a re-sharding job so that it fits the memory, and opens dataset and files for tasks.
 
-[Memory] As in ``dispatch_folder``: each process needs ``REST_BYTES`` before it does anything; the workers share what
-    is left. No block of rows, and no piece of a column, is larger than a worker's share allows; the rows of a hub are
+[Memory] As in ``dispatch_folder``: each process needs ``REST_BYTES`` before it does anything, and the workers share the
+    rest. No block of rows, and no piece of a column, is larger than a worker's share allows. The rows of a hub are
     moved in pieces. Tables of ids are mapped, not read.
 [Disk] The dataset itself, and 8 bytes per node for two tables of ids.
 """
@@ -38,17 +38,17 @@ from hopstream.preparation.dataset_job_folder import (
 )
 
 MAX_COUNTS = 1 << 20
-"""Numbers of items by block and part that are kept for the rows of one node or edge type."""
+"""Most counts (blocks times parts) that are kept for the rows of one node or edge type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardLimits:
-    """Between which sizes work is cut, where the memory allows.
+    """Bounds of task sizes, if the memory allows.
 
     Attributes:
-        block_rows: Rows that are looked at together, at most.
-        piece_bytes: Of a column that are moved together, at most.
-        run_bytes: Of a task, least and most.
+        block_rows: Most rows that are processed together.
+        piece_bytes: Most bytes of a column that are moved together.
+        run_bytes: Bytes of a task, least and most.
     """
 
     block_rows: int = 1 << 18
@@ -61,10 +61,10 @@ LIMITS = ReshardLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardSpec(DatasetJobSpec):
-    """All that decides over what the tasks of a job do that re-shards a dataset; ``source`` is its folder.
+    """Everything that determines a re-sharding job's tasks; ``source`` is the dataset's folder.
 
     Attributes:
-        limits: Between which sizes the work is cut.
+        limits: Bounds of task sizes.
     """
 
     limits_type = ReshardLimits
@@ -72,26 +72,26 @@ class ReshardSpec(DatasetJobSpec):
 
     @property
     def block_rows(self) -> int:
-        """How many rows are looked at together: some 200 bytes for each, and 16 for each ragged column of edges."""
+        """Rows that are processed together: some 200 bytes each, and 16 for each ragged column of edges."""
         return max(1, min(self.limits.block_rows, self.budget_bytes // 1024))
 
     def piece_items(self, item_bytes: int) -> int:
-        """How many items of a column are moved together: what was read, what is written, and where elements lie."""
+        """Return the items of a column to move together: read values, written values, and element locations."""
         return max(1, min(self.limits.piece_bytes, self.budget_bytes // 8) // max(8, item_bytes))
 
     def run_bytes(self, num_bytes: int) -> int:
-        """How many bytes of columns a task moves."""
+        """Return the bytes of columns that a task moves."""
         low, high = self.limits.run_bytes
         return min(max(self.share(num_bytes), low), high)
 
     def num_blocks(self, num_keys: int, num_bytes: int) -> int:
-        """Into how many stretches the keys of a type are cut; tasks take runs of them; at least 1."""
+        """Return the number of ranges that a type's keys are cut into, at least 1; tasks take runs of them."""
         wanted = -(-4 * num_bytes // self.run_bytes(num_bytes))
         return max(1, min(wanted, num_keys, MAX_COUNTS // self.settings.num_parts))
 
 
 def estimate(rows: DatasetRows, num_parts: int) -> DatasetEstimate:
-    """What a job will take."""
+    """Estimate the costs of a job."""
     book, old_parts = rows.book, rows.book.num_parts
     files = rows.manifest.files
     total = sum(record.num_bytes for record in files.values())
@@ -102,7 +102,7 @@ def estimate(rows: DatasetRows, num_parts: int) -> DatasetEstimate:
 
 
 def mapped_bytes(rows: DatasetRows) -> int:
-    """The most bytes of tables of nodes that one task maps."""
+    """Return the most bytes of tables of nodes that one task maps."""
     sizes = [rows.book.num_ids(_table_type(entity)) for entity in entities_of(rows.contents)]
     return max(n * neighbor_dtype(n).itemsize for n in sizes)
 
@@ -112,7 +112,7 @@ def _table_type(entity: Entity) -> str:
 
 
 def reshard_needs(rows: DatasetRows, settings: PartitionSettings) -> tuple[Needs, ...]:
-    """What re-sharding needs; while the first process assigns nodes, workers are idle, but there."""
+    """Return the memory that re-sharding needs; workers are idle, but alive, while nodes are assigned."""
     work = work_needs(mapped_bytes(rows))
     if settings.method == "file":
         return (work,)
@@ -120,34 +120,34 @@ def reshard_needs(rows: DatasetRows, settings: PartitionSettings) -> tuple[Needs
 
 
 def memory_for_edges(rows: DatasetRows, settings: PartitionSettings, work: Allotment) -> int:
-    """Bytes that edges may take while nodes are assigned."""
+    """Return the memory for edges while nodes are assigned."""
     return assign_costs.memory_for_edges(*_sizes(rows), settings, work.memory_bytes - work.num_workers * REST_BYTES)
 
 
 def _sizes(rows: DatasetRows) -> tuple[int, int]:
-    """The numbers of nodes and of edges of all types."""
+    """Return the numbers of nodes and of edges of all types."""
     schema = rows.contents.schema
     return sum(map(rows.book.num_ids, schema.nodes)), sum(map(rows.book.num_edges, schema.edges))
 
 
 NEW_IDS = "new_ids"
-"""The table of the new id of each node, by its old one."""
+"""Name of the table with the new id of each node, by old id."""
 
 
 class ReshardFolder(DatasetJobFolder[ReshardSpec]):
-    """The folder of a job, seen by a task. Tables: the new id of each node, ``ids`` (by key) and ``new_ids``."""
+    """Folder of a job, seen by a task. Tables of new ids: ``ids`` (by key) and ``new_ids`` (by old id)."""
 
     spec_type = ReshardSpec
 
     def __init__(self, root: Path) -> None:
-        """Look at a folder; nothing is read yet."""
+        """Take a folder without reading it."""
         super().__init__(root)
         self._blocks: dict[Entity, IntArray] = {}
         self._next_rows: IntArray = np.empty(0, np.int64)
 
     @classmethod
     def of(cls, args: dict[str, Any]) -> Self:
-        """The folder of a task's arguments; what was read before does not count for the task."""
+        """Return the folder of a task's arguments, with the record of read ranges reset for the task."""
         folder = super().of(args)
         folder.rows.stretches = {}
         return folder
@@ -159,35 +159,35 @@ class ReshardFolder(DatasetJobFolder[ReshardSpec]):
 
     @cached_property
     def entities(self) -> list[Entity]:
-        """Node types, and edge types in each direction; tasks and files are called by places in this list."""
+        """Node types, and edge types in each direction; task and file names contain positions in this list."""
         return entities_of(self.rows.contents)
 
     @cached_property
     def node_types(self) -> list[str]:
-        """Node types, whose places stand for them in names of files."""
+        """Node types; file names contain the position of a type in this list."""
         return list(self.rows.contents.schema.nodes)
 
     def num_nodes(self, node_type: str) -> int:
-        """Nodes of a type."""
+        """Return the number of nodes of a type."""
         return self.rows.book.num_ids(node_type)
 
     def split_names(self, node_type: str) -> Sequence[str]:
-        """Splits of the nodes of a type."""
+        """Return the names of the splits of a node type."""
         return self.rows.contents.schema.splits.get(node_type, ())
 
     def split_keys(self, node_type: str, name: str) -> Iterator[IntArray]:
-        """The keys of a split of nodes, ascending, in blocks."""
+        """Yield the keys of a split of nodes, ascending, in blocks."""
         return self.rows.splits(node_type, name, self.block_rows)
 
     def tables(self, node_type: str) -> Iterator[tuple[str, np.dtype[Any]]]:
-        """Name and dtype of the tables that are kept of a node type."""
+        """Yield name and dtype of the tables of a node type."""
         yield from ((what, self.id_dtype(node_type)) for what in (IDS, NEW_IDS))
 
     def keep_ids(self, tables: RegionWriter, node_type: str, first_key: int, ids: Array, places: Places) -> None:
-        """Keep new ids by old ones, after a look whether old rows are the keys' own, each once.
+        """Store new ids by old ids, after a check that old rows and keys match one to one.
 
         Raises:
-            FormatError: They are not.
+            FormatError: Old rows and keys do not match.
         """
         rows, old_offsets = self.rows, self.rows.book.node_offsets[node_type]
         if first_key == 0:
@@ -210,11 +210,11 @@ class ReshardFolder(DatasetJobFolder[ReshardSpec]):
 
     @property
     def block_rows(self) -> int:
-        """How many rows of nodes are looked at together."""
+        """Number of node rows that are processed together."""
         return self.spec.block_rows
 
     def blocks(self, entity: Entity) -> IntArray:
-        """int64[num_blocks + 1], the stretches of keys by which items are counted."""
+        """Return int64[num_blocks + 1], the ranges of keys by which items are counted."""
         if entity not in self._blocks:
             num_keys = self.rows.book.num_ids(own_type(entity))
             num_blocks = self.spec.num_blocks(num_keys, self.rows.num_bytes(entity))
@@ -222,9 +222,9 @@ class ReshardFolder(DatasetJobFolder[ReshardSpec]):
         return self._blocks[entity]
 
     def counts_path(self, number: int, first_block: int) -> Path:
-        """What one task counted."""
+        """Return the file of one task's counts."""
         return self.scratch / "counts" / f"{number}-{first_block}.npy"
 
     def firsts_path(self, number: int) -> Path:
-        """int64[quantities, num_blocks + 1, num_parts], where items and elements of each block begin in each part."""
+        """Return the file of first positions by block and part, int64[quantities, num_blocks + 1, num_parts]."""
         return self.scratch / "firsts" / f"{number}.npy"

@@ -1,6 +1,6 @@
-"""Writes a dataset with other parts in bounded memory, and goes on where it was ended.
+"""Writes a dataset with other parts in bounded memory, in resumable tasks.
 
-They are kept by edge key, in even slices, so the slices of new parts are copied from those of old ones.
+Parts keep links by edge key, in even slices, so the slices of new parts are copied from those of old parts.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from hopstream.schema import EdgeType, GraphSchema
 
 @task
 def count_links(args: dict[str, Any]) -> dict[str, Any]:
-    """Count the keys of each split that each new part keeps account of, and the edges of it that each holds."""
+    """Count each split's edge keys in each new part's slice, and its edges that each new part holds."""
     folder, edge_type = ReshardFolder.of(args), edge_type_of(args)
     num_parts, slices = folder.num_parts, link_slices(folder, edge_type)
     splits, seeds = {}, {}
@@ -81,7 +81,7 @@ def count_links(args: dict[str, Any]) -> dict[str, Any]:
 
 @task
 def write_links(args: dict[str, Any]) -> dict[str, Any]:
-    """Write what is kept of links in a stretch of edge keys."""
+    """Write the link columns of a range of edge keys."""
     folder, edge_type = ReshardFolder.of(args), edge_type_of(args)
     writer, slices = RegionWriter(folder.dataset), link_slices(folder, edge_type)
     contents, step = folder.rows.contents, folder.spec.block_rows
@@ -112,12 +112,12 @@ def write_splits(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def link_slices(folder: ReshardFolder, edge_type: EdgeType) -> IntArray:
-    """int64[num_parts + 1], the range of edge keys whose links each new part keeps."""
+    """Return int64[num_parts + 1], the range of edge keys whose links each new part keeps."""
     return folder.slice_offsets(folder.rows.book.num_edges(edge_type))
 
 
 def _parts_of_edges(folder: ReshardFolder, edge_type: EdgeType, keys: IntArray) -> IntArray:
-    """int64[n], the new part that holds each edge in the first direction; keys ascend."""
+    """Return int64[n], the new part that holds each edge in the first direction; keys must ascend."""
     direction = folder.rows.contents.directions[0]
     own_type, _ = ends_of(edge_type, direction)
     name, step = "dst_key" if direction == "in" else "src_key", folder.spec.block_rows
@@ -135,9 +135,9 @@ def _parts_of_edges(folder: ReshardFolder, edge_type: EdgeType, keys: IntArray) 
 
 
 FORMAT = 2
-"""Of the hidden folder; a folder of another one is not gone on with."""
+"""Format of the hidden folder; a folder of another format is not resumed."""
 ROW_WORK, LINK_WORK = 16, 16
-"""Bytes of work per row that is measured, and per link; for progress only."""
+"""Bytes of work per row that is measured, and per link; only for progress."""
 OwnersOf = Callable[[DatasetRows], Mapping[str, OwnerArray | OwnerBlocks]]
 
 
@@ -146,35 +146,35 @@ def reshard(  # noqa: PLR0913  two folders, owners, and what ``dispatch`` takes
     settings: ReshardSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
     on_estimate: OnEstimate | None = None, **options: Unpack[ReshardOptions],
 ) -> Manifest:  # fmt: skip
-    """Write a dataset anew with other parts, in bounded memory, without what it was written from.
+    """Rewrite a dataset with other parts, in bounded memory, without its source.
 
-    The new dataset is, byte for byte, what ``write_parts`` writes of the same graph, owners and settings. If the
-    process is ended, the same call goes on where it was.
+    The new dataset is byte for byte the one that ``write_parts`` writes of the same graph, owners and settings. After a
+    kill the same call resumes.
 
     Args:
         root: Folder of the dataset.
-        out: The folder to write, beside the dataset; made if it is not there.
+        out: The folder to write, beside the dataset; created if it is missing.
         partitions_dir: Folder with ``<node type>.npy`` or ``<node type>.txt``, the part of each node in the order of
             keys; None assigns nodes by ``settings.method``.
-        settings: How to cut it and how to work; the defaults if it is not given.
-        overwrite: Replace a dataset that is in ``out``, when the new one is complete.
-        progress: Called as ``progress(stage, done, total)``; the stage ``reshard`` is told in bytes of work.
-        on_estimate: Called once with what the work will take, before it starts.
-        **options: Fields of ``ReshardSettings``; they go before ``settings``.
+        settings: How to partition the dataset, and how to work; None for the defaults.
+        overwrite: Replace a dataset in ``out`` when the new one is complete.
+        progress: Called as ``progress(stage, done, total)``; the stage ``reshard`` counts bytes of work.
+        on_estimate: Called once with the estimate, before the work starts.
+        **options: Fields of ``ReshardSettings``; they override ``settings``.
 
     Returns:
-        The manifest that was written.
+        The new manifest.
 
     Raises:
-        SettingsError: A setting is outside its range, the memory is too small, the disk has no room, or ``out``
-            holds what is not to be replaced, or lies in what is read, or the other way round.
-        FormatError: ``root`` is no dataset, a file of it is missing or contradicts the others, or a file of owners
+        SettingsError: A setting is out of range, the memory is too small, or the disk has no room. Or ``out`` holds
+            what must not be replaced, or one of ``out`` and the inputs lies in the other.
+        FormatError: ``root`` is no dataset, one of its files is missing or contradicts the others, or a file of owners
             cannot be read.
-        ChecksumError: A file of the dataset is not the one that was written.
+        ChecksumError: A file of the dataset does not match its checksum.
         SchemaError: A file of owners does not have one integer for each node.
-        IdRangeError: It names a part that is not there.
+        IdRangeError: A file of owners names a part that does not exist.
         StateError: Another process writes to the same place, or changes the dataset.
-        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+        OSError: A system call failed, for example because the disk is full; finished tasks are kept for the next call.
     """
     settings = replace(settings or ReshardSettings(), **options)
     root, out = Path(root), Path(out)
@@ -194,7 +194,7 @@ def reshard_job(
     root: Path, partitions_dir: Path | None, settings: ReshardSettings, owners: OwnersOf | None = None,
     *, before: Choice | None = None,
 ) -> ReshardJob:  # fmt: skip
-    """The job that re-shards a dataset; with ``owners`` the settings say how many parts there are."""
+    """Make the job that re-shards a dataset; with ``owners``, ``settings`` must give the number of parts."""
     rows = open_rows(root)
     cut = _cut(rows, partitions_dir, settings, has_owners=owners is not None)
     work = allot(settings.memory, settings, reshard_needs(rows, cut), before=before)
@@ -208,7 +208,7 @@ def reshard_job(
 def _cut(
     rows: DatasetRows, partitions_dir: Path | None, settings: ReshardSettings, *, has_owners: bool
 ) -> PartitionSettings:
-    """How the dataset is cut anew."""
+    """Return the settings of the new partitioning."""
     num_parts, method = settings.num_parts, settings.method
     if partitions_dir is not None:
         if method not in ("file", ReshardSettings().method):
@@ -224,7 +224,7 @@ def _cut(
 
 
 def _digest(spec: ReshardSpec, rows: DatasetRows) -> str:
-    """What decides over the work: the spec, the old dataset, and the state of every file of owners."""
+    """Return the digest of the work: the spec, the old dataset, and the state of every file of owners."""
     node_types = rows.contents.schema.nodes if spec.owners else ()
     states = file_states(owners_path(Path(spec.owners), node_type) for node_type in node_types)
     return digest_of(["reshard", FORMAT, spec.to_json(), rows.manifest.dataset_id, states])
@@ -232,7 +232,7 @@ def _digest(spec: ReshardSpec, rows: DatasetRows) -> str:
 
 @task
 def check_leading(args: dict[str, Any]) -> dict[str, Any]:
-    """Check some of the files that lead to others."""
+    """Check some of the files that must be valid before columns are read."""
     rows = ReshardFolder.of(args).rows
     rows.check_files(rows.leading_files[int(args["first"]) : int(args["stop"])])
     return {}
@@ -246,20 +246,20 @@ def count_nodes(args: dict[str, Any]) -> dict[str, Any]:
 
 @task
 def number_nodes(args: dict[str, Any]) -> dict[str, Any]:
-    """Give nodes their new ids."""
+    """Renumber the nodes."""
     return number_type(ReshardFolder.of(args), str(args["type"]))
 
 
 @dataclass(slots=True, kw_only=True)
 class ReshardJob(DatasetJob):
-    """A job that writes a dataset with other parts.
+    """Job that writes a dataset with other parts.
 
     Attributes:
-        spec: All that decides over what its tasks do.
-        rows: The dataset as it is.
-        owners_of: Gives the parts of nodes where no folder does; None assigns nodes by the method of the settings.
+        spec: Everything that determines what the tasks do.
+        rows: The old dataset.
+        owners_of: Returns the parts of nodes if no folder does; None assigns nodes by the method of the settings.
         folder: The job's folder.
-        read: What tasks have read.
+        read: Ranges of files that tasks have read.
     """
 
     name = "reshard"
@@ -276,18 +276,18 @@ class ReshardJob(DatasetJob):
         return self.rows.contents.schema
 
     def check(self) -> None:
-        """The old dataset's own schema needs no checks."""
+        """Do nothing: the old dataset's schema needs no checks."""
 
     def open_folder(self, root: Path) -> None:
-        """Look at the job's folder."""
+        """Open the job's folder."""
         self.folder = ReshardFolder(root)
 
     def estimate(self) -> DatasetEstimate:
-        """What the job will take."""
+        """Estimate the costs of the job."""
         return estimate(self.rows, self.num_parts)
 
     def total_work(self) -> int:
-        """Bytes that tasks read and write, roughly; sizes of tasks add up to it."""
+        """Return the approximate bytes that tasks read and write, the sum of the sizes of the tasks."""
         rows, book = self.rows, self.rows.book
         leading = sum(rows.manifest.files[name].num_bytes for name in rows.leading_files)
         nodes = sum(book.num_ids(t) * NODE_WORK for t in self.schema.nodes)
@@ -297,7 +297,7 @@ class ReshardJob(DatasetJob):
         return leading + nodes + links + moved
 
     def begin(self) -> None:
-        """Check the files that lead to others, and assign nodes where no folder of owners is given."""
+        """Check the files that locate columns, and assign nodes if no folder of owners is given."""
         self.tell("check", 0, 0)
         self._check_leading()
         if not self.spec.owners and not self.folder.owners_folder.exists():
@@ -314,7 +314,7 @@ class ReshardJob(DatasetJob):
         self.run("check", tasks)
 
     def _assign(self) -> None:
-        """Give nodes to parts, by the method that was asked for where nothing else says it."""
+        """Assign nodes to parts, by ``owners_of`` or else by the method of the settings."""
         settings = self.spec.settings
         out = self.folder.owners_folder
         with self.timed("assign"), write_owners(out, self.num_parts, settings.method) as (folder, write):
@@ -356,7 +356,7 @@ class ReshardJob(DatasetJob):
             self.add_cut(entity[0], self.rows.book.num_edges(entity[0]), results)
 
     def _measure(self, entity: Entity) -> IntArray:
-        """int64[num_blocks + 1], the work before each block; where items go is written for tasks to see."""
+        """Return int64[num_blocks + 1], the work before each block; write first positions for tasks."""
         blocks, columns = self.folder.blocks(entity), self.rows.columns(entity)
         num_blocks, number = len(blocks) - 1, self.folder.entities.index(entity)
         step = self.spec.share(num_blocks)
@@ -387,7 +387,7 @@ class ReshardJob(DatasetJob):
         return work
 
     def write_links(self, edge_type: EdgeType) -> None:
-        """Write the links of an edge type, and splits of its edges."""
+        """Write the links of an edge type, and the splits of its edges."""
         num_edges, contents = self.rows.book.num_edges(edge_type), self.contents()
         number, args = list(self.schema.edges).index(edge_type), self.args(type=list(edge_type))
         (counted,) = self.run("links", [Task(f"count-links-{number}", kind_of(count_links), args, 0)])
@@ -412,6 +412,6 @@ class ReshardJob(DatasetJob):
         self.run_writers("links", tasks)
 
     def identity(self) -> tuple[str, GraphChecksums]:
-        """The name of the graph, and the checksums that it is made of, after a look whether all was read."""
+        """Check everything that was read; return the graph id and the checksums that it is built from."""
         self.rows.check_read(self.read)
         return self.rows.manifest.graph_id, self.rows.manifest.checksums

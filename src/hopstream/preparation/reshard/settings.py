@@ -18,12 +18,12 @@ _OF_THE_CUT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshardSettings(WorkSettings):
-    """How nodes are assigned to the new parts, and how the work is done. Every field is checked at once.
+    """How nodes are assigned to new parts, and how the work is done. The constructor checks every field.
 
-    What parts hold (directions, keys, times, weights, links) is what it was.
+    The stored columns (directions, keys, times, weights, links) stay the same.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field has an invalid value.
     """
 
     num_parts: int | None = field(
@@ -48,7 +48,7 @@ class ReshardSettings(WorkSettings):
         PartitionSettings(num_parts=num_parts, **self._cut())
 
     def partition_settings(self, num_parts: int, manifest: Manifest) -> PartitionSettings:
-        """What ``write_parts`` would be told, of a dataset that holds what another one does."""
+        """Return settings of ``write_parts`` for new parts with the columns of an existing dataset."""
         of_dataset: dict[str, Any] = {
             "direction": "both" if len(manifest.directions) == 2 else manifest.directions[0],
             "keep_edge_keys": manifest.has_edge_keys, "time_attr": manifest.time_attr,
