@@ -28,22 +28,24 @@ def write_inventory(name: str) -> str:
     return str(path.relative_to(HERE))
 
 
-def name_results(_app: object, _kind: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
-    """Let results have names: Napoleon takes what stands before a colon in ``Returns`` for a type."""
+DASH = " \u2013 "
+
+
+def keep_colons(_app: object, kind: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """Let properties and results have colons in their text: Napoleon takes what stands before one for a type."""
+    if kind in ("property", "attribute") and lines:
+        lines[0] = lines[0].replace(": ", DASH)
     first = lines.index("Returns:") + 1 if "Returns:" in lines else len(lines)
     for at in range(first, len(lines)):
         if lines[at] and not lines[at].startswith(" "):
             break
-        lines[at] = (
-            re.sub(r"^    (?! )(\w+): ", r"    **\1**\: ", lines[at])
-            if at > first
-            else lines[at].replace(": ", "\\: ", 1)
-        )
+        lines[at] = re.sub(r"^    (?! )(\w+): ", rf"    **\1**{DASH}", lines[at])
+        lines[at] = lines[at].replace(": ", DASH) if at == first else lines[at]
 
 
 def setup(app: Sphinx) -> None:
     """Change docstrings before Napoleon reads them."""
-    app.connect("autodoc-process-docstring", name_results, priority=400)
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)
 
 
 project = author = copyright = "Hopstream"
