@@ -1,6 +1,6 @@
-"""Public names of Hopstream, loaded when they are first used.
+"""Public names of Hopstream, imported on first use.
 
-Names are loaded when they are first used, so ``import hopstream`` brings in neither torch nor numba.
+Because of that, ``import hopstream`` loads neither torch nor numba.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _MODULE_OF = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name from its module when it is first used."""
+    """Import a public name from its module on first use."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'hopstream' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(import_module(_MODULE_OF[name]), name)
@@ -177,5 +177,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """List the public names."""
     return [*__all__, "__version__"]
