@@ -74,7 +74,7 @@ class Arguments:
             raise TypeError(f"{door}: {error}") from None
 
     def describe(self, function: Any, first: list[inspect.Parameter]) -> None:
-        """Set a function's signature to the record's, and add the documentation of the fields to its docstring."""
+        """Set a function's signature to the record's, and document the fields in its docstring."""
         function.__signature__ = self._signature.replace(parameters=[*first, *self._signature.parameters.values()])
         described: dict[str, str] = {}
         for one in reversed(inspect.getmro(self.record)):  # type: ignore[arg-type]  # a dataclass

@@ -390,7 +390,10 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Give a hidden temporary path beside a file; rename it to the file at the end, or remove it after an error."""
+    """Give a hidden temporary path beside a file, and rename it to the file at the end.
+
+    After an error, the temporary file is removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -504,7 +507,10 @@ _MAPS = _Maps()
 
 
 def release_pages() -> None:
-    """Drop the pages of all maps of ``open_array`` in this process; reads fetch them again from the page cache."""
+    """Drop the pages of all maps of ``open_array`` in this process.
+
+    Reads fetch them again from the page cache.
+    """
     _MAPS.release()
 
 
@@ -534,7 +540,10 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def block_starts(num_bytes: int) -> list[int]:
-    """Return the offsets of the blocks with checksums: all blocks, or of a large file ``MAX_BLOCKS`` evenly spread."""
+    """Return the offsets of the blocks with checksums.
+
+    These are all blocks, or ``MAX_BLOCKS`` blocks spread evenly over a larger file.
+    """
     last = max(0, num_bytes - 1) // BLOCK_BYTES
     num_steps = min(last, MAX_BLOCKS - 1)
     return [step * last // max(1, num_steps) * BLOCK_BYTES for step in range(num_steps + 1)]

@@ -16,7 +16,10 @@ from hopstream.errors import SettingsError
 
 
 class Settings:
-    """Base class of settings records (dataclasses); the error for an unknown field suggests the closest one."""
+    """Base class of settings records; the error for an unknown field suggests the closest one.
+
+    The records are dataclasses.
+    """
 
     __slots__ = ()
 
@@ -140,7 +143,9 @@ def _text_of(name: object) -> str:
 
 
 def read_integer(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
-    """Convert a setting to ``int``: a Python or numpy integer, or a tensor of one integer without dimensions.
+    """Convert a setting to ``int``.
+
+    The value may be an integer of Python or numpy, or a tensor of one integer without dimensions.
 
     Raises:
         SettingsError: The value is not an integer (True and 1.0 are not), or outside ``low`` to ``high``.
@@ -171,5 +176,8 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy scalars and tensors without dimensions to Python values, without importing numpy or torch."""
+    """Convert numpy scalars and tensors without dimensions to Python values.
+
+    Neither numpy nor torch is imported.
+    """
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value

@@ -206,7 +206,10 @@ class GraphSchema:
         return tuple(found[1:])
 
     def _links_taken(self) -> list[tuple[EdgeType, EdgeType, bool]]:
-        """List each label type, an edge type that its links were taken from, and whether that holds the reverses."""
+        """List each label type with each edge type that its links were taken from.
+
+        The third value tells whether that edge type holds the reverses.
+        """
         return [
             (label, t, number > 0 if t[0] == t[2] else label[0] != t[0])
             for label, taken_from in self.label_types.items()
@@ -242,7 +245,9 @@ class GraphSchema:
         return edge_type
 
     def find_edge_type(self, given: object) -> EdgeType | None:
-        """Return the given edge type; None if the value is neither three strings nor a known ``src__rel__dst``.
+        """Return the given edge type, a tuple or list of three strings or ``src__rel__dst``.
+
+        None if the value is something else, or an unknown string.
 
         Raises:
             UnknownNameError: The value is three strings, and no edge type of the schema.

@@ -34,7 +34,9 @@ def is_broken_uri(text: str) -> bool:
 
 
 def local_path(given: str | os.PathLike[str]) -> Path:
-    """Return a given local path as a ``Path``; all functions that read or write local files use this check.
+    """Return a given local path as a ``Path``, and refuse URIs.
+
+    All functions that read or write local files use this check.
 
     Raises:
         SettingsError: The value is a URI, or a ``Path`` made from one.
@@ -59,7 +61,7 @@ def local_path(given: str | os.PathLike[str]) -> Path:
 
 
 def stored_uri(text: str) -> str:
-    """Return a location for storing in files: an absolute path, or a URI without user, password and secrets.
+    """Return a location for storing in files: an absolute path, or a URI without secrets.
 
     The user stays if it is part of the location. The query stays, without secrets, because it may hold the endpoint of
     an object store.

@@ -148,12 +148,15 @@ def summarize(edge_type: EdgeType, direction: Direction, chunks: Iterable[IntArr
 
 
 def _rank(num_nodes: int, percent: int) -> int:
-    """Return the rank of a percentile: the index of the lowest degree that ``percent`` % of the nodes do not exceed."""
+    """Return the index of the lowest degree that ``percent`` % of the nodes do not exceed."""
     return max(-(-num_nodes * percent // 100) - 1, 0)
 
 
 def _histogram(counts: IntArray, large: IntArray) -> tuple[int, ...]:
-    """Count nodes per power of two of their degree, without empty bins at the end; the first bin always exists."""
+    """Count nodes per power of two of their degree.
+
+    Empty bins at the end are dropped, except the first bin.
+    """
     bins = [int(counts[0])]
     bins += [int(counts[1 << i : 2 << i].sum()) for i in range(MAX_COUNTED.bit_length() - 1)]
     exponents = np.bincount(np.frexp(large.astype(np.float64))[1], minlength=len(bins))
@@ -250,7 +253,10 @@ class Census:
         return {name: count for (t, name), count in self.splits.items() if t == entity}
 
     def part_loads(self) -> dict[str, tuple[int, ...]]:
-        """Return each part's loads: ``nodes``, ``edges``, and for a dataset on disk ``bytes`` and seeds per split."""
+        """Return each part's loads: ``nodes`` and ``edges``.
+
+        For a dataset on disk, also ``bytes`` and the seeds of each split.
+        """
         if self.report is None:
             entities: dict[str, list[Entity]] = {"nodes": [*self.book.node_offsets], "edges": [*self.book.edge_offsets]}
             return {what: self._part_sizes(of) for what, of in entities.items()}

@@ -60,7 +60,10 @@ LONGEST = 200
 
 
 class GroupedOptions(TyperCommand):
-    """A verb whose help groups options by panel; options without a panel come first, with ``--help`` as the last."""
+    """A verb whose help groups options by panel.
+
+    Options without a panel come first, with ``--help`` as the last of them.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for the arguments, and one for each panel of options."""
@@ -293,7 +296,7 @@ def _make_app() -> typer.Typer:
 
 
 def _with_local_paths(verb: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a verb to refuse URIs in arguments that must be local paths, before anything is read or written."""
+    """Wrap a verb to refuse URIs in arguments that must be local paths, before it starts."""
 
     @functools.wraps(verb)
     def run(**arguments: Any) -> None:

@@ -31,7 +31,10 @@ def run(
     *,
     settings: WorkSettings,
 ) -> None:
-    """Rewrite a dataset in place with all appended rows; the same command resumes interrupted work."""
+    """Rewrite a dataset in place with all appended rows.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.preparation.compact import compact
 
     output = Output(is_json=json)

@@ -50,7 +50,10 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     settings: DispatchSettings,
     halo: NewHaloFlags,
 ) -> None:
-    """Write a chunked graph as a dataset, in bounded memory; the same command resumes interrupted work."""
+    """Write a chunked graph as a dataset, in bounded memory.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.dataset.manifest import read_manifest
     from hopstream.preparation.dispatch.dispatch_job import dispatch
 

@@ -1,4 +1,4 @@
-"""Addresses for the servers of ``up``: Unix sockets in a private folder, or loopback ports with a token."""
+"""Addresses for the servers of ``up``: private Unix sockets, or loopback ports with a token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ LONGEST_NAME = "01234567/1234567"
 
 
 class Doors:
-    """Addresses and token of the servers; the context creates the socket folder or token file, and removes it.
+    """Addresses and token of the servers.
+
+    The context creates the socket folder or the token file, and removes it at the end.
 
     Attributes:
         token_file: The file of the token, created or given; None if the token is not in a file, or none is required.
@@ -58,7 +60,10 @@ class Doors:
 
     @property
     def named_token(self) -> Path | None:
-        """The token file that the cluster file names: only a file in the same folder that is no link, else None."""
+        """The token file that the cluster file names, or None.
+
+        It is only named if it is in the same folder and no link.
+        """
         path = self.token_file
         return None if path is None or path.parent != self._cluster_file.parent or path.is_symlink() else path
 
@@ -93,7 +98,9 @@ class Doors:
 
 
 def _socket_folder() -> Path:
-    """Create a folder for sockets that only this user can enter; its path must be short enough for Unix sockets.
+    """Create a folder for sockets that only this user can enter.
+
+    Its path must be short enough for Unix sockets.
 
     Raises:
         SettingsError: No such folder can be created.

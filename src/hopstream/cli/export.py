@@ -43,7 +43,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     *,
     settings: ExportSettings,
 ) -> None:
-    """Sample a subgraph per seed to TFRecord or Parquet files; the same command resumes interrupted work."""
+    """Sample a subgraph per seed to TFRecord or Parquet files.
+
+    The same command resumes interrupted work.
+    """
     export_and_show(source, spec, out, seeds, settings, overwrite=overwrite, output=Output(is_json=json))
 
 

@@ -1,4 +1,6 @@
-"""Verb ``ingest``: converts a raw graph to a dataset of one part, or partitions of PyG or DGL to as many parts.
+"""Verb ``ingest``: converts a raw graph, or partitions of PyG or DGL, to a dataset.
+
+A raw graph becomes a dataset of one part; partitions keep their parts.
 
 A dataset of one part is the form for storing a raw graph. It keeps the order of nodes and edges, all features and
 splits, and the keys of edges; ``hopstream partition`` reads it.

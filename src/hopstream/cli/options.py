@@ -37,7 +37,7 @@ OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace a data
 
 
 def flag_name(field_name: str) -> str:
-    """Return the flag of a field: ``rng_seed`` becomes ``--rng-seed``, and ``num_parts`` becomes ``--parts``."""
+    """Return the flag of a field: ``--rng-seed`` for ``rng_seed``, ``--parts`` for ``num_parts``."""
     return "--" + field_name.removeprefix("num_").replace("_", "-")
 
 

@@ -158,7 +158,10 @@ def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean
 
 
 def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
-    """Draw the edges from each part (row) to each part (column); darker cells have a larger share of all edges."""
+    """Draw the edges from each part (row) to each part (column).
+
+    Darker cells have a larger share of all edges.
+    """
     num_parts = len(edges_between)
     is_numbered = num_parts <= MAX_NUMBERED_PARTS
     left, top = 40, 34
@@ -333,7 +336,10 @@ def grid(figures: Iterable[str]) -> str:
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Build a table that scrolls if it is too wide. The prefix ``>`` of a header marks a column of numbers."""
+    """Build a table that scrolls if it is too wide.
+
+    The prefix ``>`` of a header marks a column of numbers.
+    """
     css = ["number" if header.startswith(">") else "text" for header in headers]
     head = "".join(
         f'<th scope="col" class="{c}">{escape(h.removeprefix(">"))}</th>' for h, c in zip(headers, css, strict=True)

@@ -140,7 +140,10 @@ def run(
     where: RootSettings,
     settings: WorkerSettings,
 ) -> None:
-    """Spread a dataset over several roots, such as one per machine; the same command resumes interrupted work."""
+    """Spread a dataset over several roots, such as one per machine.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.dataset.manifest import read_manifest
 
     if not where.is_on:

@@ -28,7 +28,10 @@ def run(
     *,
     settings: WorkerSettings,
 ) -> None:
-    """Copy parts of a dataset to this machine; the same command resumes interrupted work."""
+    """Copy parts of a dataset to this machine.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.dataset.paths import is_here
     from hopstream.dataset.settings import MAX_PARTS
     from hopstream.transfer.pull import pull

@@ -29,7 +29,10 @@ def run(
     *,
     settings: ReshardSettings,
 ) -> None:
-    """Rewrite a dataset with other parts, in bounded memory; the same command resumes interrupted work."""
+    """Rewrite a dataset with other parts, in bounded memory.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.preparation.reshard.reshard_job import reshard
 
     output, clock = Output(is_json=json), Clock()

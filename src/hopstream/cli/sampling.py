@@ -90,7 +90,10 @@ class Leftovers:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every thread has ended. Trainers resume interrupted channels on another server or after a restart."""
+        """Whether every thread has ended.
+
+        Trainers resume interrupted channels on another server or after a restart.
+        """
         return not self.threads
 
     @property
@@ -177,7 +180,9 @@ class Sampler:
 def sampler_of(
     store: LocalStore, dataset: Path, source: SamplingSource, limits: SamplingLimits, access: ServerAccess
 ) -> Iterator[Sampler]:
-    """Run the sampling service inside the context, if it is on; the first request of a trainer opens the graph.
+    """Run the sampling service inside the context, if sampling is on.
+
+    The first request of a trainer opens the graph.
 
     Raises:
         SettingsError: Parts are missing and no cluster is given, the cluster is of another dataset, or flags for
@@ -243,7 +248,10 @@ def _changed(*records: object) -> Iterator[str]:
 
 
 class _Opener:
-    """Opens the whole graph for sampling: the server's own parts from its folder, other parts from its peers."""
+    """Opens the whole graph for sampling.
+
+    The server's own parts come from its folder, other parts from its peers.
+    """
 
     def __init__(self, store: LocalStore, dataset: Path, source: SamplingSource, access: ServerAccess) -> None:
         self._parts, self._dataset_id = tuple(store.parts), store.dataset_id

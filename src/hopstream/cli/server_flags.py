@@ -34,7 +34,7 @@ _ELSE_VARIABLE = f"without it the environment variable {TOKEN_VARIABLE}, if it i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """Files of a server's certificate and of the credentials that it requires; changed files are read again."""
+    """Files of a server's certificate and required credentials; changed files are read again."""
 
     tls_cert: Path | None = field(default=None, metadata={"help": "certificate chain that the server shows, PEM"})
     tls_key: Path | None = field(default=None, metadata={"help": "private key of the certificate, PEM"})
@@ -179,7 +179,10 @@ class JsonFormatter(logging.Formatter):
         """Address of the server; None until it listens."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return an object with ``time``, ``level``, ``logger``, ``message``, ``server`` and possibly ``exception``."""
+        """Return an object in one line.
+
+        Its keys are ``time``, ``level``, ``logger``, ``message``, ``server``, and ``exception`` if there is one.
+        """
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         value = {
             "time": time.replace("+00:00", "Z"),
@@ -199,7 +202,10 @@ def _printable_lines(text: str) -> str:
 
 @contextmanager
 def logs_on_stderr(settings: LogSettings) -> Iterator[JsonFormatter]:
-    """Write the library's log records to stderr inside the context; the caller sets the formatter's ``server``."""
+    """Write the library's log records to stderr inside the context.
+
+    The caller sets the formatter's ``server``.
+    """
     formatter = JsonFormatter()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter if settings.log_json else TextFormatter())
@@ -261,7 +267,10 @@ def watched_early(settings: WatchSettings) -> Iterator[Endpoint | None]:
 
 @contextmanager
 def watched(server: StoreServer, service: SamplingService | None, endpoint: Endpoint | None) -> Iterator[str | None]:
-    """Serve the server's metrics at the endpoint inside the context; give its URL, or None without an endpoint."""
+    """Serve the server's metrics at the endpoint inside the context.
+
+    The context gives the URL, or None without an endpoint.
+    """
     if endpoint is None:
         yield None
         return

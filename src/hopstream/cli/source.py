@@ -77,7 +77,10 @@ class TableFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings(TableFlags):
-    """Flags for reading tables, ``.npz`` files, edge lists and OGB's folders; other sources have no options."""
+    """Flags for reading tables, ``.npz`` files, edge lists and OGB's folders.
+
+    Other sources have no options.
+    """
 
     ignore: str = field(
         default="",

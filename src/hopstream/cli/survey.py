@@ -61,7 +61,10 @@ class ServerState:
     is_refused: bool = False
 
     def per_s(self, name: str) -> float:
-        """Return the growth per second of a counter in ``stats``, since the previous answer or the server's start."""
+        """Return the growth per second of a counter in ``stats``.
+
+        The time counts from the previous answer, or without one from the server's start.
+        """
         if self.answer is None:
             return 0.0
         now = float(self.answer.stats[name])

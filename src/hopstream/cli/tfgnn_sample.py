@@ -1,4 +1,7 @@
-"""Verb ``tfgnn-sample``: samples subgraphs, with the flags and file names of TF-GNN's ``tfgnn_sampler``."""
+"""Verb ``tfgnn-sample``: samples subgraphs with the flags of TF-GNN's ``tfgnn_sampler``.
+
+Output files have the same names, too.
+"""
 
 from __future__ import annotations
 

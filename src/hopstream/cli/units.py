@@ -34,7 +34,7 @@ def percent_text(fraction: float) -> str:
 
 
 def printable_text(text: str, max_length: int = 200) -> str:
-    """Make foreign text safe for a terminal: replace control characters by ``?``, and truncate it."""
+    """Make foreign text safe for a terminal: replace control characters, and truncate it."""
     shown = "".join(c if c.isprintable() else "?" for c in text[: max_length + 1])
     return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
 

@@ -557,7 +557,9 @@ class _ClusterFile:
 
 
 def _free_cluster_file(path: Path) -> None:
-    """Remove the cluster file of an earlier command, so that no client uses it before the servers are ready.
+    """Remove the cluster file of an earlier command.
+
+    No client must use it before the new servers are ready.
 
     Raises:
         SettingsError: The path is not a cluster file, is reserved for other servers or cannot be written, or a server
@@ -591,7 +593,10 @@ def _free_cluster_file(path: Path) -> None:
 
 
 def _is_listening(location: str) -> bool:
-    """Whether a process accepts connections at an address; a socket without permission for this user counts, too."""
+    """Whether a process accepts connections at an address.
+
+    A socket without permission for this user counts as one that does.
+    """
     from hopstream.transport.location import Location
 
     place = Location.parse(location)

@@ -253,7 +253,10 @@ def _at_once(make: Callable[..., SampleBlock], *arguments: Any) -> Future[Sample
 
 
 def _most_seeds(folder: ExportFolder) -> int:
-    """Return the largest number of seeds of a block, to bound the memory of sampling before the block is cut."""
+    """Return the largest number of seeds of a block.
+
+    It bounds the memory of sampling before the block is cut.
+    """
     most_drawn = folder.maker().most_drawn
     return MAX_BLOCK if most_drawn is None else max(1, min(MAX_BLOCK, DRAWN_AT_ONCE // max(1, most_drawn)))
 

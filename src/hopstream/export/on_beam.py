@@ -25,7 +25,10 @@ Seed = RawId | tuple[RawId, RawId]
 
 
 class SeedSampler:
-    """Samples ``tf.Example`` messages for raw seeds. Not thread-safe; threads may share stores and indexes."""
+    """Samples ``tf.Example`` messages for raw seeds.
+
+    A sampler is not thread-safe, but samplers of different threads may share stores and indexes.
+    """
 
     def __init__(self, store: Store, sampling: SeedSampling, indexes: Sequence[RawIndex] | None = None) -> None:
         """Check the sampling against the store.

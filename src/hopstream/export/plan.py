@@ -39,7 +39,9 @@ LINK_KEYS = ("source", "target")
 
 
 def add_seed_readout(pieces: GraphPieces, node_set: str, labels: Sequence[str] = ()) -> GraphPieces:
-    """Add a readout of the seed to each graph: node set ``_readout`` of one node, edge set ``_readout/seed``.
+    """Add a readout of the seed to each graph.
+
+    The readout is node set ``_readout`` of one node, and edge set ``_readout/seed``.
 
     Args:
         pieces: Graphs of one component whose seeds are the first nodes of their set.
@@ -233,7 +235,9 @@ def _link_set(spec: Any, schema: Any) -> str:
 
 
 def of_ends(what: str, given: str | None, num_ends: int) -> tuple[Any, ...]:
-    """Split a setting for the ends of seeds: for links, one name for both ends or two as ``source,target``.
+    """Split a setting for the ends of seeds.
+
+    For links, it is one name for both ends or two as ``source,target``.
 
     Args:
         what: Name of the setting.

@@ -1,4 +1,4 @@
-"""Raw ids of a dataset's nodes: the feature that holds them, their text, and an index from raw ids to keys.
+"""Raw ids of a dataset's nodes: their feature, their text, and an index from raw ids to keys.
 
 [Algorithm] The index holds the sorted hashes of all raw ids of a node type with their keys. A look-up fetches the raw
     ids of the keys with the same hash from the store, and compares them. Integers are their own hashes.

@@ -160,7 +160,10 @@ def _open_place(place: Path) -> Iterator[WorkFolder]:
 
 
 def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSettings]:
-    """Split ``out`` into the stem of paths and the number of shards, and return the stem and updated settings."""
+    """Split ``out`` into the stem of paths and the number of shards.
+
+    The result is the stem, and the settings with that number.
+    """
     stem, num_shards = output_name(str(local_path(out)))
     if not Path(stem).name or Path(stem).is_dir():
         raise SettingsError(f"out is {out}, a folder; give what names of files begin with, such as {out}/samples")
@@ -236,7 +239,10 @@ class ExportJob:
             raise
 
     def _sampling(self) -> SeedSampling:
-        """Build the sampling; labels of links are not part of it, because they are columns of the table of seeds."""
+        """Build the sampling of each seed.
+
+        Labels of links are not part of it, because they are columns of the table of seeds.
+        """
         settings = self.settings
         is_linked = parse_spec(self.spec).WhichOneof("seed_type") != "seed_op"
         return SeedSampling(
@@ -362,7 +368,10 @@ class ExportJob:
     def _find_seeds(
         self, folder: Path, store: Store, maker: SampleMaker, work: Allotment
     ) -> tuple[int, Allotment]:  # fmt: skip
-        """Return the number of seeds and the job's allotment; write the keys of the seeds unless they are all nodes."""
+        """Find the seeds, and write their keys unless they are all nodes.
+
+        The result is the number of seeds, and the job's allotment.
+        """
         settings, path = self.settings, folder / SEEDS
         ids = [NodeIds(store, *end) for end in maker.ends]
         if self.seeds is None and settings.split is None:

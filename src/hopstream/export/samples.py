@@ -1,4 +1,4 @@
-"""Defines the sample of a seed, equal in every job, pipeline and batch, and the context features of its graph."""
+"""Sample of a seed, equal in every job, pipeline and batch, and the context of its graph."""
 
 from __future__ import annotations
 

@@ -209,7 +209,10 @@ class SeedTable:
         return [[str(path.absolute()), (s := path.stat()).st_size, s.st_mtime_ns] for path in self.paths]
 
     def num_known(self) -> int:
-        """Return the number of rows from headers and footers of ``.npy`` and Parquet files; 0 for other formats."""
+        """Return the number of rows from headers or footers, before the files are read.
+
+        It is 0 for formats other than ``.npy`` and Parquet.
+        """
         if self.kind == "npy":
             return sum(array.shape[0] if array.ndim else 0 for array in map(open_array, self.paths))
         return sum(map(_parquet_rows, self.paths)) if self.kind == "parquet" else 0
@@ -242,7 +245,7 @@ class SeedTable:
             yield SeedBlock(columns, batch.origin.place, values)
 
     def _opened(self, path: Path) -> tuple[TableFiles, list[str]] | None:
-        """Describe a file as a table, and return it with the names of its columns; None for a file without records.
+        """Describe a file as a table, and list its columns; None for a file without records.
 
         The first record of a TFRecord file defines the columns of all records.
         """

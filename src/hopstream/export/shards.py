@@ -31,7 +31,9 @@ class Encoded(Protocol):
 
 
 class ShardWriter(Protocol):
-    """Writer of one file. Any thread may call ``encode``; only one thread may call ``write`` and ``close``.
+    """Writer of one file.
+
+    Any thread may call ``encode``; only one thread may call ``write`` and ``close``.
 
     Encoded subgraphs may be written only once, because ``write`` reuses their memory.
     """

@@ -1,4 +1,6 @@
-"""Opens the source of an export: a dataset, servers, or a unigraph, which is converted to a dataset first.
+"""Opens the source of an export: a dataset, servers, or a unigraph.
+
+A unigraph is converted to a dataset first.
 
 The dataset of a unigraph is in the export's hidden folder until the export is finished. It has one part; the number of
 parts does not matter, because samples do not depend on the partitioning.

@@ -222,7 +222,10 @@ class SubgraphMaker:
 
 
 def _row_bytes(store: Store, entity: str | EdgeType, names: Sequence[str]) -> dict[str, int]:
-    """Return the bytes per value of each feature; for lists and strings ``ROW_BYTES``, until some are fetched."""
+    """Return the bytes per value of each feature.
+
+    For lists and strings it is ``ROW_BYTES``, until some are fetched.
+    """
     schemas = {name: store.schema.feature(entity, name) for name in names}
     return {
         name: ROW_BYTES if of.is_string or of.is_ragged else max(8, np.dtype(of.dtype).itemsize * math.prod(of.shape))

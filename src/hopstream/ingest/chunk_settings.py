@@ -55,7 +55,10 @@ class ChunkSettings(Settings):
 
 
 def check_delimiter(where: str, delimiter: object) -> None:
-    """Raise ``SchemaError`` unless a delimiter is one ASCII character other than a digit, sign, quote or line end."""
+    """Check that a delimiter is one ASCII character that no integer contains.
+
+    Digits, signs, quotes and line ends are refused.
+    """
     is_character = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()
     if not is_character or delimiter in REFUSED_DELIMITERS:
         raise SchemaError(f"{where} is {delimiter!r}; wanted one ASCII character that is no digit, sign or quote")

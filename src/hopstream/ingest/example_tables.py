@@ -132,7 +132,7 @@ def _group_rows(path: Path) -> list[int]:
 
 
 def _lists(column: pa.ChunkedArray, name: str, path: Path) -> ValueLists:
-    """Convert a column to lists of ``tf.Example``'s dtypes: float32, int64 or strings; null is an empty list."""
+    """Convert a column to lists of float32, int64 or strings; null is an empty list."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)

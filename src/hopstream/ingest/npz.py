@@ -208,7 +208,7 @@ def _joined(where: str, group: Mapping[str, Array]) -> Attributes:
 
 
 def _taken_apart(label: str, features: Mapping[str, Column]) -> dict[str, Array]:
-    """Split features into named arrays; ``_joined`` and ``named_columns`` turn them back into the same features."""
+    """Split features into named arrays, the inverse of ``_joined`` and ``named_columns``."""
     refused = set(features) - dict(named_columns(features)).keys()
     refused |= {
         n for n in features if n in (*SPLIT_MASKS, *ADJACENCY, TAKEN_FROM) or n.endswith((SPLIT, VALUES, TEXT, OFFSETS))

@@ -41,7 +41,7 @@ def graph_from_ogb(
     graph: Mapping[str, Any] | tuple[Mapping[str, Any], Any], labels: Any = None, split_idx: Any = None, *,
     label_name: str = "y",
 ) -> Graph:  # fmt: skip
-    """Make a graph from the results of ``dataset[0]`` and ``dataset.get_idx_split()`` of OGB's node datasets.
+    """Make a graph from ``dataset[0]`` and ``dataset.get_idx_split()`` of OGB's node datasets.
 
     ``node_feat`` becomes the node feature ``feat``, ``node_year`` becomes ``year``, and so on; ``edge_feat`` and
     ``edge_reltype`` become edge features. Columns ``[n, 1]`` lose their second dimension, except ``feat``. Split
@@ -152,7 +152,10 @@ def _csv(path: Path, names: list[str] | None = None, *, is_text: bool = False) -
 
 
 def read_matrix(path: Path, real: type[np.floating[Any]] = np.float32) -> Array:
-    """Read a table as int64[n, k] if all cells are integers, else as ``real``[n, k] with NaN for empty cells."""
+    """Read a table as int64[n, k] if all cells are integers, else as ``real``[n, k].
+
+    Empty cells are NaN.
+    """
     table = _csv(path)
     is_whole = all(column.type == pa.int64() and not column.null_count for column in table.columns)
     matrix: Array = np.empty((table.num_rows, table.num_columns), np.int64 if is_whole else real)
@@ -208,7 +211,9 @@ def read_ogb_folder(
     folder: str | os.PathLike[str], *, split: str | None = None, inverse_edges: bool | None = None,
     num_nodes: Mapping[str, int] | None = None, read_torch: ReadTorch | None = None,
 ) -> Graph:  # fmt: skip
-    """Read the graph in a folder of an OGB dataset; it equals ``graph_from_ogb`` of the arrays from ``ogb``.
+    """Read the graph in a folder of an OGB dataset.
+
+    It equals the result of ``graph_from_ogb`` for the arrays that ``ogb`` gives.
 
     Features, labels (``y``; ``label`` in MAG240M) and splits of nodes are read. Links to predict are not part of the
     graph; see ``hopstream.read_ogb_links``.

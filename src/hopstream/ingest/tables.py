@@ -120,7 +120,9 @@ def _take(features: Mapping[str, Column], rows: IntArray) -> dict[str, Column]:
 
 
 def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
-    """Collect the distinct raw ids of a node type from the ends of edges, ascending; empty ends are skipped.
+    """Collect the distinct raw ids of a node type from the ends of edges, ascending.
+
+    Empty ends are skipped.
 
     Raises:
         FormatError: A file is missing or damaged.

@@ -35,7 +35,9 @@ LOG = logging.getLogger(__name__)
 
 
 def check_batch_names(features: Mapping[str | EdgeType, Iterable[str]], *, is_exempt: bool = False) -> None:
-    """Refuse names of features that every batch uses itself, and log a warning for names that some loaders use.
+    """Refuse names of features that every batch uses itself.
+
+    Names that only some loaders use cause a warning in the log.
 
     Args:
         features: Node type or edge type to names of features.
@@ -201,7 +203,10 @@ def _storable(array: Array, where: str) -> Array:
 
 
 def _plain(array: Array, where: str) -> Array:
-    """Return a masked array or matrix as a plain array; other arrays, memory maps included, stay as they are."""
+    """Return a masked array or matrix as a plain array.
+
+    Other arrays, memory maps included, stay as they are.
+    """
     if isinstance(array, np.ma.MaskedArray):
         if np.ma.is_masked(array):
             raise SchemaError(f"{where} has masked values; fill them first: array.filled(value)")

@@ -138,7 +138,9 @@ def _varint_lengths(numbers: IntArray) -> IntArray:
 
 
 def decode_example(data: bytes) -> dict[str, Values]:
-    """Decode the lists of one message by name, with protobuf. A feature without a list becomes an empty int64 list.
+    """Decode the lists of one message by name, with protobuf.
+
+    A feature without a list becomes an empty int64 list.
 
     Raises:
         FormatError: The bytes are not an ``Example``.

@@ -50,7 +50,9 @@ def parse_message(text: str, name: str, where: str = "text") -> Any:
 
 
 def read_message(path: Path, name: str) -> Any:
-    """Read a message from a file: in binary form if the suffix is ``.pb`` or ``.binarypb``, else in text form.
+    """Read a message from a file.
+
+    The file is in binary form if its suffix is ``.pb`` or ``.binarypb``, else in text form.
 
     Raises:
         FormatError: The file is not such a message.
@@ -222,7 +224,9 @@ def _context_problems(where: str, names: Any, schema: Any) -> Iterator[str]:
 
 
 def columns_of(features: Mapping[str, Any], where: str) -> dict[str, FeatureSchema]:
-    """Convert the features of a set to schemas of columns, in order of names, without names that begin with ``#``.
+    """Convert the features of a set to schemas of columns, in order of names.
+
+    Names that begin with ``#`` are ids and weights, and are skipped.
 
     Raises:
         SchemaError: A feature has a dtype that cannot be stored, or a shape that no column has.

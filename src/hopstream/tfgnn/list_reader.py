@@ -172,7 +172,9 @@ class ListReader:
         )
 
     def _refuse_much_left_out(self, key: str, num_rows: IntArray) -> None:
-        """Refuse messages that omit the lengths of so many rows that decoding would take far more memory than they.
+        """Refuse messages that omit the lengths of too many rows.
+
+        Decoding them would take far more memory than the messages.
 
         Args:
             key: Name of the list of lengths.
@@ -220,7 +222,10 @@ def _message_of(place: int, counts: IntArray) -> int:
 
 
 def _filled(values: IntArray, is_there: Array, counts: IntArray) -> IntArray:
-    """Insert zeros for messages without values; ``counts`` is the number of values of each message in the result."""
+    """Insert zeros for messages without values.
+
+    ``counts`` is the number of values of each message in the result.
+    """
     if (is_there | (counts == 0)).all():
         return values
     filled = np.zeros(int(counts.sum()), np.int64)

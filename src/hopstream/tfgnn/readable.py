@@ -112,7 +112,10 @@ def plain_values(values: FeatureValues) -> list[Any]:
 
 
 def json_value(value: Any) -> Any:
-    """Convert a value for JSON: bytes to text or ``{"base64": …}``, NaN and infinite numbers to their names."""
+    """Convert a value for JSON.
+
+    Bytes become text or ``{"base64": …}``, NaN and infinite numbers their names.
+    """
     if isinstance(value, list):
         return [json_value(item) for item in value]
     if isinstance(value, bytes):
@@ -126,7 +129,10 @@ def json_value(value: Any) -> Any:
 
 
 def value_text(value: Any, max_values: int) -> str:
-    """Format a value in one line, with at most ``max_values`` values per list and unprintable characters escaped."""
+    """Format a value in one line, with at most ``max_values`` values per list.
+
+    Unprintable characters are escaped.
+    """
     if isinstance(value, list):
         shown = [value_text(item, max_values) for item in value[:max_values]]
         if len(value) > max_values:

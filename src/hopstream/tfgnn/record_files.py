@@ -164,7 +164,10 @@ def _mapped(path: Path) -> Array:
 
 
 def _starts(path: Path, data: Array) -> IntArray:
-    """Find the offsets of the records of a plain file, and the end of the last one: int64[num_records + 1]."""
+    """Find the offsets of the records of a plain file: int64[num_records + 1].
+
+    The last value is the end of the last record.
+    """
     pieces, at, num_records, state = [np.empty(0, np.int64)], 0, 0, WHOLE
     while at < len(data) and state == WHOLE:
         starts = np.empty(STARTS_ROOM, np.int64)

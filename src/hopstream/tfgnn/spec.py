@@ -49,7 +49,10 @@ class FieldSpec:
 
     @property
     def ragged_dims(self) -> tuple[int, ...]:
-        """Numbers of the dimensions that vary. Dimension 0 is that of the items, as in the names of row lengths."""
+        """Numbers of the dimensions that vary, as in the names of row lengths.
+
+        Dimension 0 is that of the items.
+        """
         return tuple(number for number, size in enumerate(self.shape, 1) if size is None)
 
 

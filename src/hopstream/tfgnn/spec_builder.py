@@ -274,7 +274,10 @@ class _Names:
         self.of: dict[SamplingStep, str] = {}
 
     def give(self, step: SamplingStep, made: str) -> str:
-        """Name a step: as given by the user, else ``made``, with a suffix from ``.2`` on if that name is taken."""
+        """Name a step: as given by the user, else ``made``.
+
+        If that name is taken, it gets a suffix from ``.2`` on.
+        """
         if not step.op_name:
             numbered = (f"{made}.{number}" for number in count(2))
             made = next(name for name in chain((made,), numbered) if name not in self._taken)

@@ -282,7 +282,9 @@ def _num_shards(name: str, number: int) -> int:
 
 
 def output_name(name: str) -> tuple[str, int | None]:
-    """Split an output name into the stem of the files' names and their number; None for one file of this name.
+    """Split an output name into the stem of the files' names and their number.
+
+    The number is None for one file of this name.
 
     ``name@15``, ``name-?????-of-00015`` and ``name-00003-of-00015`` all ask for 15 files, as in TF-GNN.
 
@@ -300,7 +302,7 @@ def output_name(name: str) -> tuple[str, int | None]:
 
 
 def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
-    """Find the files of a name: one file, the shards of ``name@15``, or the matches of a pattern such as ``name-*``.
+    """Find the files of a name: one file, the shards of ``name@15``, or the matches of a pattern.
 
     Args:
         name: The name.
@@ -346,7 +348,7 @@ def _check_all_there(name: str, paths: Sequence[Path]) -> None:
 
 
 def _check_one_writing(name: str, paths: Sequence[Path]) -> None:
-    """Refuse the matches of a pattern if shards are missing, or have different numbers of shards in their names."""
+    """Refuse matches of a pattern that are not all shards of one export."""
     shards: dict[tuple[Path, str, str], dict[int, set[int]]] = {}
     for path in paths:
         match = _SHARD.fullmatch(path.name)

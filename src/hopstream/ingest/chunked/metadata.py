@@ -201,7 +201,10 @@ def _format(where: str, value: object, formats: Sequence[FileFormat]) -> tuple[F
 
 
 def _check_path(where: str, name: str, path: Path, resolved_root: Path) -> None:
-    """Check that a file exists, and that a relative path, links resolved, stays in the folder of the metadata."""
+    """Check that a file exists, and that a relative path stays in the folder of the metadata.
+
+    Links are resolved for this check.
+    """
     if is_uri(name) or ".." in Path(name).parts:
         raise SchemaError(
             f"{where} has {name!r}; wanted a local path, absolute or below the folder of the metadata, without .."
@@ -213,7 +216,10 @@ def _check_path(where: str, name: str, path: Path, resolved_root: Path) -> None:
 
 
 class _Fields:
-    """The top-level fields of the metadata. Unknown fields are ignored, because other writers add their own."""
+    """The top-level fields of the metadata.
+
+    Unknown fields are ignored, because other writers add their own.
+    """
 
     def __init__(self, where: str, value: Mapping[str, object]) -> None:
         self._where = where

@@ -39,7 +39,9 @@ SHOWN_FILES = 8
 
 
 def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
-    """Open the files of a feature: read headers or footers, and lists if only they tell whether rows are ragged.
+    """Open the files of a feature: read their headers or footers.
+
+    Lists are read, too, if only they tell whether rows are ragged.
 
     Args:
         spec: The files.

@@ -80,7 +80,7 @@ class ParquetFile:
         return max(1, int(self.footer.row_group(group).total_byte_size))
 
     def records(self, groups: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """Yield number and footer record of the first column of some row groups, without those that have no rows.
+        """Yield number and footer record of the first column of row groups that have rows.
 
         pyarrow aborts the process for a record that contradicts itself: it lets a C++ exception escape. Reading a row
         first raises an error instead. With that read, no change of one byte of a footer aborted the process.
@@ -368,7 +368,10 @@ def _may_be_fixed(file: ParquetFile, element_size: int) -> bool:
 
 
 def _list_width(file: ParquetFile) -> int | None:
-    """Return the average values per list in the footer; None if it differs between row groups or is not whole."""
+    """Return the average number of values per list from the footer.
+
+    None if it differs between row groups or is not an integer.
+    """
     group_rows = np.diff(file.group_offsets).tolist()
     counts = {pair for pair in zip(file.list_sizes[0].tolist(), group_rows, strict=True) if pair[1]}
     widths = {num_values // num_rows for num_values, num_rows in counts}

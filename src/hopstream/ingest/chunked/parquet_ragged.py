@@ -136,7 +136,10 @@ def _group_rows(column: ParquetColumn, group: int) -> int:
 
 
 def _group_bytes(column: ParquetColumn, group: int) -> int:
-    """Return the bytes of a row group's elements from the footer; dictionary-encoded strings may take more."""
+    """Return the bytes of a row group's elements from the footer.
+
+    Dictionary-encoded strings may take more.
+    """
     if column.is_list:
         return max(1, int(column.file.list_sizes[0][group]) * column.dtype.itemsize)
     return column.file.num_bytes(group)

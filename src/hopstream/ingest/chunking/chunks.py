@@ -140,7 +140,10 @@ class StoredRagged(RaggedSource):
     """The kept rows of a feature of strings or of lists of any length."""
 
     def __init__(self, workplace: ChunkFolder, table: Table, name: str | None, schema: FeatureSchema) -> None:
-        """Describe the rows: a spilled column by name, or with None the sorted raw ids of a type without a table."""
+        """Describe the rows: a spilled column by name.
+
+        Without a name, they are the sorted raw ids of a type without a table.
+        """
         self._workplace, self._table, self._name = workplace, table, name
         self._layout = workplace.layout(table, is_settled=True)
         self.num_rows, self.num_elements = self._layout.num_kept, 0

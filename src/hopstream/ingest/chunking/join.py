@@ -63,7 +63,10 @@ def find_repeated(args: dict[str, Any]) -> dict[str, Any]:
 def _bucket_rows(
     workplace: ChunkFolder, table: Table, layout: Layout, bucket: int
 ) -> tuple[pa.ChunkedArray, IntArray, list[tuple[GroupedColumn, int, int, int]]]:
-    """Read a bucket's raw ids in table order, their rows in the table, and their offsets in the parts' columns."""
+    """Read a bucket's raw ids in table order.
+
+    The result also has their rows in the table, and their offsets in the parts' columns.
+    """
     chunks: list[pa.Array] = []
     rows: list[IntArray] = [np.empty(0, np.int64)]
     shares: list[tuple[GroupedColumn, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Reads a part of a table once, groups its raw ids by bucket, and spills its other columns in row order."""
+"""Reads a part of a table once, groups its raw ids by bucket, and spills its other columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def raw_ids_feature(spec: NodeTableSpec, tables: TableSettings) -> str | None:
 
 
 def optional_names(metadata: TablesMetadata, tables: TableSettings) -> list[str]:
-    """List the names that ``leave_out`` may hold: features, raw ids stored as a feature, and split columns."""
+    """List the valid names for ``leave_out``.
+
+    These are features, raw ids that are stored as a feature, and split columns.
+    """
 
     def names() -> Iterator[str]:
         for node_type, spec in metadata.nodes.items():

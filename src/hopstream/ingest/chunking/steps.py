@@ -165,7 +165,10 @@ class TableFindings:
         self._dtypes: dict[str, dict[str, str]] = {}
 
     def must_look_at(self, table: Table, ids: Ids) -> bool:
-        """Whether a column must be surveyed: it is a node table's own, or names nodes of a type without a table."""
+        """Whether a column of raw ids must be surveyed.
+
+        That is the case for a node table's own raw ids, and for ends at a type without a table.
+        """
         return isinstance(table.entity, str) or self._workplace.is_implicit(ids.node_type)
 
     def take(self, table: Table, results: Sequence[Mapping[str, Any]]) -> None:

@@ -187,7 +187,7 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         return dict(json.loads((self.scratch / KNOWN).read_text(encoding="utf-8")))
 
     def write_known(self, kinds: Mapping[str, RawKind], num_buckets: Mapping[str, int], dtypes: Any) -> None:
-        """Write the kinds of raw ids, the numbers of buckets and the dtypes of undeclared features, for later tasks."""
+        """Write kinds of raw ids, numbers of buckets and undeclared dtypes for later tasks."""
         known = {"kinds": dict(kinds), "num_buckets": dict(num_buckets), "dtypes": dtypes}
         write_text(self.scratch / KNOWN, json.dumps(known))
 
@@ -256,7 +256,10 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         return self._grouped[key]
 
     def write_layout(self, table: Table, block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -> Layout:
-        """Write the blocks of a table for later tasks: once after reading, and again when its rows are settled."""
+        """Write the blocks of a table for later tasks.
+
+        The blocks are written after reading, and again when the rows are settled.
+        """
         layout = layout_of(block_rows, kept)
         columns = np.stack([layout.parts, layout.numbers, layout.firsts, layout.rows, layout.kept])
         write_array(self._layout_path(table, is_settled=kept is not None), columns)

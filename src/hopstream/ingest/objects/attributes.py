@@ -270,7 +270,9 @@ def _typed_num_nodes(node_type: str, attributes: Attributes) -> int | None:
 
 
 def _rows_of_type(label: str, attributes: Attributes, num_rows: int | None) -> dict[str, ColumnLike]:
-    """Select the attributes with ``num_rows`` rows; lists of other lengths describe the type and are skipped.
+    """Select the attributes with ``num_rows`` rows.
+
+    Lists of other lengths describe the type and are skipped.
 
     Raises:
         SchemaError: An array has another number of rows.

@@ -88,7 +88,10 @@ def _table(sets: Sequence[Pairs], *, has_labels: bool) -> tuple[EdgeTable, dict[
 
 
 def _reverse(graph: Graph, edge_type: EdgeType) -> EdgeType | None:
-    """Return the edge type that holds the reverses, found by its name or by comparing the edges; else None."""
+    """Return the edge type that holds the reverses, or None.
+
+    It is found by its name or by comparing the edges.
+    """
     named = reverse_by_name(edge_type, graph.edges)
     if named not in (None, edge_type):
         return named

@@ -1,4 +1,4 @@
-"""Makes a graph from a PyG ``Data`` or ``HeteroData``, or from the three results of ``RandomLinkSplit``.
+"""Makes a graph from a PyG ``Data`` or ``HeteroData``, or from three of ``RandomLinkSplit``.
 
 The objects are recognized by their methods; neither torch nor torch_geometric is imported.
 """

@@ -111,7 +111,9 @@ def _entries(label: str, matrix: SparseLike) -> Any:
 
 
 def graph_from_sparse_file(where: object, arrays: Mapping[str, Array]) -> Graph:
-    """Make a graph from the arrays of ``scipy.sparse.save_npz``: a square matrix in CSR, CSC or COO format.
+    """Make a graph from the arrays of ``scipy.sparse.save_npz``.
+
+    The matrix must be square and in CSR, CSC or COO format.
 
     Args:
         where: The file, for messages.

@@ -227,7 +227,9 @@ def parsable_dtypes(batch: Batch, spec: FeatureSpec, dtypes: Sequence[str]) -> l
 
 
 def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:
-    """Return a column of raw ids in a type of ``hopstream.ingest.raw_tables.raw_ids``; empty cells are nulls.
+    """Return a column of raw ids as integers or strings; empty cells are nulls.
+
+    ``hopstream.ingest.raw_tables.raw_ids`` describes the Arrow types.
 
     Raises:
         SchemaError: The column holds neither integers nor strings, or an integer does not fit int64.
@@ -260,7 +262,10 @@ def _text_of_bytes(values: pa.Array, label: str, origin: Origin) -> pa.Array:
 
 
 def leaf_name(arrow_type: pa.DataType) -> str | None:
-    """Return the dtype name of a column's values, or of the values in its lists; None if it cannot be stored."""
+    """Return the dtype name of a column's values, or of the values in its lists.
+
+    None if it cannot be stored.
+    """
     while _is_list(arrow_type):
         arrow_type = arrow_type.value_type
     if _is_text(arrow_type):
@@ -273,7 +278,10 @@ def _file(origin: Origin) -> str:
 
 
 def _with_nulls(cells: pa.Array, origin: Origin, dtype: str | None) -> pa.Array:
-    """Replace the cells in ``null_values`` by nulls; an empty cell of a string column stays an empty string."""
+    """Replace the cells in ``null_values`` by nulls.
+
+    An empty cell of a string column stays an empty string.
+    """
     marks = [mark for mark in origin.files.null_values if mark or dtype != STRING]
     return pc.if_else(pc.is_in(cells, value_set=pa.array(marks, pa.string())), None, cells) if marks else cells
 

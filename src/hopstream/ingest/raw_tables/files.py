@@ -105,7 +105,9 @@ KIND_NAMES = {BYTES_LIST: "strings", FLOAT_LIST: "reals", INT64_LIST: "integers"
 def _read_records(
     files: TableFiles, path: Path, names: Sequence[str], block_bytes: int | None
 ) -> Iterator[dict[str, pa.Array]]:
-    """Read columns of a TFRecord file block by block. Integers in a column of strings are read as their digits.
+    """Read columns of a TFRecord file block by block.
+
+    Integers in a column of strings are read as their digits.
 
     Args:
         files: The table.
@@ -409,7 +411,10 @@ def _read_csv_blocks(
 def _read_csv_pieces(
     files: TableFiles, path: Path, columns: list[str], block_bytes: int | None, num_read: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read all rows after the first ``num_read``; a row may be as long as all blocks that Arrow reads ahead."""
+    """Read all rows after the first ``num_read``.
+
+    A row may be as long as all blocks that Arrow reads ahead.
+    """
     max_row_bytes = MAX_ROW_BYTES if block_bytes is None else BLOCKS_AHEAD * block_bytes
     header, num_rows = files.names_in(path), 0
     names = header or tuple(next(_records(files, path), (1, []))[1])
@@ -438,7 +443,10 @@ def _read_csv_pieces(
 def _csv_options(
     files: TableFiles, header: Sequence[str] | None, block_bytes: int, *, is_bounded: bool
 ) -> dict[str, Any]:
-    """Return Arrow's options for a CSV file or a piece of one; without ``header``, the first row is the header."""
+    """Return Arrow's options for a CSV file or a piece of one.
+
+    Without ``header``, the first row is the header.
+    """
     return {
         "parse_options": pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True),
         "read_options": pacsv.ReadOptions(column_names=header, block_size=block_bytes, use_threads=not is_bounded),

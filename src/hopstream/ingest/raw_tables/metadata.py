@@ -111,7 +111,10 @@ class NodeTableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeTableSpec:
-    """One edge type: a table with columns for the raw ids of both ends; other fields as in ``NodeTableSpec``."""
+    """One edge type: a table with columns for the raw ids of both ends.
+
+    The other fields are as in ``NodeTableSpec``.
+    """
 
     files: TableFiles
     src_column: str

@@ -1,4 +1,4 @@
-"""Reads the schema of a unigraph and finds its tables. ``docs/unigraph.md`` describes unigraphs for users.
+"""Reads the schema of a unigraph and finds its tables; see ``docs/unigraph.md``.
 
 A unigraph is TF-GNN's format for whole graphs: a ``GraphSchema`` whose sets name files. It is read into the same
 ``TablesMetadata`` as a JSON description, so every reader of tables reads it. The id column is named ``#id``, and raw
@@ -109,7 +109,9 @@ def _below(root: Path, shown: str, filename: str) -> str:
 def _headers(
     paths: Sequence[Path], marks: Sequence[set[str]]
 ) -> tuple[tuple[str, ...] | None, tuple[Path, ...]]:  # fmt: skip
-    """Find the header of a table's shards, and the shards without a header: empty ones, or ones of rows only.
+    """Find the header of a table's shards, and the shards without a header.
+
+    Shards without a header are empty or have only rows.
 
     The first row of a shard is a header if it has a name from each of ``marks``. One name would not be enough, because
     a cell of a row may equal the name of a column.
