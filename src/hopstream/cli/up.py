@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MAX_ERROR_LINES = 20
 """Lines of a child's stderr that are kept to explain its end."""
 KILL_S = 10.0
-"""How long the system may take to end a process that was killed."""
+"""Seconds that the system has to end a killed process."""
 
 
 @dataclass(slots=True, eq=False)

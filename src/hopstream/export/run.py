@@ -76,7 +76,7 @@ def _allotted(settings: ExportSettings, num_seeds: int) -> Allotment:
     return allot(settings.memory, settings, needs)
 
 
-def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, where to, and who is told
+def export_subgraphs(  # noqa: PLR0913  source, spec, output, seeds, settings and callbacks
     source: str | Path, spec: str | Path | Any, out: str | Path, *, seeds: Seeds = None,
     settings: ExportSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
     on_plan: Callable[[ExportPlan, int], None] | None = None, **options: Unpack[ExportOptions],
@@ -344,7 +344,7 @@ class ExportJob:
         )  # fmt: skip
 
     def _num_given(self) -> int:
-        """Return the number of given seeds as far as it is known before they are read, else 0."""
+        """Return the number of given seeds; 0 if it is unknown before they are read."""
         if self.table is not None:
             return self.table.num_known()
         return 0 if self.seeds is None or isinstance(self.seeds, Path) else len(self.seeds)

@@ -141,7 +141,7 @@ class RecordFiles:
         return record
 
     def _load(self, file: int, number: int) -> tuple[list[bytes], int]:
-        """Read a chunk of a compressed file; if it follows the last one read, the stream goes on from there."""
+        """Read a chunk of a compressed file; reuse the open stream if the chunk is not before its position."""
         if self._process != os.getpid():  # after a fork, parent and child share file positions
             self._streams.clear()
             self._process = os.getpid()

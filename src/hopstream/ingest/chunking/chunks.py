@@ -150,7 +150,7 @@ class StoredRagged(RaggedSource):
         self.dtype, self.shape, self.is_string = schema.numpy_dtype, schema.shape, schema.is_string
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """As ``RaggedSource.pieces``."""
+        """See ``RaggedSource.pieces``."""
         for block, begin, end in _overlaps(start, stop, self._layout.kept_offsets):
             place = int(self._layout.kept_offsets[block])
             if self._name is None:
