@@ -324,7 +324,10 @@ class GraphSchema:
 
 
 def timed_edge_types(schema: GraphSchema, time_attr: str | None, direction: Direction) -> tuple[EdgeType, ...]:
-    """List the edge types that have a time: as a feature of the edges, of the neighbours, or of both."""
+    """List the edge types whose edges have a time.
+
+    It is the edge's own time, the time of the neighbour that the edge leads to, or the later of both.
+    """
     if time_attr is None:
         return ()
     return tuple(

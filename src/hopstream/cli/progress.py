@@ -37,7 +37,7 @@ class Cost:
 
     Attributes:
         seconds: Wall-clock time.
-        peak_bytes: Peak memory of all processes together up to the end of the stage, see ``engine.peak``.
+        peak_bytes: Peak memory of all processes together up to the end of the stage, see ``engine.machine``.
     """
 
     seconds: float

@@ -58,6 +58,9 @@ def check_delimiter(where: str, delimiter: object) -> None:
     """Check that a delimiter is one ASCII character that no integer contains.
 
     Digits, signs, quotes and line ends are refused.
+
+    Raises:
+        SchemaError: The delimiter is not such a character.
     """
     is_character = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()
     if not is_character or delimiter in REFUSED_DELIMITERS:

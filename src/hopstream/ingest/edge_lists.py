@@ -285,7 +285,7 @@ OPTIONS = ("delimiter", "has_header", "columns", "ids", "num_nodes")
 WEIGHT, RAW_ID = "weight", "raw_id"
 ENDS = ("source", "target")
 MOST_NODES_PER_EDGE, NODES_ALWAYS = 1000, 1_000_000
-"""Keys that make at least so many nodes per edge, and so many nodes in total, are taken for raw ids given as keys."""
+"""Keys that make more nodes than this per edge, and more than this in total, are assumed to be raw ids."""
 MAX_INTEGER = (1 << 63) - 1
 
 
@@ -321,7 +321,7 @@ def graph_from_edge_list(
             mark is closed in another line, or it is a Matrix Market file.
         SchemaError: The file has fewer than two columns, further columns without names, empty values, integers above
             2**63 that would be rounded, or comments between edges; or ``ids`` is ``keys`` and an end is not an
-            integer; or keys make at least 1000 nodes per edge and at least a million nodes, and ``num_nodes`` is not
+            integer; or keys make more than 1000 nodes per edge and more than a million nodes, and ``num_nodes`` is not
             given.
         IdRangeError: A key is negative, or not below ``num_nodes``.
         SettingsError: An option is out of range.

@@ -4,7 +4,7 @@
     workers share the remaining memory evenly. A worker holds either one block of raw ids with the arrays that group it,
     or one bucket of nodes with its hash table and a batch of ends to look up. Both are cut to the worker's share.
 [Disk] The spilled columns of all node tables and of one edge table at a time, and the chunked graph itself. If a node
-    type has no table, the columns of all edge tables are spilled at once.
+    type has no table, the estimate counts the columns of all edge tables.
 """
 
 from __future__ import annotations
