@@ -219,7 +219,7 @@ class _Name(_Opening):
     """Replaces raw ids by the dataset's own text of them."""
 
     def process(self, seed: bytes | tuple[bytes, bytes]) -> Iterable[bytes | tuple[bytes, bytes]]:
-        """Return the normalized seed; sampling raises the errors for unknown nodes and seeds of the wrong kind."""
+        """Return the normalized seed; sampling refuses unknown nodes and seeds of the wrong kind."""
         if not self._indexes:
             raise RuntimeError("a seed came before setup")
         if isinstance(seed, tuple) != (len(self._indexes) == 2):
