@@ -1,7 +1,7 @@
 """Functions whose arguments are the fields of a record.
 
-The record says each option once: name, type, default, what it means and its check. From it a function gets its
-signature, for type checkers as well as at run time, and its documentation.
+The record declares each option once: name, type, default, meaning and check. The function gets its signature, for type
+checkers and at run time, and its documentation from the record.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FIELD = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 def called_with(
     record: Callable[P, R], other: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable[[R], T]], Callable[P, T]]:
-    """Let a function that takes a record be called with the fields of the record.
+    """Decorate a function that takes a record, so that it takes the fields of the record as arguments.
 
     Args:
         record: The dataclass of the arguments.
-        other: Names that are refused, options of other functions among them, and what to do instead.
+        other: Name of a refused option, for example one of another function, to a remedy for the message.
     """
     arguments = Arguments(record, other)
 
@@ -48,7 +48,7 @@ class Arguments:
     """Reads the arguments of a call into a record."""
 
     def __init__(self, record: Callable[..., Any], other: Mapping[str, str]) -> None:
-        """Read into ``record``, a dataclass; names of ``other`` are refused with what to do instead."""
+        """Read into ``record``, a dataclass; ``other`` maps refused names to remedies."""
         self.record = record
         self._other = other
         signature = inspect.signature(record)
@@ -56,11 +56,16 @@ class Arguments:
         self._signature = signature.replace(parameters=known, return_annotation=inspect.Signature.empty)
 
     def bind(self, door: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that were given to ``door``, by name.
+        """Return the arguments of a call by name.
+
+        Args:
+            door: Name of the called class or function, for messages.
+            args: Positional arguments.
+            options: Keyword arguments.
 
         Raises:
-            SettingsError: As of ``refuse_unknown``.
-            TypeError: As there; an argument is missing or given twice, or there are too many.
+            SettingsError: See ``refuse_unknown``.
+            TypeError: See ``refuse_unknown``; or an argument is missing or given twice, or there are too many.
         """
         refuse_unknown(door, options, self._signature.parameters, self._other)
         try:
@@ -69,7 +74,7 @@ class Arguments:
             raise TypeError(f"{door}: {error}") from None
 
     def describe(self, function: Any, first: list[inspect.Parameter]) -> None:
-        """Give a function the record's signature and the documentation of its fields."""
+        """Set a function's signature to the record's, and document the fields in its docstring."""
         function.__signature__ = self._signature.replace(parameters=[*first, *self._signature.parameters.values()])
         described: dict[str, str] = {}
         for one in reversed(inspect.getmro(self.record)):  # type: ignore[arg-type]  # a dataclass
@@ -85,13 +90,13 @@ def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str], other:
 
     Args:
         door: Name of the class or function.
-        given: The options.
-        known: Those that it has.
-        other: Names that are refused, options of other loaders among them, and what to do instead.
+        given: Names of the given options.
+        known: Names of the options of the class or function.
+        other: Name of a refused option, for example one of another loader, to a remedy for the message.
 
     Raises:
-        SettingsError: It is one of ``other``; the message says what to write instead.
-        TypeError: Nobody has it; the message says which one may be meant.
+        SettingsError: An option is in ``other``; the message has the remedy.
+        TypeError: An option is unknown; the message suggests the closest known one.
     """
     known = set(known)
     for name in given:

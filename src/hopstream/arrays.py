@@ -1,7 +1,8 @@
-"""Columns in memory and on disk, and files that are written so that nobody sees half of one.
+"""Columns in memory and on disk, their checksums, and atomic writes of files.
 
-On disk a column is one ``.npy`` file, or ``.values.npy`` and ``.offsets.npy`` where rows are ragged or strings. Files
-are written under a temporary name in the same folder and renamed; arrays are opened as read-only memory maps.
+On disk a column is one ``.npy`` file; a column of ragged rows or strings is ``.values.npy`` and ``.offsets.npy``. Files
+are written under a temporary name in the same folder and renamed, so readers never see a partial file. Arrays are
+opened as read-only memory maps.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from hopstream.schema import NUMERIC_DTYPES, STRING, FeatureSchema
 IntArray = NDArray[np.int64]
 Array = NDArray[Any]
 FEW = 16
-"""Values that Python compares faster than numpy does."""
+"""Up to this many values, Python compares faster than numpy."""
 CHUNK_BYTES = 8 << 20
 CHECKSUM_BYTES = 1 << 20
-"""Bytes that are summed at a time: the library takes ``bytes`` only, and a copy of this size stays in the cache."""
+"""Bytes per checksum call: the library takes only ``bytes``, and a copy of this size stays in the cache."""
 BLOCK_BYTES, MAX_BLOCKS = 64 << 10, 65
-"""Size of the blocks of a file that have checksums of their own, and the most of them in one file."""
+"""Size of a block with its own checksum, and the largest number of such blocks of one file."""
 
 _CRC32C = 0x82F63B78
-"""Castagnoli's polynomial, lowest power in the highest bit."""
+"""Castagnoli's polynomial; the highest bit is the lowest power."""
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -52,12 +53,12 @@ _LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 BROKEN_ARRAY_ERRORS = (
     ValueError, TypeError, EOFError, OSError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
-"""What numpy raises at a broken ``.npy`` header; it lets the errors of Python's own parser and tokenizer out."""
+"""Exceptions that numpy raises for a broken ``.npy`` header, including those of Python's parser and tokenizer."""
 _USUAL_HEADER = re.compile(
     rb"\{'descr': '([<>][iuf][248]|[|][biu]1)', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,19}, )+\d{1,19}|\d{1,19},|)\), \} *\n"
 )
-"""What numpy writes for an array of numbers, and so do we."""
+"""The header that numpy and this module write for an array of numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ class RaggedArray:
     r"""Rows of different lengths: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
 
     Attributes:
-        values: dtype[num_values, \*shape]; UTF-8 bytes, uint8[num_values], where rows are strings.
+        values: dtype[num_values, \*shape]; for strings, UTF-8 bytes, uint8[num_values].
         offsets: int64[rows + 1], ascending from 0 to num_values.
         is_string: Rows are UTF-8 strings.
     """
@@ -79,10 +80,10 @@ class RaggedArray:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Any:
-        """One row: a ``str``, or an array of the row's elements.
+        """Return one row: a ``str``, or an array of the row's elements.
 
         Raises:
-            IdRangeError: ``row`` is outside 0..rows-1; there is no counting from the end.
+            IdRangeError: ``row`` is outside 0..rows-1; negative indices are not supported.
         """
         row = operator.index(row)
         if not 0 <= row < len(self):
@@ -91,11 +92,11 @@ class RaggedArray:
         return values.tobytes().decode() if self.is_string else values
 
     def __iter__(self) -> Iterator[Any]:
-        """All rows in order."""
+        """Iterate over the rows."""
         return (self[row] for row in range(len(self)))
 
     def tolist(self) -> list[Any]:
-        """All rows in order: strings, or a list of numbers (or lists of them) per row."""
+        """Return the rows as a list: strings, or a (nested) list of numbers per row."""
         return list(self) if self.is_string else [row.tolist() for row in self]
 
     @classmethod
@@ -147,7 +148,7 @@ class RaggedArray:
             raise SchemaError(f"{where}: offsets must ascend from 0 to {len(self.values)}")
 
     def take(self, rows: IntArray) -> RaggedArray:
-        """The given rows, in the given order.
+        """Return the given rows, in the given order.
 
         Raises:
             IdRangeError: A row is outside 0..rows-1.
@@ -165,12 +166,12 @@ Column = Array | RaggedArray
 
 
 def take_column(column: Column, rows: Array) -> Column:
-    """The given rows of a column, in the given order."""
+    """Return the given rows of a column, in the given order."""
     return column.take(rows) if isinstance(column, RaggedArray) else column[rows]
 
 
 def join_columns(columns: Sequence[Column]) -> Column:
-    """Columns of one schema, one after the other."""
+    """Concatenate columns of one schema."""
     if len(columns) == 1:
         return columns[0]
     ragged = [c for c in columns if isinstance(c, RaggedArray)]
@@ -182,15 +183,15 @@ def join_columns(columns: Sequence[Column]) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """What the manifest says of one array file.
+    """Record of one array file in the manifest.
 
     Attributes:
         dtype: Numpy dtype name.
         shape: Shape of the whole array.
         num_bytes: Size of the file.
         crc32c: Checksum of the whole file.
-        blocks: Checksum of each block at ``block_starts(num_bytes)``, 8 hexadecimal digits each; empty where the file
-            is one block, or where an earlier revision wrote the record. Records are equal whatever their blocks.
+        blocks: Checksum of each block at ``block_starts(num_bytes)``, 8 hexadecimal digits each. Empty if the file is
+            one block, or if an earlier revision wrote the record. Comparison of records ignores this field.
     """
 
     dtype: str
@@ -200,11 +201,11 @@ class FileRecord:
     blocks: str = field(default="", compare=False)
 
     def content_to_json(self) -> dict[str, Any]:
-        """All but the checksums of blocks, which are no part of a dataset's fingerprint."""
+        """Return the record without the checksums of blocks, as a dataset's fingerprint contains it."""
         return {"dtype": self.dtype, "shape": list(self.shape), "bytes": self.num_bytes, "crc32c": f"{self.crc32c:08x}"}
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value for ``from_json``."""
         return self.content_to_json() | ({"blocks": self.blocks} if self.blocks else {})
 
     @classmethod
@@ -225,19 +226,19 @@ class FileRecord:
 
 
 def to_array(values: Any) -> Array:
-    """An array of what may be a tensor on any device, which numpy alone would refuse."""
+    """Convert values to an array; torch tensors may be on any device and require gradients."""
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
 def offsets_of(lengths: NDArray[Any]) -> IntArray:
-    """int64[n + 1] running sum of lengths, starting at 0."""
+    """Return int64[n + 1], the running sum of lengths, starting at 0."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def find_sorted(ascending: IntArray, values: IntArray) -> IntArray:
-    """int64[n], where each value stands among ascending, distinct integers; -1 for one that is not among them."""
+    """Return int64[n], the index of each value in ascending, distinct integers; -1 for missing values."""
     if not len(ascending):
         return np.full(len(values), -1, np.int64)
     places: IntArray = np.searchsorted(ascending, values).astype(np.int64, copy=False)
@@ -247,7 +248,7 @@ def find_sorted(ascending: IntArray, values: IntArray) -> IntArray:
 
 
 def column_schema(column: Column) -> FeatureSchema:
-    """The schema that a column has.
+    """Return the schema of a column.
 
     Raises:
         SchemaError: The column's dtype cannot be stored.
@@ -267,13 +268,13 @@ def column_schema(column: Column) -> FeatureSchema:
 
 
 def empty_column(feature: FeatureSchema) -> Column:
-    """The column of a feature without any rows."""
+    """Return a column of a feature without rows."""
     values = np.empty((0, *feature.shape), feature.numpy_dtype)
     return values if feature.is_fixed_width else RaggedArray(values, np.zeros(1, np.int64), feature.is_string)
 
 
 def extend_checksum(checksum: int, array: Array) -> int:
-    """CRC-32C of what a checksum was taken of, followed by an array's values in C order."""
+    """Extend a CRC-32C by an array's values in C order."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     for start in range(0, len(data), CHECKSUM_BYTES):
         checksum = google_crc32c.extend(checksum, data[start : start + CHECKSUM_BYTES].tobytes())
@@ -281,17 +282,17 @@ def extend_checksum(checksum: int, array: Array) -> int:
 
 
 def combine_checksums(first: int, second: int, num_second_bytes: int) -> int:
-    """CRC-32C of two stretches of bytes, one after the other, from the CRC-32C of each.
+    """Return the CRC-32C of two concatenated byte strings, given the CRC-32C of each.
 
-    [Algorithm] Appending n bytes multiplies the first remainder by x^(8n), modulo the polynomial; the powers x^(2^k)
-        follow from each other by squaring. As zlib's ``crc32_combine`` does since 1.2.12.
-    [Cost] Some 0.1 ms for a new length, a few microseconds for one that was seen before.
+    [Algorithm] Appending n bytes multiplies the first remainder by x^(8n), modulo the polynomial. The powers x^(2^k)
+        are computed by repeated squaring, as in zlib's ``crc32_combine`` since 1.2.12.
+    [Cost] About 0.1 ms for a new length, a few microseconds for a cached one.
     """
     return _multiply(_power_of_x(num_second_bytes), first) ^ second
 
 
 def _multiply(left: int, right: int) -> int:
-    """The product of two polynomials over GF(2), modulo Castagnoli's."""
+    """Multiply two polynomials over GF(2), modulo Castagnoli's polynomial."""
     product = 0
     for bit in range(31, -1, -1):
         if left >> bit & 1:
@@ -302,7 +303,7 @@ def _multiply(left: int, right: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _power_of_x(num_bytes: int) -> int:
-    """``x ** (8 * num_bytes)``, modulo Castagnoli's polynomial."""
+    """Compute ``x ** (8 * num_bytes)``, modulo Castagnoli's polynomial."""
     power, square = 1 << 31, 1 << 23  # x ** 0 and x ** 8
     while num_bytes:
         if num_bytes & 1:
@@ -313,14 +314,14 @@ def _power_of_x(num_bytes: int) -> int:
 
 
 def column_paths(stem: Path, feature: FeatureSchema) -> tuple[Path, ...]:
-    """The files of a column: one, or values and offsets."""
+    """Return the files of a column: one, or values and offsets."""
     if feature.is_fixed_width:
         return (stem.with_name(stem.name + ".npy"),)
     return (stem.with_name(stem.name + ".values.npy"), stem.with_name(stem.name + ".offsets.npy"))
 
 
 class _ChecksumWriter:
-    """A file that sums what is written to it."""
+    """A file writer that computes the CRC-32C of the written bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -337,9 +338,9 @@ class _ChecksumWriter:
 
 
 def write_array(path: Path, array: Array) -> FileRecord:
-    """Write one ``.npy`` file under a temporary name, then rename it; return its record.
+    """Write one ``.npy`` file under a temporary name, rename it, and return its record.
 
-    Rows are copied in blocks of about ``CHUNK_BYTES``, so a memory map is never read whole, whatever its memory order.
+    Rows are copied in blocks of about ``CHUNK_BYTES``, so a memory map of any memory order is never read as a whole.
 
     Raises:
         SchemaError: The dtype cannot be stored, for example ``object``.
@@ -351,16 +352,16 @@ def write_array(path: Path, array: Array) -> FileRecord:
 
 
 def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterable[Array]) -> FileRecord:
-    """Write one ``.npy`` file from blocks that are made while it is written, as ``write_array`` does.
+    """Write one ``.npy`` file from an iterator of blocks; see ``write_array``.
 
     Args:
         path: The file.
-        dtype: Dtype of the array; blocks are converted to it, and to this machine's byte order.
+        dtype: Dtype of the array; blocks are converted to it, in native byte order.
         shape: Shape of the whole array.
-        blocks: Arrays whose items, one block after the other in C order, are the array's.
+        blocks: Arrays whose concatenated items, in C order, are the items of the array.
 
     Raises:
-        SchemaError: The dtype cannot be stored, or the blocks hold more or fewer items than the shape.
+        SchemaError: The dtype cannot be stored, or the number of items in the blocks contradicts the shape.
     """
     if dtype.name not in NUMERIC_DTYPES:
         raise SchemaError(f"{path.name}: dtype {dtype} cannot be stored; use one of {', '.join(NUMERIC_DTYPES)}")
@@ -380,7 +381,7 @@ def write_blocks(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], block
 
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """What stands before the values in a ``.npy`` file of version 1.0 and C order."""
+    """Return the header of a ``.npy`` file of version 1.0 in C order."""
     header = io.BytesIO()
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)}
     np.lib.format.write_array_header_1_0(header, fields)
@@ -389,7 +390,10 @@ def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A hidden name beside a file, to write under; it takes the file's place at the end, or is removed on an error."""
+    """Give a hidden temporary path beside a file, and rename it to the file at the end.
+
+    After an error, the temporary file is removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -401,16 +405,16 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small text file, whole or not at all."""
+    """Write a small text file atomically."""
     with written_whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def open_array(path: Path, record: FileRecord | None = None) -> Array:
-    """Map one ``.npy`` file read-only, after checking that its header and size agree, with each other and its record.
+    """Map one ``.npy`` file read-only, after comparing its header, its size and its record.
 
     Raises:
-        FormatError: The file is missing, truncated, too long, not ``.npy``, or not what its record says.
+        FormatError: The file is missing, truncated, too long, not ``.npy``, or contradicts its record.
     """
     try:
         num_bytes = path.stat().st_size
@@ -434,12 +438,12 @@ def open_array(path: Path, record: FileRecord | None = None) -> Array:
 
 
 def _map_array(path: Path) -> tuple[Array, int]:
-    """The array, and how long a file with its header has to be."""
+    """Map the array, and return it with the size that the file must have according to its header."""
     with path.open("rb") as file:
         shape, is_fortran, dtype = read_header(file)
         start = file.tell()
         num_bytes = math.prod(shape) * dtype.itemsize
-        if num_bytes == 0:  # the system refuses to map nothing
+        if num_bytes == 0:  # mmap refuses a length of 0
             return np.empty(shape, dtype), start
         if start + num_bytes > os.fstat(file.fileno()).st_size:
             raise ValueError(f"its header asks for {start + num_bytes} bytes")
@@ -450,10 +454,10 @@ def _map_array(path: Path) -> tuple[Array, int]:
 
 
 def _map_pages(descriptor: int, num_bytes: int) -> Any:
-    """A file's bytes as a read-only map, which ends when nothing refers to it.
+    """Map a file read-only; the map ends when the last reference to it goes away.
 
-    Python's own ``mmap`` holds a file descriptor for as long as a map lives (before 3.13), and a part of a typed graph
-    has dozens of files: a process could map some thirty parts before it ran out of descriptors.
+    Python's ``mmap`` (before 3.13) keeps a file descriptor for each map. A part of a typed graph has dozens of files,
+    so a process would run out of descriptors after some thirty parts.
     """
     address = _LIBC.mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address in (None, _MAP_FAILED):
@@ -466,14 +470,14 @@ def _map_pages(descriptor: int, num_bytes: int) -> Any:
 
 
 class _Maps:
-    """The maps of this process. Their pages can be let go of, and come back from the page cache when they are read."""
+    """The memory maps of this process. ``release`` drops their pages; the next access maps them again."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # the collector may end a map in the midst of ``release``
+        self._lock = threading.RLock()  # reentrant: the garbage collector may end a map during ``release``
         self._sizes: dict[int, int] = {}
         self._is_releasing = False
         self._ended: list[int] = []
-        # A child of a fork has no other threads, so none may hold the lock in the moment of the fork.
+        # A forked child has no other threads to release the lock, so no thread may hold it during the fork.
         os.register_at_fork(
             before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
         )
@@ -503,22 +507,29 @@ _MAPS = _Maps()
 
 
 def release_pages() -> None:
-    """Let go of the pages of all files that ``open_array`` maps here; reading brings them back from the page cache."""
+    """Drop the pages of all maps of ``open_array`` in this process.
+
+    Reads fetch them again from the page cache.
+    """
     _MAPS.release()
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and dtype of the ``.npy`` array here; the file is left where its values begin.
+    """Read the header of a ``.npy`` array; the file position is then that of the first value.
+
+    Returns:
+        Shape, whether the values are in Fortran order, and dtype.
 
     Raises:
-        ValueError: The array holds Python objects, or this is no header; see ``BROKEN_ARRAY_ERRORS`` for the others.
+        ValueError: The array holds Python objects, or the header is invalid; ``BROKEN_ARRAY_ERRORS`` lists further
+            exceptions for invalid headers.
     """
     if np.lib.format.read_magic(file) != (1, 0):
         shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
     else:
         length = file.read(2)
         header = file.read(int.from_bytes(length, "little"))
-        # numpy has Python parse a header, which takes most of the time that it takes to open a dataset of small files.
+        # numpy parses headers with Python's parser. For a dataset of small files, that is most of the time to open it.
         if usual := _USUAL_HEADER.fullmatch(header):
             shape = tuple(int(size) for size in usual[3].replace(b",", b" ").split())
             return shape, usual[2] == b"True", np.dtype(usual[1].decode("ascii"))
@@ -529,14 +540,17 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def block_starts(num_bytes: int) -> list[int]:
-    """Where the blocks of a file begin that have checksums: all blocks, or 65 evenly spread ones of a larger file."""
+    """Return the offsets of the blocks with checksums.
+
+    These are all blocks, or ``MAX_BLOCKS`` blocks spread evenly over a larger file.
+    """
     last = max(0, num_bytes - 1) // BLOCK_BYTES
     num_steps = min(last, MAX_BLOCKS - 1)
     return [step * last // max(1, num_steps) * BLOCK_BYTES for step in range(num_steps + 1)]
 
 
 def with_blocks(record: FileRecord, path: Path) -> FileRecord:
-    """The record of a file that was just written, with the checksums of its blocks, which are read from the file."""
+    """Add the checksums of blocks to the record of a file; the blocks are read from the file."""
     if record.num_bytes <= BLOCK_BYTES:
         return record
     return replace(record, blocks="".join(_sum_blocks(path, block_starts(record.num_bytes))))
@@ -553,11 +567,11 @@ def check_blocks(path: Path, record: FileRecord, numbers: Sequence[int]) -> None
     Args:
         path: The file.
         record: Its record, with checksums of blocks unless the file is one block.
-        numbers: The blocks, as places in ``block_starts``.
+        numbers: Indices of the blocks in ``block_starts``.
 
     Raises:
         FormatError: The file is missing.
-        ChecksumError: The bytes are not the ones that were written.
+        ChecksumError: The checksum of a block differs.
     """
     starts, wanted = block_starts(record.num_bytes), record.blocks or f"{record.crc32c:08x}"
     try:
@@ -577,7 +591,7 @@ def check_file(path: Path, record: FileRecord) -> None:
 
     Raises:
         FormatError: The file is missing.
-        ChecksumError: The bytes are not the ones that were written.
+        ChecksumError: The checksum differs.
     """
     total = google_crc32c.Checksum()
     try:

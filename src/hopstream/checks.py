@@ -1,7 +1,7 @@
-"""Checks of settings and names, and what their messages say.
+"""Checks of settings and names, and parts of their messages.
 
-Python takes ``batch_size=True`` and ``shuffle="no"`` without a word, and much later something else breaks, or nothing
-does. So every setting is checked at the door, before anything is opened, and the message says its name.
+Python accepts ``batch_size=True`` and ``shuffle="no"`` silently, and the program fails later or gives wrong results. So
+every public function checks its settings before it opens anything, and the message names the setting.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from hopstream.errors import SettingsError
 
 
 class Settings:
-    """The base of settings records, which are dataclasses: for an unknown field, the error names the closest one."""
+    """Base class of settings records; the error for an unknown field suggests the closest one.
+
+    The records are dataclasses.
+    """
 
     __slots__ = ()
 
     def __new__(cls, *_: object, **given: object) -> Self:
-        """Refuse unknown fields, before ``__init__`` does so without a remedy."""
+        """Refuse unknown fields with a suggestion, which the error of ``__init__`` would not have."""
         known = cls.field_names()
         for name in given:
             if name not in known:
@@ -30,36 +33,36 @@ class Settings:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Check nothing; records with several bases check the fields of all of them by ``super().__post_init__()``."""
+        """Check nothing; it ends the chain of ``super().__post_init__()`` calls of records with several bases."""
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        """Names of all fields."""
+        """Return the names of all fields."""
         known: Mapping[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined]
         return tuple(known)
 
     @classmethod
     def within(cls, record: Self) -> Self:
-        """These settings without what a record that inherits them adds."""
+        """Return the settings of this class from a record of a subclass."""
         return cls(**{name: getattr(record, name) for name in cls.field_names()})
 
     def _keep(self, name: str, value: object) -> None:
-        """Set a field of the frozen record to the value that was read from it."""
+        """Set a field of the frozen record to its converted value."""
         object.__setattr__(self, name, value)
 
     def _read_integer(self, name: str, low: int | None = None, high: int | None = None) -> None:
-        """Read a field with ``read_integer``."""
+        """Check and convert a field with ``read_integer``."""
         self._keep(name, read_integer(name, getattr(self, name), low, high))
 
     def _read_flags(self, of: type[Settings]) -> None:
-        """Read every field of ``of`` that is annotated as ``bool`` with ``read_flag``."""
+        """Check and convert with ``read_flag`` every field that ``of`` annotates as ``bool``."""
         for name in of.field_names():
             if of.__annotations__.get(name) == "bool":
                 self._keep(name, read_flag(name, getattr(self, name)))
 
 
 class OfOneProcess:
-    """The base of what holds threads, connections or maps: pickling or copying it says what to do instead."""
+    """Base class of objects with threads, connections or maps: they cannot be pickled or copied."""
 
     _remedy: ClassVar[str]
 
@@ -67,13 +70,13 @@ class OfOneProcess:
         """Refuse ``pickle``, ``copy.copy`` and ``copy.deepcopy``.
 
         Raises:
-            TypeError: Always, which is what callers that ask whether a value can be pickled expect.
+            TypeError: Always, with a remedy. Code that tests whether a value can be pickled expects this class.
         """
         raise TypeError(f"{type(self).__name__} can be neither pickled nor copied: {self._remedy}")
 
 
 def check_int(name: str, value: object, low: int, high: int) -> None:
-    """Check that a setting is an integer of Python from ``low`` to ``high``.
+    """Check that a setting is an ``int`` from ``low`` to ``high``; bools are refused.
 
     Raises:
         SettingsError: It is not.
@@ -104,23 +107,31 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 
 def known_names(name: object, known: Iterable[object]) -> str:
-    """The end of a message about an unknown name: ``known: ['train', 'val']; did you mean 'train'?``."""
+    """Return the end of a message about an unknown name.
+
+    For example ``known: ['train', 'val']; did you mean 'train'?``.
+    """
     known = list(known)
     return f"known: {known}{did_you_mean(name, known)}"
 
 
 def known_words(name: object, known: Iterable[str]) -> str:
-    """As ``known_names``, in the words of TF-GNN's files: ``known: author, paper; did you mean 'paper'?``."""
+    """Return the end of a message about an unknown name of TF-GNN's files; see ``known_names``.
+
+    For example ``known: author, paper; did you mean 'paper'?``.
+    """
     known = list(known)
     return f"known: {', '.join(known) or 'none'}{did_you_mean(name, known)}"
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """``; did you mean 'train'?`` with the known name that is closest to ``name``; nothing where none is close.
+    """Return a suggestion of the known name that is closest to ``name``; "" if none is close.
+
+    For example ``; did you mean 'train'?``.
 
     Args:
-        name: What was given: a string, or an edge type as three strings or ``src__rel__dst``.
-        known: Names that would do: strings, or edge types as three strings.
+        name: The unknown name: a string, or an edge type as three strings or ``src__rel__dst``.
+        known: Valid names: strings, or edge types as three strings.
     """
     by_text = {_text_of(one): one for one in known}
     found = difflib.get_close_matches(_text_of(name), by_text, n=1)
@@ -132,10 +143,12 @@ def _text_of(name: object) -> str:
 
 
 def read_integer(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
-    """The value as an ``int``; it may be an integer of numpy, or a tensor of one integer that has no dimensions.
+    """Convert a setting to ``int``.
+
+    The value may be an integer of Python or numpy, or a tensor of one integer without dimensions.
 
     Raises:
-        SettingsError: It is no integer (True and 1.0 are none), or outside ``low`` to ``high``.
+        SettingsError: The value is not an integer (True and 1.0 are not), or outside ``low`` to ``high``.
     """
     number = _plain(value)
     is_integer = isinstance(number, Integral) and not isinstance(number, bool)
@@ -146,15 +159,15 @@ def read_integer(name: str, value: object, low: int | None = None, high: int | N
 
 
 def is_number(value: object) -> bool:
-    """The value is a real number; True and False are none."""
+    """Whether a value is a real number; True and False are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def read_flag(name: str, value: object) -> bool:
-    """The value as a ``bool``.
+    """Convert a setting to ``bool``: a bool of Python, numpy or a tensor without dimensions.
 
     Raises:
-        SettingsError: It is neither True nor False.
+        SettingsError: The value is neither True nor False.
     """
     flag = _plain(value)
     if not isinstance(flag, bool):
@@ -163,5 +176,8 @@ def read_flag(name: str, value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Of numpy's and torch's values without dimensions the one of Python; neither is imported here."""
+    """Convert numpy scalars and tensors without dimensions to Python values.
+
+    Neither numpy nor torch is imported.
+    """
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value

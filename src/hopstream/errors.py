@@ -1,34 +1,34 @@
-"""The exceptions of Hopstream, and how their messages quote values.
+"""Exceptions of Hopstream, and the quoting of values in their messages.
 
-Every exception is also a builtin, so ``except ValueError`` and ``except TimeoutError`` keep working in code that knows
-nothing of this package.
+Most exceptions also derive from a builtin exception, so code that does not know this package can catch them with
+``except ValueError`` or ``except TimeoutError``.
 """
 
 from __future__ import annotations
 
 
 class HopstreamError(Exception):
-    """The root of every error that this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class SchemaError(HopstreamError, ValueError):
-    """A graph, table or column is not what its schema says."""
+    """A graph, table or column contradicts its schema, or cannot be represented."""
 
 
 class SettingsError(HopstreamError, ValueError):
-    """A setting is outside what its stage accepts."""
+    """A setting is unknown, out of range, or contradicts another setting."""
 
 
 class NoRoomError(SettingsError):
-    """The disk or the memory has no room for the work; what was done before is kept for the next call."""
+    """The disk or the memory has no room for the work; finished work is kept for the next call."""
 
 
 class NoDiskRoomError(NoRoomError):
-    """The disk has no room for the work, which is known before it begins."""
+    """The disk has no room for the work; the check is made before the work starts."""
 
 
 class FormatError(HopstreamError, ValueError):
-    """A file or message is missing a piece, truncated, or of a format this version does not read."""
+    """A file or message is missing, incomplete, damaged, or of a format that this version does not read."""
 
 
 class ChecksumError(FormatError):
@@ -36,10 +36,10 @@ class ChecksumError(FormatError):
 
 
 class UnknownNameError(HopstreamError, KeyError):
-    """A node type, edge type, feature, split or part that the dataset does not have."""
+    """A node type, edge type, feature, split or part does not exist in the dataset."""
 
     def __str__(self) -> str:
-        """Show the message as it was written; ``KeyError`` would show its ``repr``."""
+        """Return the message; ``KeyError`` would return its ``repr``."""
         return str(self.args[0]) if self.args else ""
 
 
@@ -48,15 +48,15 @@ class IdRangeError(HopstreamError, IndexError):
 
 
 class StateError(HopstreamError, ValueError):
-    """A saved state, a job, a loader, a store or a connection is used where it does not belong, or after its end."""
+    """A saved state, job, loader, store or connection is used in the wrong place, or after it was closed."""
 
 
 class MissingDependencyError(HopstreamError, ImportError):
-    """An optional library is needed and not installed; the message names the extra to install."""
+    """An optional library is needed and not installed; the message says what to install."""
 
 
 class EngineError(HopstreamError, RuntimeError):
-    """A task failed in a way that has no class of its own here, or an engine could not run it."""
+    """A task failed with an error that this module has no class for, or an engine could not run it."""
 
 
 class WorkerLost(EngineError):
@@ -64,7 +64,7 @@ class WorkerLost(EngineError):
 
 
 class TaskTimeout(EngineError, TimeoutError):
-    """A task was not done within its deadline."""
+    """A task missed its deadline."""
 
 
 class StoreError(HopstreamError):
@@ -80,15 +80,15 @@ class StoreUnavailable(StoreError, ConnectionError):
 
 
 class ServerBusy(StoreUnavailable):
-    """A server has no room for another connection, request or answer; it may have when others have ended."""
+    """A server has no room for another connection, request or answer at the moment; retry later."""
 
 
 class ChannelLost(StoreError, LookupError):
-    """A server has no such sampling channel: it was destroyed, its lease ran out, or the server was started again."""
+    """A sampling channel no longer exists: it was destroyed, its lease expired, or the server restarted."""
 
 
 class RemoteError(StoreError, RuntimeError):
-    """A server failed while it answered; ``remote_traceback`` is the server's, unchanged."""
+    """A server failed while answering; ``remote_traceback`` is the server's traceback, unchanged."""
 
     def __init__(self, message: str, remote_traceback: str = "") -> None:
         """Keep the server's traceback beside the message."""
@@ -96,13 +96,13 @@ class RemoteError(StoreError, RuntimeError):
         self.remote_traceback = remote_traceback
 
     def __str__(self) -> str:
-        """Show the message, then the server's traceback."""
+        """Return the message, followed by the server's traceback."""
         message = str(self.args[0])
         return f"{message}\n--- server traceback ---\n{self.remote_traceback}" if self.remote_traceback else message
 
 
 class AccessDenied(StoreError, PermissionError):
-    """A server refused the token or certificate, or a server was asked to listen where it must not."""
+    """A server refused a token or certificate, or TLS or a token is missing where one is required."""
 
 
 class VersionMismatch(StoreError, RuntimeError):
@@ -113,7 +113,7 @@ MAX_QUOTED = 200
 
 
 def quoted(value: object) -> str:
-    """A value as messages quote it: its ``repr``, or the beginning and the length of what is long."""
+    """Quote a value for a message: its ``repr``; for a long value, its beginning and length."""
     if isinstance(value, str | bytes) and len(value) > MAX_QUOTED:
         kind = "characters" if isinstance(value, str) else "bytes"
         return f"{value[:MAX_QUOTED]!r}… ({len(value):,} {kind})"

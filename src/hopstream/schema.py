@@ -1,7 +1,7 @@
-"""The schema of a graph: types of nodes and edges, and their features.
+"""Schema of a graph: node types, edge types and their features.
 
-A graph is always typed: one node type and one edge type is just a small schema. The schema holds no sizes and no paths,
-so the same schema describes a raw graph, a partitioned dataset and a served one.
+Every graph is typed; a graph without types has one node type and one edge type. A schema holds no sizes and no paths,
+so one schema describes a graph in memory, a partitioned dataset and a served one.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ NODE_ATTRIBUTES = frozenset(
     {"n_id", "input_id", "batch_size", "num_sampled_nodes", "num_nodes", "batch", "ptr", "seed_time"}
 )
 EDGE_ATTRIBUTES = frozenset({"edge_index", "e_id", "num_sampled_edges", "input_id", "batch_size"})
-"""Names that PyG batches have for themselves, of nodes and of edges; batches of arrays keep features apart."""
+"""Attributes that every PyG batch has for nodes and for edges. Batches of arrays keep features apart from these."""
 ATTACHED_ATTRIBUTES = frozenset(
     {
         "edge_label", "edge_label_index", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index",
         "y_positive", "y_negative",
     }
 )  # fmt: skip
-"""Names of what loaders of links attach to batches beside ``input_id``, ``batch_size``, ``batch`` and ``seed_time``."""
+"""Attributes that link loaders add to batches beside ``input_id``, ``batch_size``, ``batch`` and ``seed_time``."""
 PPR_ATTRIBUTES = frozenset({"ppr_edge_index", "ppr_edge_attr"})
-"""Names of what loaders of PageRank neighbourhoods attach to batches."""
+"""Attributes that loaders of PageRank neighbourhoods add to batches."""
 STRING = "string"
 NUMERIC_DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -54,9 +54,9 @@ class FeatureSchema:
     """One column: a value of fixed shape per row, a ragged list per row, or a string per row.
 
     Attributes:
-        dtype: A name out of ``NUMERIC_DTYPES``, or ``"string"`` (UTF-8).
-        shape: Shape of one row's value; of one element where the column is ragged; ``()`` for strings.
-        is_ragged: Rows hold different numbers of elements. A string column is not called ragged.
+        dtype: One of ``NUMERIC_DTYPES``, or ``"string"`` (UTF-8).
+        shape: Shape of one row's value; for ragged columns, of one element; ``()`` for strings.
+        is_ragged: Rows hold any number of elements; False for strings.
     """
 
     dtype: str
@@ -89,20 +89,26 @@ class FeatureSchema:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row where rows are of fixed width, of one element where they are ragged."""
+        """Bytes of one row of fixed width; for ragged columns and strings, of one element."""
         return math.prod(self.shape) * self.numpy_dtype.itemsize
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value for ``from_json``."""
         return {"dtype": self.dtype, "shape": list(self.shape), "ragged": self.is_ragged}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> FeatureSchema:
-        """Read what ``to_json`` wrote; ``KeyError`` and ``TypeError`` where it is something else."""
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            KeyError: A key is missing.
+            TypeError: A value is of the wrong type.
+            SchemaError: No column can have this dtype and shape.
+        """
         return cls(dtype=value["dtype"], shape=tuple(value["shape"]), is_ragged=bool(value["ragged"]))
 
     def __str__(self) -> str:
-        """Name the column's type as error messages do, for example ``float32[rows, 128]``."""
+        """Return the column's type for messages, for example ``float32[rows, 128]``."""
         if self.is_string:
             return STRING
         dims = ", ".join(("rows", *(("ragged",) if self.is_ragged else ()), *map(str, self.shape)))
@@ -114,14 +120,14 @@ class GraphSchema:
     """Node types, edge types and the features of each.
 
     Attributes:
-        nodes: Node type to feature name to feature schema, in the order in which the types were declared.
+        nodes: Node type to feature name to feature schema, in order of declaration.
         edges: Edge type to feature name to feature schema.
         splits: Node type to the names of its splits, for example ``{"paper": ("train", "val", "test")}``.
-        edge_splits: Edge type to the names of its splits. An edge type that is named here, if only with ``()``, has its
-            links kept: the ends of an edge can be found by its key.
-        label_types: Edge type that holds links to predict to the edge types that its links were taken from: the one
-            that messages follow first, then the one that holds the reverses. What holds labels is followed only where
-            it is named.
+        edge_splits: Edge type to the names of its splits. For every edge type in this mapping, even with ``()``, the
+            dataset keeps its links, so that the ends of an edge can be looked up by its key.
+        label_types: Label type (an edge type of links to predict) to the edge types that its links were taken from:
+            first the type that messages follow, then the type of its reverses. Sampling follows a label type only if
+            it is named explicitly.
     """
 
     nodes: Mapping[str, Mapping[str, FeatureSchema]]
@@ -131,7 +137,13 @@ class GraphSchema:
     label_types: Mapping[EdgeType, tuple[EdgeType, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse names that no file could carry and edges between types that are not there."""
+        """Check names, types and splits.
+
+        Raises:
+            SchemaError: A name cannot be a file name, an edge type joins an unknown node type, two edge types have the
+                same label, or a label type is inconsistent.
+            UnknownNameError: Splits or label types name an unknown type.
+        """
         if not self.nodes:
             raise SchemaError("a graph has at least one node type, got none")
         for node_type, features in self.nodes.items():
@@ -175,14 +187,15 @@ class GraphSchema:
 
     @property
     def message_types(self) -> tuple[EdgeType, ...]:
-        """Edge types that are followed by default, which are all that hold no links to predict."""
+        """The edge types that sampling follows by default: all but label types."""
         return tuple(edge_type for edge_type in self.edges if edge_type not in self.label_types)
 
     def holders_of(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:
-        """Where else links of an edge type are, or (True) their reverses, as far as ``label_types`` says.
+        """List the other edge types that hold links of an edge type or, with True, their reverses.
 
-        The links of a label type are in the types that they were taken from. Between two node types the ends of these
-        tell links from reverses; between nodes of one type the first holds the links and the others the reverses.
+        The relation follows ``label_types``: the links of a label type are in the types that they were taken from.
+        Between two node types, the ends of these types tell links from reverses. Between nodes of one type, the first
+        type holds the links and the others the reverses.
         """
         found = [(edge_type, False)]
         for here, is_back in found:
@@ -193,7 +206,10 @@ class GraphSchema:
         return tuple(found[1:])
 
     def _links_taken(self) -> list[tuple[EdgeType, EdgeType, bool]]:
-        """Label type, an edge type that its links were taken from, and whether that holds their reverses."""
+        """List each label type with each edge type that its links were taken from.
+
+        The third value tells whether that edge type holds the reverses.
+        """
         return [
             (label, t, number > 0 if t[0] == t[2] else label[0] != t[0])
             for label, taken_from in self.label_types.items()
@@ -202,7 +218,7 @@ class GraphSchema:
 
     @property
     def is_homogeneous(self) -> bool:
-        """The types are ``node`` and ``(node, to, node)``, the names a graph without types is given."""
+        """Whether the types are ``node`` and ``(node, to, node)``, as in a graph without types."""
         return list(self.nodes) == [NODE] and list(self.edges) in ([EDGE], [])
 
     def check_node_type(self, node_type: str) -> None:
@@ -216,9 +232,9 @@ class GraphSchema:
             raise UnknownNameError(f"unknown edge type {edge_type!r}; {known_names(edge_type, self.edges)}")
 
     def edge_type_of(self, given: object, others: Iterable[str] = ()) -> EdgeType:
-        """The edge type that is meant by a tuple or list, or by ``src__rel__dst``.
+        """Return the edge type given as a tuple or list, or as ``src__rel__dst``.
 
-        ``others`` are names beside edge types that would do, for the message.
+        The message also lists ``others``, valid names that are not edge types.
 
         Raises:
             UnknownNameError: The schema has no such edge type.
@@ -229,10 +245,12 @@ class GraphSchema:
         return edge_type
 
     def find_edge_type(self, given: object) -> EdgeType | None:
-        """The edge type that is meant, or None where the value is neither three strings nor a known ``src__rel__dst``.
+        """Return the given edge type, a tuple or list of three strings or ``src__rel__dst``.
+
+        None if the value is something else, or an unknown string.
 
         Raises:
-            UnknownNameError: Three strings that are no edge type of the schema.
+            UnknownNameError: The value is three strings, and no edge type of the schema.
         """
         if isinstance(given, str):
             return next((edge_type for edge_type in self.edges if type_label(edge_type) == given), None)
@@ -243,7 +261,7 @@ class GraphSchema:
         return edge_type
 
     def feature(self, entity: str | EdgeType, name: str) -> FeatureSchema:
-        """The schema of one feature of a node type (a string) or an edge type (a tuple).
+        """Return the schema of one feature of a node type (a string) or an edge type (a tuple).
 
         Raises:
             UnknownNameError: The schema has no such type or feature.
@@ -259,7 +277,7 @@ class GraphSchema:
         return features[name]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back to an equal schema; without label types it does not name them."""
+        """Return a JSON value for ``from_json``; the key ``label_types`` is omitted if there are none."""
         label_types = [
             {"type": list(t), "taken_from": [list(other) for other in of]} for t, of in self.label_types.items()
         ]
@@ -306,7 +324,10 @@ class GraphSchema:
 
 
 def timed_edge_types(schema: GraphSchema, time_attr: str | None, direction: Direction) -> tuple[EdgeType, ...]:
-    """Edge types whose edges have a time: their own, that of the neighbour they lead to, or the later of the two."""
+    """List the edge types whose edges have a time.
+
+    It is the edge's own time, the time of the neighbour that the edge leads to, or the later of both.
+    """
     if time_attr is None:
         return ()
     return tuple(
@@ -317,10 +338,10 @@ def timed_edge_types(schema: GraphSchema, time_attr: str | None, direction: Dire
 
 
 def reverse_by_name(edge_type: EdgeType, among: Container[EdgeType]) -> EdgeType | None:
-    """The edge type out of some that holds an edge type's reverses, as names have it, or None.
+    """Find by name the edge type in ``among`` that holds the reverses of an edge type, or None.
 
-    ``("a", "r", "b")`` and ``("b", "rev_r", "a")`` are each other's reverses; an edge type between nodes of one type
-    without such a partner is its own.
+    ``("a", "r", "b")`` and ``("b", "rev_r", "a")`` are reverses of each other. An edge type between nodes of one type
+    that has no such partner is its own reverse.
     """
     src, relation, dst = edge_type
     names = [REVERSE_PREFIX + relation]
@@ -336,7 +357,7 @@ def is_edge_type(value: object) -> TypeGuard[EdgeType]:
 
 
 def type_label(entity: str | EdgeType) -> str:
-    """A type as messages and file names show it: ``paper`` or ``author__writes__paper``."""
+    """Return a type's name for messages and file names: ``paper`` or ``author__writes__paper``."""
     return entity if isinstance(entity, str) else "__".join(entity)
 
 

@@ -1,4 +1,4 @@
-"""Tell local paths from URIs, and name places in messages and files without their passwords."""
+"""Tells local paths from URIs, and removes passwords from URIs for messages and files."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from hopstream.errors import SettingsError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"secret|password|token|key|sig|credential", re.IGNORECASE)
 _WITH_USER = ("abfs", "abfss", "hdfs", "viewfs")
-"""Schemes in which what stands before the ``@``, but for a password, says which place it is."""
+"""Schemes whose user part, before the ``@``, is part of the location, for example a container."""
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _SERVERS = ("tcp", "tls", "unix", "grpc", "grpc+tcp", "grpc+tls")
 _USERINFO = re.compile(r"(?<=://)[^\s/?#'\"]*@")
 
 
 def is_uri(text: str) -> bool:
-    """Whether a text is a URI; else it is the path of a local folder."""
+    """Whether a text is a URI; if not, it is a local path."""
     return _SCHEME.match(text) is not None
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is the address of a server, or several that are joined by commas."""
+    """Whether a text is the address of a server, or a comma-separated list of such addresses."""
     found = _SCHEME.match(text.lstrip())
     return found is not None and found[1].lower() in _SERVERS
 
 
 def is_broken_uri(text: str) -> bool:
-    """Whether a text was a URI before it was made a path, which takes one of its slashes."""
+    """Whether a text was a URI that ``Path`` collapsed to one slash."""
     return _ONE_SLASH.match(text) is not None
 
 
 def local_path(given: str | os.PathLike[str]) -> Path:
-    """The path of a file or folder of this machine, as every function takes it that reads or writes files.
+    """Return a given local path as a ``Path``, and refuse URIs.
+
+    All functions that read or write local files use this check.
 
     Raises:
-        SettingsError: It is a URI, or was one before it was made a ``Path``; nothing has been read or made.
+        SettingsError: The value is a URI, or a ``Path`` made from one.
     """
     text = os.fsdecode(given).lstrip()
     is_collapsed = is_broken_uri(text)
     if not is_collapsed and not is_uri(text):
         return Path(given)
-    slashes = ":///" if text.lower().startswith(("file:", "unix:")) else "://"  # a path of this machine follows
+    slashes = ":///" if text.lower().startswith(("file:", "unix:")) else "://"  # these two have an absolute path
     uri = text.replace(":/", slashes, 1) if is_collapsed else text
     scheme, _, rest = uri.partition("://")
     shown = shown_uri(uri)
@@ -59,9 +61,10 @@ def local_path(given: str | os.PathLike[str]) -> Path:
 
 
 def stored_uri(text: str) -> str:
-    """A place as it is written to files: an absolute path, or a URI without user, password and other secrets.
+    """Return a location for storing in files: an absolute path, or a URI without secrets.
 
-    A user stays where it says which place it is, and the query, because it says where an object store is reached.
+    The user stays if it is part of the location. The query stays, without secrets, because it may hold the endpoint of
+    an object store.
     """
     if not is_uri(text):
         return str(Path(text).absolute())
@@ -71,12 +74,12 @@ def stored_uri(text: str) -> str:
 
 
 def shown_uri(text: str) -> str:
-    """A place as messages name it: without user, password and query."""
+    """Return a location for messages: a path unchanged, a URI without user, password and query."""
     return _without_user(text).partition("?")[0].rstrip("/") if is_uri(text) else text
 
 
 def scrubbed(message: str, uri: str) -> str:
-    """A library's message about a place, without what nobody should read."""
+    """Remove the secrets of a URI from a library's message."""
     for secret in (uri, uri.partition("?")[0], uri.partition("?")[2]):
         if secret and secret != shown_uri(uri):
             message = message.replace(secret, shown_uri(uri))
@@ -91,6 +94,6 @@ def _without_user(uri: str) -> str:
         kept = user.partition(":")[0] + "@" if scheme.lower() in _WITH_USER else ""
         return f"{scheme}://{kept}{host}{rest[len(authority) :]}"
     port = authority.rpartition(":")[2] if ":" in authority and not authority.endswith("]") else "0"
-    if not port.isdecimal():  # a password with a slash in it, which is not written so
+    if not port.isdecimal():  # a password that contains an unescaped slash
         return f"{scheme}://{rest.rpartition('@')[2] if '@' in rest else '...'}"
     return uri

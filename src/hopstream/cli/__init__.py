@@ -1,4 +1,4 @@
-"""Command line: starts the command, and ends it where it is interrupted, also while its modules are loaded."""
+"""Command line: starts the command, and handles Ctrl-C even while modules are imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb.
 
     Args:
-        arguments: What follows the command's name; None takes it from the command line.
+        arguments: Arguments after the command's name; None for those of the process.
 
     Returns:
         The exit status.

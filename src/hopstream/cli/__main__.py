@@ -1,4 +1,4 @@
-"""Runs the command as ``python -m hopstream.cli``, where its script is not installed."""
+"""Runs the command as ``python -m hopstream.cli``, if its script is not installed."""
 
 from __future__ import annotations
 

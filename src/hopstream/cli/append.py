@@ -28,7 +28,7 @@ def run(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Add nodes and edges to a dataset; whoever opens it next sees them."""
+    """Add nodes and edges to a dataset; processes that open it afterwards see them."""
     from hopstream.dataset.paths import overlay_folder, part_folder
     from hopstream.preparation.append.run import append_folder
 

@@ -1,4 +1,4 @@
-"""Assigns the nodes of a graph to parts from the command line, without writing the parts."""
+"""Verb ``assign``: assigns the nodes of a graph to parts, without writing the parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     settings: PartitionSettings,
     tables: SourceSettings,
 ) -> None:
-    """Assign every node to a part, for partition and dispatch to read."""
+    """Assign every node to a part; partition and dispatch read the result."""
     from hopstream.assign.owners import META, check_owners_target
     from hopstream.assign.run import assign_folder
     from hopstream.ingest.source_paths import check_apart
@@ -67,7 +67,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 
 
 def _open(source: Path) -> ChunkedGraph | AssignSource | None:
-    """A source that is read a block at a time; None for those that are loaded."""
+    """Open a dataset or chunked graph, which is read in blocks; None for sources that must be loaded."""
     from hopstream.assign.source import open_dataset_source
     from hopstream.ingest.chunked import is_chunked, open_chunked
 

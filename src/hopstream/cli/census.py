@@ -1,7 +1,7 @@
-"""Census of a dataset, on disk or served: its types, sizes and degrees, and what each part holds.
+"""Census of a dataset, on disk or served: types, sizes, degrees, and loads of the parts.
 
-Degrees are read in stretches, so memory does not grow with the graph: below ``MAX_COUNTED`` each degree has a counter;
-the few nodes above it are kept one by one.
+Degrees are read in chunks. Each degree below ``MAX_COUNTED`` has a counter, and only the few higher degrees are stored
+one by one, so memory hardly grows with the graph.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ MAX_COUNTED = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DegreeSummary:
-    """Edges per node of one edge type and direction.
+    """Degree statistics of one edge type and direction.
 
     Attributes:
         edge_type: The edge type.
-        direction: ``in``: edges that end in a node of the destination type; ``out``: that start in one of the source.
-        num_nodes: Nodes of that type.
-        num_edges: Edges of the edge type.
-        smallest: The lowest degree; like the next three 0 where there are no nodes.
-        median: The lowest degree that at least half of the nodes do not exceed.
-        p99: The lowest degree that at least 99 % of the nodes do not exceed.
-        largest: The highest degree.
-        histogram: ``histogram[0]`` nodes have no edge; ``histogram[i]`` have ``2**(i-1)`` to ``2**i - 1`` of them.
+        direction: ``in`` for in-degrees of the destination type, ``out`` for out-degrees of the source type.
+        num_nodes: Number of nodes of that type.
+        num_edges: Number of edges of the edge type.
+        smallest: Lowest degree; 0 without nodes, as the next three.
+        median: Lowest degree that at least half of the nodes do not exceed.
+        p99: Lowest degree that at least 99 % of the nodes do not exceed.
+        largest: Highest degree.
+        histogram: ``histogram[0]`` nodes have no edge; ``histogram[i]`` nodes have ``2**(i-1)`` to ``2**i - 1`` edges.
     """
 
     edge_type: EdgeType
@@ -53,17 +53,17 @@ class DegreeSummary:
 
     @property
     def mean(self) -> float:
-        """Edges per node; 0 where there are no nodes."""
+        """Mean degree; 0 without nodes."""
         return self.num_edges / self.num_nodes if self.num_nodes else 0.0
 
     @property
     def num_isolated(self) -> int:
-        """Nodes without an edge of this type in this direction."""
+        """Number of nodes without an edge of this type in this direction."""
         return self.histogram[0]
 
     @property
     def node_type(self) -> str:
-        """The type of the nodes whose edges are counted."""
+        """Node type whose degrees are counted."""
         return ends_of(self.edge_type, self.direction)[0]
 
 
@@ -71,14 +71,14 @@ Report = Callable[[str, int, int], None]
 
 
 def degrees_of_dataset(dataset: Dataset, progress: Report) -> list[DegreeSummary]:
-    """Summarize every edge type and direction that a dataset holds.
+    """Summarize every edge type and direction of a dataset.
 
     Raises:
         FormatError: A file is missing or truncated, or offsets descend.
     """
     book = dataset.manifest.book
     for part in range(book.num_parts):
-        dataset.open_part(part)  # which checks that all files are there
+        dataset.open_part(part)  # checks that all files exist
     rows = DatasetRows(dataset.root, dataset.manifest)
 
     def read(entity: EdgeEntity) -> Iterator[IntArray]:
@@ -90,7 +90,7 @@ def degrees_of_dataset(dataset: Dataset, progress: Report) -> list[DegreeSummary
 
 
 def degrees_of_store(store: Store, progress: Report) -> list[DegreeSummary]:
-    """Summarize every edge type and direction by asking a store that answers for all parts."""
+    """Summarize every edge type and direction of a store that serves all parts."""
 
     def read(entity: EdgeEntity) -> Iterator[IntArray]:
         for first, stop in _stretches(store.book.num_ids(ends_of(*entity)[0])):
@@ -115,7 +115,7 @@ def _summaries(
 
 
 def summarize(edge_type: EdgeType, direction: Direction, chunks: Iterable[IntArray]) -> DegreeSummary:
-    """Summarize degrees that come as int64[n] arrays, in any order."""
+    """Summarize degrees given in chunks, int64[n] each, in any order."""
     counts = np.zeros(MAX_COUNTED, np.int64)
     above: list[IntArray] = []
     num_edges = 0
@@ -129,7 +129,7 @@ def summarize(edge_type: EdgeType, direction: Direction, chunks: Iterable[IntArr
     num_nodes = int(running[-1]) + len(large)
 
     def at_rank(rank: int) -> int:
-        """The degree of the node with ``rank`` nodes before it, in ascending order of degree."""
+        """Return the degree at index ``rank`` of the ascending degrees."""
         if rank < running[-1]:
             return int(np.searchsorted(running, rank, side="right"))
         return int(large[rank - running[-1]]) if num_nodes else 0
@@ -148,12 +148,15 @@ def summarize(edge_type: EdgeType, direction: Direction, chunks: Iterable[IntArr
 
 
 def _rank(num_nodes: int, percent: int) -> int:
-    """How many nodes come before the first one that ``percent`` % of the nodes do not exceed."""
+    """Return the index of the lowest degree that ``percent`` % of the nodes do not exceed."""
     return max(-(-num_nodes * percent // 100) - 1, 0)
 
 
 def _histogram(counts: IntArray, large: IntArray) -> tuple[int, ...]:
-    """Nodes per power of two; no empty bins at the end but the first, which is always there."""
+    """Count nodes per power of two of their degree.
+
+    Empty bins at the end are dropped, except the first bin.
+    """
     bins = [int(counts[0])]
     bins += [int(counts[1 << i : 2 << i].sum()) for i in range(MAX_COUNTED.bit_length() - 1)]
     exponents = np.bincount(np.frexp(large.astype(np.float64))[1], minlength=len(bins))
@@ -168,21 +171,21 @@ class Census:
     """Everything that ``inspect`` shows.
 
     Attributes:
-        name: The dataset's folder, or the cluster's file.
+        name: The dataset's folder, or the cluster file.
         dataset_id: Fingerprint of the dataset.
-        graph_id: Fingerprint of the graph that was cut; the same for every cut of it.
+        graph_id: Fingerprint of the graph; the same for every partitioning of it.
         schema: Types, features and splits.
-        book: Ranges of ids, which say how many nodes and edges there are.
-        splits: (node type, split) to its number of nodes, and (edge type, split) to its number of edges.
-        degrees: One summary per edge type and direction held.
-        made_by: How the dataset was made, as its manifest says; empty where it is served.
-        num_files: Files of the dataset; 0 where it is served.
-        report: Cut and balance, as the manifest says; None where it is served.
-        servers: Address to the parts that it answers for, where it is served.
-        halo: What parts keep copies of, or None.
+        book: Ranges of ids, which give the numbers of nodes and edges.
+        splits: (node type, split) to number of nodes, and (edge type, split) to number of edges.
+        degrees: One summary per edge type and stored direction.
+        made_by: Options that made the dataset, from its manifest; empty for a served dataset.
+        num_files: Number of files of the dataset; 0 for a served dataset.
+        report: Cut and balance from the manifest; None for a served dataset.
+        servers: Address to the parts that it serves; empty for a dataset on disk.
+        halo: Record of the halo, or None.
         time_attr: The feature that edges are sorted by, or None.
-        weight_attr: The feature that edges can be drawn by, or None.
-        has_neighbor_keys: Keys of neighbours are there.
+        weight_attr: The feature for weighted sampling, or None.
+        has_neighbor_keys: Keys of neighbours are stored.
     """
 
     name: str
@@ -208,49 +211,52 @@ class Census:
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """The directions that are held, ``in`` first."""
+        """The stored directions, ``in`` first."""
         return tuple(sorted({direction for _, direction in self.book.edge_offsets}))
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all types."""
+        """Number of nodes of all types."""
         return sum(map(self.book.num_ids, self.schema.nodes))
 
     @property
     def num_edges(self) -> int:
-        """Edges of all types, each once, however many directions hold it."""
+        """Number of edges of all types; an edge stored in two directions counts once."""
         return sum(map(self.num_edges_of, self.schema.edges))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files; 0 where the dataset is served."""
+        """Bytes of all files; 0 for a served dataset."""
         return sum(self.report.bytes) if self.report else 0
 
     def num_edges_of(self, edge_type: EdgeType) -> int:
-        """Edges of one type."""
+        """Return the number of edges of one type."""
         return self.book.num_edges(edge_type)
 
     def stored_text(self) -> str:
-        """What is stored beside edges so that they can be drawn by it: ``times "year", weights "rating"``."""
+        """Format the data stored for sampling beside edges: ``times "year", weights "rating"``."""
         found = [f'times "{self.time_attr}"'] if self.time_attr is not None else []
         found += [f'weights "{self.weight_attr}"'] if self.weight_attr is not None else []
         return ", ".join([*found, *["keys of neighbours"] * self.has_neighbor_keys])
 
     def made_by_text(self) -> str:
-        """How the dataset was made, in a line, without options that were left out."""
+        """Format the options that made the dataset in one line, without unset options."""
         return ", ".join(f"{name} {value}" for name, value in self.made_by.items() if value not in (None, []))
 
     def timed_directions(self, edge_type: EdgeType) -> tuple[Direction, ...]:
-        """The directions held in which edges of a type have times."""
+        """Return the stored directions in which edges of a type have times."""
         held = [d for t, d in self.book.edge_offsets if t == edge_type]
         return tuple(d for d in held if edge_type in timed_edge_types(self.schema, self.time_attr, d))
 
     def splits_of(self, entity: str | EdgeType) -> dict[str, int]:
-        """Split name to its number of nodes or edges, of one type."""
+        """Return split name to number of nodes or edges, of one type."""
         return {name: count for (t, name), count in self.splits.items() if t == entity}
 
     def part_loads(self) -> dict[str, tuple[int, ...]]:
-        """What each part holds: ``nodes``, ``edges``, and where a manifest says so ``bytes`` and each split's seeds."""
+        """Return each part's loads: ``nodes`` and ``edges``.
+
+        For a dataset on disk, also ``bytes`` and the seeds of each split.
+        """
         if self.report is None:
             entities: dict[str, list[Entity]] = {"nodes": [*self.book.node_offsets], "edges": [*self.book.edge_offsets]}
             return {what: self._part_sizes(of) for what, of in entities.items()}
@@ -263,7 +269,7 @@ class Census:
 
 
 def census_of_dataset(dataset: Dataset, degrees: Sequence[DegreeSummary] = ()) -> Census:
-    """What a dataset's manifest says, and its degrees where they were read."""
+    """Build the census of a dataset from its manifest, and from its degrees if they were read."""
     manifest = dataset.manifest
     return Census(
         name=str(dataset.root),

@@ -40,8 +40,8 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 ) -> None:
     """Write a graph as a chunked graph: many files of edges and features, and a metadata.json.
 
-    Tables are never held in memory, and --memory, --workers and --engine are for them; whatever else a graph is read
-    from is held.
+    Tables are read in bounded memory; --memory, --workers and --engine apply only to them. Graphs from other sources
+    are loaded into memory.
     """
     from hopstream.ingest.chunked import write_chunked
     from hopstream.ingest.chunked.writing import check_out_folder
@@ -70,7 +70,7 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
 def _chunk_tables(
     output: Output, source: Path, out: Path, name: str, settings: tuple[ChunkSettings, SourceSettings, WorkSettings]
 ) -> Path:
-    """Write tables as a chunked graph in bounded memory, and say what was left out."""
+    """Convert tables to a chunked graph in bounded memory, and show what was dropped."""
     from hopstream.ingest.chunking.run import chunk_tables
 
     chunks, tables, work = settings
@@ -101,7 +101,7 @@ def _chunk_tables(
 
 
 def show_chunked(output: Output, report: ChunkReport, clock: Clock) -> None:
-    """Write what became of tables, and what was dropped of them."""
+    """Show what was read from tables, and what was dropped."""
     num_nodes, num_edges = sum(report.num_nodes.values()), sum(report.num_edges.values())
     text = f"{plural_text(num_nodes, 'node')}, {plural_text(num_edges, 'edge')}"
     facts: Facts = {

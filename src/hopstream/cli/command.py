@@ -1,7 +1,7 @@
-"""Command: its verbs, their grouped help, and the exit status and message of every error.
+"""The command ``hopstream``: its verbs, their grouped help, and messages and exit statuses of errors.
 
-Exit status 0: done. 2: the user's fault (an option, a file, a graph that is not what it says). 1: ours, or a server's.
-130: interrupted. 143: ended by SIGTERM. Verbs import what they need when they run, so that help is quick.
+Exit status 0: done. 2: the user's fault (a wrong option, file or graph). 1: a fault of Hopstream or of a server. 130:
+interrupted. 143: ended by SIGTERM. Verbs import their dependencies when they run, so help is fast.
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ from hopstream.errors import EngineError, HopstreamError, NoDiskRoomError, Store
 from hopstream.uris import local_path
 
 LONGEST = 200
-"""Characters of a verb's first sentence that are shown; lines are wrapped, so no sentence has to be cut."""
+"""Most characters of a verb's first sentence in help: so many that none is truncated, because lines are wrapped."""
 
 
 class GroupedOptions(TyperCommand):
-    """A verb whose options are listed by their panel; those without one come first, and ``--help`` last of these."""
+    """A verb whose help groups options by panel.
+
+    Options without a panel come first, with ``--help`` as the last of them.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for the arguments, and one for each panel of options."""
@@ -77,7 +80,7 @@ class GroupedOptions(TyperCommand):
 
 
 class GroupedVerbs(TyperGroup):
-    """Verbs that are listed by their panel."""
+    """A group of verbs whose help groups them by panel."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel of verbs."""
@@ -96,7 +99,7 @@ class GroupedVerbs(TyperGroup):
 
 
 def _write_groups(formatter: Any, rows: Iterable[tuple[str | None, tuple[str, str]]], without_panel: str) -> None:
-    """Write one section per panel, in the order in which panels are first named."""
+    """Write one section per panel, in the order of their first rows."""
     panels: dict[str, list[tuple[str, str]]] = {}
     for panel, row in rows:
         panels.setdefault(panel or without_panel, []).append(row)
@@ -140,7 +143,8 @@ _WORDS = (
 )
 
 
-# What a message begins with that is about one argument; whatever else is called so stands further inside.
+# An argument is only replaced at the start of a message, where it is the subject; further inside the same word may
+# mean something else.
 _ARGUMENT = re.compile(
     r"(memory|data_path|num_parts|num_workers|engine|method|out|out_dir|in_dir|partitions_dir|owners|metadata_filename"
     r"|time_attr|weight_attr|links|passes|recursive|imbalance|balance_ntypes|balance_edges|balance_splits|part_weights|root|ids"
@@ -153,7 +157,7 @@ _SPLIT = re.compile(r"\bsplit=(?:'([^']*)')?")
 
 
 def command_words(message: str) -> str:
-    """A message of the library, with flags in place of arguments."""
+    """Replace names of arguments in a message of the library by flags."""
     message = (
         _ARGUMENT.sub(lambda found: flag_name(found[1]), message, count=1) if _ARGUMENT.match(message) else message
     )
@@ -175,15 +179,15 @@ VERBS: dict[str, tuple[ModuleType, ...]] = {
 }
 """Heading in help to the modules of the verbs under it."""
 WITH_URIS = frozenset({"beam_options", "cluster", "location", "root", "source", "source_dataset"})
-"""Arguments that are text and may be addresses of servers, or places that parts are copied from or to."""
+"""Text arguments that may be addresses of servers or URIs of roots."""
 BAD_PATHS = (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError)
-# The root of what is raised for a bad option. Some versions of typer bring their own copy of click, so it is taken from
-# the one class of it that typer has always named.
+# Base class of click's errors for bad options. Some versions of typer contain their own copy of click, so the class is
+# looked up among the bases of a class that every version of typer exports.
 UsageProblem = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 class Terminated(BaseException):
-    """SIGTERM, raised so that whatever is half done is cleaned up."""
+    """SIGTERM as an exception, so that ``finally`` blocks clean up."""
 
 
 def run_command(arguments: Sequence[str] | None) -> int:
@@ -193,7 +197,7 @@ def run_command(arguments: Sequence[str] | None) -> int:
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal cannot encode must not raise
     try:
         status = _command().main(
             args=None if arguments is None else list(arguments), prog_name="hopstream", standalone_mode=False
@@ -204,18 +208,18 @@ def run_command(arguments: Sequence[str] | None) -> int:
         sys.stderr.write("terminated\n")
         return TERMINATED
     except BrokenPipeError:
-        # Who read our output has gone; let the interpreter not complain when it flushes.
+        # The reader of stdout has gone. Redirect stdout, or the interpreter would fail when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUR_FAULT
     except Exception as error:
         return _report(error)
-    if status == INTERRUPTED:  # how some versions of typer say it
+    if status == INTERRUPTED:  # some versions of typer return this status
         raise KeyboardInterrupt
     return status if isinstance(status, int) else 0
 
 
 def _report(error: Exception) -> int:
-    """Say what went wrong; return the exit status."""
+    """Write the message of an error; return the exit status."""
     if isinstance(error, UsageProblem):
         message, status = _usage_text(error), USERS_FAULT
     elif isinstance(error, HopstreamError | OSError):
@@ -237,11 +241,11 @@ _SYSTEM_ERRORS = {
     errno.EROFS: "{path} cannot be written: its file system is read-only; give another folder",
     errno.EACCES: "{path} cannot be read or written: permission denied; give another path, or change its permissions",
 }
-"""What the system says in few words, with a remedy."""
+"""System errors to messages with a remedy."""
 
 
 def _error_text(error: HopstreamError | OSError) -> str:
-    """The message, in the words of the command line."""
+    """Return the message of an error, with flags in place of arguments."""
     if isinstance(error, HopstreamError) or error.errno is None:
         return command_words(str(error))
     from hopstream.engine.atomic_folder import shown_path
@@ -255,7 +259,7 @@ def _error_text(error: HopstreamError | OSError) -> str:
 
 
 def _usage_text(error: Exception) -> str:
-    """What is wrong with the command line, and which help to read."""
+    """Return the message for a wrong command line, with the help to read."""
     message = str(error.format_message()).strip().rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     join = " see" if message.endswith("?") else "; see"
@@ -264,7 +268,7 @@ def _usage_text(error: Exception) -> str:
 
 @functools.cache
 def _command() -> Any:
-    """The command that typer makes of the verbs, once per process."""
+    """Build typer's command of all verbs, once per process."""
     return typer.main.get_command(_make_app())
 
 
@@ -272,7 +276,7 @@ def _make_app() -> typer.Typer:
     app = typer.Typer(
         cls=GroupedVerbs,
         help="A graph data engine for training graph neural networks on graphs that outgrow one machine.",
-        rich_markup_mode=None,  # so that GroupedVerbs and GroupedOptions write the help
+        rich_markup_mode=None,  # otherwise rich writes the help instead of GroupedVerbs and GroupedOptions
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -292,7 +296,7 @@ def _make_app() -> typer.Typer:
 
 
 def _with_local_paths(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb that refuses URIs before anything is read or made, but where they are what it takes."""
+    """Wrap a verb to refuse URIs in arguments that must be local paths, before it starts."""
 
     @functools.wraps(verb)
     def run(**arguments: Any) -> None:
@@ -306,7 +310,7 @@ def _with_local_paths(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _ended_by_sigterm(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb during which SIGTERM is an exception, and the memory of all processes is watched."""
+    """Wrap a verb to raise ``Terminated`` on SIGTERM, and to measure the peak memory of all processes."""
 
     @functools.wraps(verb)
     def run(**arguments: object) -> None:
@@ -329,7 +333,7 @@ def _sigterm_raised() -> Iterator[None]:
 
 
 def _raise_terminated(number: int, _: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one would break off the cleaning up
+    signal.signal(number, signal.SIG_IGN)  # a second SIGTERM would interrupt the cleanup
     raise Terminated
 
 

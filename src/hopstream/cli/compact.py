@@ -1,4 +1,4 @@
-"""Verb ``compact``: folds into a dataset what was appended to it."""
+"""Verb ``compact``: merges appended deltas into a dataset."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def run(
     *,
     settings: WorkSettings,
 ) -> None:
-    """Write a dataset anew, in its own place, with all that was appended; what was ended goes on."""
+    """Rewrite a dataset in place with all appended rows.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.preparation.compact import compact
 
     output = Output(is_json=json)

@@ -50,12 +50,15 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     settings: DispatchSettings,
     halo: NewHaloFlags,
 ) -> None:
-    """Write a chunked graph as a dataset, in bounded memory; what was ended goes on."""
+    """Write a chunked graph as a dataset, in bounded memory.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.dataset.manifest import read_manifest
     from hopstream.preparation.dispatch.dispatch_job import dispatch
 
     where.check()
-    del save_orig_nids  # a dataset cannot be without them
+    del save_orig_nids  # a dataset always keeps the keys of nodes
     if save_orig_eids and not settings.keep_edge_keys:
         raise SettingsError("--save-orig-eids and --no-keep-edge-keys contradict each other; leave one of them out")
     output, clock = Output(is_json=json), Clock()
@@ -87,7 +90,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 
 def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
-    """Whether an earlier command was ended while it placed the dataset that it had written."""
+    """Whether an earlier command was interrupted while it placed the finished dataset."""
     from hopstream.dataset.manifest import read_manifest
     from hopstream.dataset.paths import MANIFEST
     from hopstream.transfer.place import is_being_placed
@@ -97,7 +100,7 @@ def _goes_on(output: Output, out_dir: Path, where: RootSettings) -> bool:
     try:
         roots = where.root_list(read_manifest(out_dir).book.num_parts)
         is_begun = is_being_placed(out_dir, roots, move=where.move)
-    except (FormatError, SettingsError):  # another dataset is there, which may be going to be replaced
+    except (FormatError, SettingsError):  # another dataset, which --overwrite may replace
         return False
     if not is_begun:
         return False

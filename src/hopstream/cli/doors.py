@@ -1,4 +1,4 @@
-"""Doors: where the servers of ``up`` listen: Unix sockets in a private folder, or loopback ports with a new token."""
+"""Addresses for the servers of ``up``: private Unix sockets, or loopback ports with a token."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ if TYPE_CHECKING:
     from hopstream.store.cluster import Cluster
 
 FOLDER_PREFIX = "hopstream-"
-"""How the names of folders for sockets begin."""
+"""Prefix of the names of folders for sockets."""
 TOKEN_BYTES = 32
 LONGEST_NAME = "01234567/1234567"
-"""What the path of a socket has at the most behind the prefix."""
+"""As long as the longest path of a socket after the prefix."""
 
 
 class Doors:
-    """Where the servers listen and the token that they ask for; what is made for them goes with this context.
+    """Addresses and token of the servers.
+
+    The context creates the socket folder or the token file, and removes it at the end.
 
     Attributes:
-        token_file: The file of the token, be it made or given; None where it is not in a file, or none is asked for.
+        token_file: The file of the token, created or given; None if the token is not in a file, or none is required.
     """
 
     def __init__(self, cluster_file: Path, *, has_sockets: bool, token_file: Path | None, asks_token: bool) -> None:
-        """Make nothing yet.
+        """Check the token file; nothing is created yet.
 
         Args:
             cluster_file: The file by which clients find the servers.
-            has_sockets: Servers listen at Unix sockets, which need no token; else at TCP ports, which do.
-            token_file: The file of the token, where one is given.
-            asks_token: False lets in every user of the machine.
+            has_sockets: Servers listen at Unix sockets, which need no token; if False, at TCP ports, which do.
+            token_file: The file of the token, or None.
+            asks_token: False admits every user of the machine.
 
         Raises:
             SettingsError: The token file that was given cannot be used.
@@ -58,25 +60,28 @@ class Doors:
 
     @property
     def named_token(self) -> Path | None:
-        """The token file that the cluster file names to clients: one beside it that is no link; else None."""
+        """The token file that the cluster file names, or None.
+
+        It is only named if it is in the same folder and no link.
+        """
         path = self.token_file
         return None if path is None or path.parent != self._cluster_file.parent or path.is_symlink() else path
 
     def flags(self, number: int) -> list[str]:
-        """Command-line flags of one server."""
+        """Return the command-line flags of one server."""
         location = [] if self._folder is None else ["--location", f"unix://{self._folder / str(number)}"]
         return location + ([] if self.token_file is None else ["--token-file", str(self.token_file)])
 
     def environment(self) -> dict[str, str]:
-        """The environment of the servers."""
+        """Return the environment of the servers; without the token's variable if no token is required."""
         left_out = None if self._asks_token else TOKEN_VARIABLE
         return {name: value for name, value in os.environ.items() if name != left_out}
 
     def __enter__(self) -> Doors:
-        """Make a folder for sockets, or a token.
+        """Create the folder for sockets, or the token file.
 
         Raises:
-            SettingsError: There is no folder whose path is short enough.
+            SettingsError: No folder with a path short enough for sockets can be created.
         """
         if self._has_sockets:
             self._folder = _socket_folder()
@@ -85,7 +90,7 @@ class Doors:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Remove what was made."""
+        """Remove the created folder or token file."""
         if self._folder is not None:
             rmtree(self._folder, ignore_errors=True)
         if self._makes_token and self.token_file is not None:
@@ -93,10 +98,12 @@ class Doors:
 
 
 def _socket_folder() -> Path:
-    """A new folder that only this user can enter, with so short a path that sockets in it can be listened at.
+    """Create a folder for sockets that only this user can enter.
+
+    Its path must be short enough for Unix sockets.
 
     Raises:
-        SettingsError: There is none.
+        SettingsError: No such folder can be created.
     """
     from hopstream.transport.location import MAX_SOCKET_PATH
 
@@ -112,7 +119,7 @@ def _socket_folder() -> Path:
 
 
 def _make_token(cluster_file: Path) -> Path:
-    """Write a new token to a file of this user alone, beside the cluster file."""
+    """Write a new token to a file beside the cluster file that only this user can read."""
     path = cluster_file.with_name(f"{cluster_file.name}.{secrets.token_hex(4)}{TOKEN_SUFFIX}")
     path.touch(mode=0o600, exist_ok=False)
     path.write_text(secrets.token_hex(TOKEN_BYTES) + "\n", encoding="ascii")
@@ -120,7 +127,7 @@ def _make_token(cluster_file: Path) -> Path:
 
 
 def remove_made(cluster_file: Path, cluster: Cluster) -> None:
-    """Remove what was made for a cluster whose command was killed: its token, and its folder, which is empty."""
+    """Remove the token file and the empty socket folder of a cluster whose command was killed."""
     from hopstream.transport.location import Location
 
     token = cluster.token_file

@@ -1,4 +1,4 @@
-"""Samples subgraphs into files from the command line."""
+"""Verb ``export``: samples subgraphs to files."""
 
 from __future__ import annotations
 
@@ -43,14 +43,17 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     *,
     settings: ExportSettings,
 ) -> None:
-    """Sample a subgraph per seed into TFRecord or Parquet files; what was ended goes on."""
+    """Sample a subgraph per seed to TFRecord or Parquet files.
+
+    The same command resumes interrupted work.
+    """
     export_and_show(source, spec, out, seeds, settings, overwrite=overwrite, output=Output(is_json=json))
 
 
 def export_and_show(  # noqa: PLR0913  what the verbs that export share
     source: str, spec: Path, out: str, seeds: str | None, settings: ExportSettings, *, overwrite: bool, output: Output
 ) -> None:
-    """Do it, and say what came of it."""
+    """Export subgraphs, and write the plan and the report."""
     from hopstream.export.run import export_subgraphs
 
     clock = Clock()

@@ -58,7 +58,7 @@ class HaloFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewHaloFlags:
-    """The flags by which a dataset has a halo when it is written."""
+    """Flags that add a halo to a dataset when it is written."""
 
     halo_hops: int | None = field(
         default=None,
@@ -89,7 +89,10 @@ def run(
     *,
     flags: HaloFlags,
 ) -> None:
-    """Copy rows of other parts into each part, so that fewer are asked of servers; batches stay the same."""
+    """Copy rows of other parts into each part, so that fewer are fetched from servers.
+
+    Batches stay the same.
+    """
     from hopstream.preparation.halo.run import add_halo
 
     output, clock = Output(is_json=json), Clock()
@@ -113,7 +116,7 @@ def run(
 
 
 def show_halo(output: Output, halo: Halo, clock: Clock | None = None) -> None:
-    """Write what was copied."""
+    """Write the size of a halo, and warn of node types without copies."""
     num_nodes = sum(sum(part.nodes.values()) for part in halo.parts)
     num_edges = sum(sum(part.edges.values()) for part in halo.parts)
     num_cached = sum(sum(part.cached.values()) for part in halo.parts)
@@ -135,7 +138,7 @@ def show_halo(output: Output, halo: Halo, clock: Clock | None = None) -> None:
 
 
 def _show_savings(output: Output, report: HaloReport) -> None:
-    """Write what the halo is expected to save, by part and over all."""
+    """Write the expected savings of the halo, per part and in total."""
     num_bytes = () if report.manifest.halo is None else report.manifest.halo.bytes
     named = [*map(str, range(len(num_bytes))), "all"]
     rows, facts = [], []

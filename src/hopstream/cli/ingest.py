@@ -1,7 +1,9 @@
-"""Verb ``ingest``: writes raw tables as a dataset of one part, and others' partitions as one of as many.
+"""Verb ``ingest``: converts a raw graph, or partitions of PyG or DGL, to a dataset.
 
-A dataset of one part is the form in which a raw graph is kept: nodes and edges keep their order, every feature, split
-and edge key is there, and ``hopstream partition`` reads it back.
+A raw graph becomes a dataset of one part; partitions keep their parts.
+
+A dataset of one part is the form for storing a raw graph. It keeps the order of nodes and edges, all features and
+splits, and the keys of edges; ``hopstream partition`` reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def run(
     *,
     settings: SourceSettings,
 ) -> None:
-    """Read a raw graph and keep it as a dataset: of one part, or of the parts that PyG's or DGL's files have."""
+    """Read a raw graph and write it as a dataset of one part; partitions of PyG or DGL keep their parts."""
     from hopstream.cli.census import census_of_dataset
     from hopstream.dataset.layout import Dataset
     from hopstream.preparation.write import write_parts

@@ -1,4 +1,4 @@
-"""Verb ``inspect``: shows what a dataset holds, on disk or served."""
+"""Verb ``inspect``: shows the content of a dataset, on disk or served."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from hopstream.dataset.settings import Progress
 
 MAX_MATRIX_COLUMNS = 16
-"""With more parts than this the matrix of edges between parts is left to JSON and to the page."""
+"""For more parts, only JSON and the page contain the matrix of edges between parts."""
 SEEDS = "seeds "
-"""How names of loads that count a split begin; see ``Census.part_loads``."""
+"""Prefix of the names of loads that count a split; see ``Census.part_loads``."""
 BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -42,7 +42,7 @@ def run(
     *,
     access: ClientAccess,
 ) -> None:
-    """Show what is in a dataset: types, sizes, degrees, and how well it is cut."""
+    """Show the content of a dataset: types, sizes, degrees, and quality of the cut."""
     output = Output(is_json=json)
     check_page_path(html)
     if is_address(source):
@@ -83,7 +83,7 @@ def _census_of_cluster(path: Path, access: ClientAccess, progress: Progress) -> 
     from hopstream.store.settings import StoreSettings
 
     cluster = read_cluster(path)
-    # What is served is wanted, so servers are asked even where their files are on this machine.
+    # The census is of what servers serve, so they are asked even if their files are on this machine.
     with open_cluster(cluster, StoreSettings(security=access.read(), prefer_local=False)) as store:
         splits: dict[tuple[str | EdgeType, str], int] = {
             (t, name): len(store.split(t, name)) for t, names in store.schema.splits.items() for name in names
@@ -171,7 +171,7 @@ def _write_degrees(output: Output, census: Census) -> None:
 
 
 def histogram_text(histogram: Sequence[int]) -> str:
-    """One character per bin, its height the logarithm of the count."""
+    """Draw one character per bin; its height is the logarithm of the count."""
     heights = [count.bit_length() for count in histogram]
     top = max(*heights, 1)
     return "".join(BARS[-(-height * (len(BARS) - 1) // top)] for height in heights)
@@ -199,7 +199,7 @@ def _write_parts(output: Output, census: Census) -> None:
 
 
 def _deltas_text(census: Census) -> str:
-    """What was appended since the dataset was written, in a line."""
+    """Return a line about the deltas appended since the dataset was written."""
     deltas = [_delta_facts(delta) for delta in census.book.deltas]
     num_edges, num_rows, num_held = (sum(d[name] for d in deltas) for name in ("edges", "rows", "edges_of_rows"))
     text = (
@@ -218,7 +218,7 @@ def _delta_facts(delta: Delta) -> dict[str, int]:
 
 
 def _nested(values: Mapping[str, Json]) -> Facts:
-    """Values by name, with those of the splits in a group of their own."""
+    """Return values by name, with those of splits in a group ``seeds``."""
     seeds = {name.removeprefix(SEEDS): value for name, value in values.items() if name.startswith(SEEDS)}
     return {name: value for name, value in values.items() if not name.startswith(SEEDS)} | {"seeds": seeds}
 

@@ -1,7 +1,7 @@
-"""Makes flags of a settings record.
+"""Builds command-line flags from settings records.
 
-A flag's name, default and help are the field's, so a setting is described once, where it is checked. Values are checked
-by the record itself; only numbers are read here.
+Name, default and help text of a flag come from the field of the record, so a setting is declared only once. The record
+checks the values; this module only parses numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PANELS = {
     "SourceSettings": "Reading the source", "TableFlags": "Reading tables", "WatchSettings": "Metrics",
     "WorkSettings": "Memory and workers",
 }  # fmt: skip
-"""Name of a record to the heading that its flags have in help; flags of other records are the verb's own options."""
+"""Name of a record to the heading of its flags in help; flags of other records are under "Options"."""
 
 MemoryFlag = Annotated[str | None, typer.Option("--memory", help=MEMORY_HELP)]
 JsonFlag = Annotated[bool, typer.Option("--json", help="write one JSON object per line")]
@@ -37,7 +37,7 @@ OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="replace a data
 
 
 def flag_name(field_name: str) -> str:
-    """The flag of a field: ``--rng-seed``; a count of things is the things' name: ``num_parts`` becomes ``--parts``."""
+    """Return the flag of a field: ``--rng-seed`` for ``rng_seed``, ``--parts`` for ``num_parts``."""
     return "--" + field_name.removeprefix("num_").replace("_", "-")
 
 
@@ -49,7 +49,7 @@ def with_settings(
     Args:
         parameter: Name of the keyword parameter that takes the record.
         record: A dataclass whose fields have a default and ``metadata["help"]``.
-        required: Fields whose default is none of the verb's: the flag must be given.
+        required: Fields whose flags must be given, although the record has a default.
     """
     hints = get_type_hints(record)
     own = vars(record)["__annotations__"]
@@ -89,7 +89,7 @@ def with_settings(
 
 
 def _in_flags(message: str, names: set[str]) -> str:
-    """A message about a record, with flags in place of the fields that it says something of: ``grace_s is -1``."""
+    """Replace names of fields in a message by flags where they are the subject, as in ``grace_s is -1``."""
     pattern = rf"(?<!-)\b({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})(?= is |, | [-\d])"
     return re.sub(pattern, lambda found: flag_name(found[1]), message)
 
@@ -101,7 +101,7 @@ def _default(field: Field[Any]) -> object:
 
 
 def _annotation(field: Field[Any], hint: Any, panel: str | None) -> Any:
-    """What typer makes a flag of. A choice is read as a string, for the record to check."""
+    """Return the annotation from which typer makes a flag. Choices are strings, which the record checks."""
     flag = flag_name(field.name)
     option = functools.partial(typer.Option, rich_help_panel=panel)
     text = field.metadata["help"]

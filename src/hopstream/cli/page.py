@@ -1,8 +1,7 @@
-"""HTML pages that need no other file: their frame, parts and pictures, and the page of a dataset's census.
+"""Self-contained HTML pages with SVG plots, and the page of a dataset's census.
 
-Plots are drawn for a width of about 340 CSS pixels and laid out by the page, so text stays readable at any width.
-Colours are the page's. Everything that a plot shows is also in words, for those who do not see it: in its description,
-and in a table beside it.
+Plots are drawn for a width of about 340 CSS pixels and the page arranges them, so text is readable at any width. The
+page's style sheet defines the colours. For accessibility, every plot has a description, and a table with its numbers.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 340, 210
 LEFT, RIGHT, TOP, BOTTOM = 62, 6, 8, 40
 MAX_HEAT_PARTS = 64
-"""With more parts than this cells are too small to see, and the page too large to open."""
+"""For more parts, cells would be too small to see, and the page too large to open."""
 MAX_NUMBERED_PARTS = 16
-"""With more parts than this a cell is too small for its number; pointing at it shows it."""
+"""For more parts, cells are too small for numbers; the tooltip of a cell shows its number."""
 MAX_BARS = 600
-"""With more parts than this a bar is thinner than half a pixel."""
+"""For more parts, bars would be thinner than half a pixel."""
 STRONG_OPACITY = 0.7
-"""From here on a cell is nearer to its full colour than to the ground, in light and in dark, and its number changes."""
+"""From this opacity on, the number in a cell has the colour for a dark cell, in light and in dark mode."""
 MAX_BAR_LABELS = 6
 MAX_BAR_WIDTH = 60
 MIN_BINS = 8
 LABEL_ROOM = 14
 CHARACTER_WIDTH, LINE_HEIGHT = 7, 12
-"""Pixels that a character of a label and a line of it take at most on average, in the fonts that browsers choose."""
+"""Largest average width of a character of a label, and height of a line, in pixels, for the fonts of browsers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where the plot's own rectangle is."""
+    """Rectangle of the plot area."""
 
     left: float
     right: float
@@ -55,14 +54,14 @@ FRAME = _Frame(LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM)
 
 @dataclass(frozen=True, slots=True)
 class HistogramWords:
-    """What a histogram says of itself.
+    """Texts of a histogram.
 
     Attributes:
         title: Its name.
-        counted: What bars count, in the singular, such as ``node``.
-        per: What the bins are numbers of, in the singular, such as ``edge``.
-        axis: What is under the bins.
-        description: What it shows, in a sentence, for those who do not see it.
+        counted: Noun for the counted items, in the singular, such as ``node``.
+        per: Noun for the quantity of the bins, in the singular, such as ``edge``.
+        axis: Label of the axis below the bins.
+        description: A sentence about the content, for screen readers.
     """
 
     title: str
@@ -73,7 +72,7 @@ class HistogramWords:
 
 
 def degree_plot(summary: DegreeSummary) -> str:
-    """Nodes per degree, both axes logarithmic: one bar for each power of two, and one for no edges."""
+    """Draw the nodes per degree on logarithmic axes: a bar for each power of two, and a bar for degree 0."""
     description = (
         f"{full_plural_text(summary.num_nodes, 'node')}, {summary.num_isolated:,} of them without edges; "
         f"the mean is {summary.mean:.1f}, "
@@ -84,23 +83,23 @@ def degree_plot(summary: DegreeSummary) -> str:
 
 
 def histogram_plot(bins: Sequence[int], words: HistogramWords, first: int = 0) -> str:
-    """Bars of logarithmic height over bins for 0, 1, 2 to 3, 4 to 7 and so on.
+    """Draw bars of logarithmic height over bins for 0, 1, 2 to 3, 4 to 7 and so on.
 
     Args:
-        bins: What is counted in each.
-        words: What the plot says.
-        first: The first bin that is drawn.
+        bins: Count of each bin.
+        words: Texts of the plot.
+        first: The first bin to draw.
     """
     decades = max(1, math.ceil(math.log10(max(*bins, 1) * 1.05)))
     step = (FRAME.right - FRAME.left) / max(len(bins) - first, MIN_BINS)
     marks = [_count_axis(decades, words.counted + "s")]
-    # Labels are a power of two apart; every second or fourth where they would run into each other.
+    # Bins are a power of two apart; only every second, fourth … bin has a label if labels would overlap.
     skip = 1 << max(0, math.ceil(math.log2(30 / step)))
     for i, count in enumerate(bins[first:], first):
         left = FRAME.left + (i - first) * step
         label = bin_text(i)
         if count:
-            # A bin of one has a height of its own, though the logarithm of one is nothing.
+            # The offset makes a bin with count 1 visible, because the logarithm of 1 is 0.
             height = (FRAME.bottom - FRAME.top) * (math.log10(count) + 0.15) / (decades + 0.15)
             css = "bar empty" if i == 0 else "bar"
             title = f"{full_plural_text(count, words.counted)} with {label} {words.per}{'' if label == '1' else 's'}"
@@ -113,13 +112,13 @@ def histogram_plot(bins: Sequence[int], words: HistogramWords, first: int = 0) -
 
 
 def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean_text: str) -> str:
-    """One bar per part, and a line at the mean.
+    """Draw one bar per part, and a line at the mean.
 
     Args:
-        name: What is counted.
-        loads: What each part has.
-        unit_text: The same for people, with units.
-        mean_text: The mean for people.
+        name: Name of the load.
+        loads: Load of each part.
+        unit_text: Load of each part as text with units.
+        mean_text: The mean as text.
     """
     mean = sum(loads) / len(loads)
     top_value = max(*loads, mean, 1)
@@ -139,7 +138,7 @@ def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean
         box = (middle - width / 2, FRAME.bottom - height(load), width, height(load))
         marks.append(_rectangle("bar", box, f"part {part}: {unit_text[part]}"))
         if is_labelled:
-            # At the foot of its bar a number is out of the way of the mean, which level bars all touch.
+            # Numbers are at the foot of the bars, because the line of the mean crosses the tops of balanced bars.
             lines = unit_text[part].split(" ") if is_split else [unit_text[part]]
             is_inside = height(load) > LINE_HEIGHT * len(lines) + 6
             css, y = ("label inside middle", FRAME.bottom - 6) if is_inside else ("label middle", box[1] - 4)
@@ -159,7 +158,10 @@ def balance_plot(name: str, loads: Sequence[int], unit_text: Sequence[str], mean
 
 
 def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
-    """Edges from each part (row) to each part (column): the darker a cell, the larger its share of all edges."""
+    """Draw the edges from each part (row) to each part (column).
+
+    Darker cells have a larger share of all edges.
+    """
     num_parts = len(edges_between)
     is_numbered = num_parts <= MAX_NUMBERED_PARTS
     left, top = 40, 34
@@ -179,7 +181,7 @@ def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
             share_text = percent_text(count / total if total else 0.0)
             title = f"part {p} to part {q}: {full_plural_text(count, 'edge')}, {share_text}"
             box = (left + q * cell + 0.5, top + p * cell + 0.5, cell - 1.0, cell - 1.0)
-            # The square root keeps what is small apart from what is nothing.
+            # The square root makes small counts visible.
             opacity = 0.06 + 0.94 * math.sqrt(share) if count else 0.03
             marks.append(_rectangle("heat", box, title, opacity))
             if is_numbered:
@@ -195,12 +197,12 @@ def heat_map(edges_between: Sequence[Sequence[int]]) -> str:
 
 
 def bin_text(index: int) -> str:
-    """The degrees that a bin of a histogram counts: ``0``, ``1``, ``2 to 3``, ``4 to 7``."""
+    """Format the range of a bin of a histogram: ``0``, ``1``, ``2 to 3``, ``4 to 7``."""
     return str(index) if index < 2 else f"{1 << (index - 1):,} to {(1 << index) - 1:,}"
 
 
 def _count_axis(decades: int, counted: str) -> str:
-    """Grid lines and labels at powers of ten."""
+    """Draw grid lines and labels at powers of ten."""
     marks = []
     skip = 1 if decades <= 5 else 2 if decades <= 10 else 3
     for power in range(0, decades + 1, skip):
@@ -216,7 +218,7 @@ def _decade_text(power: int) -> str:
 
 
 def _power_text(power: int) -> str:
-    """A power of two, short: ``64``, ``2k``, ``1M``."""
+    """Format a power of two: ``64``, ``2k``, ``1M``."""
     return f"{1 << (power % 10)}{('', 'k', 'M', 'G', 'T', 'P', 'E')[power // 10]}"
 
 
@@ -234,7 +236,7 @@ def _rectangle(css: str, box: tuple[float, float, float, float], title: str, opa
 
 
 def _text_width(text: str) -> int:
-    """The most pixels that a label takes."""
+    """Return an upper estimate of a label's width in pixels."""
     return CHARACTER_WIDTH * len(text)
 
 
@@ -249,7 +251,7 @@ def _upright_text(x: float, y: float, text: str) -> str:
 def _svg(
     width: float, height: float, title: str, description: str, marks: Sequence[str], is_fixed: bool = False
 ) -> str:
-    """A picture with a name and a description. A fixed one keeps its size, and the page scrolls it."""
+    """Build an SVG with a title and a description. A fixed one keeps its size, and the page scrolls it."""
     size = f' width="{width:.0f}" height="{height:.0f}"' if is_fixed else ""
     label = escape(f"{title}. {description}", quote=True)
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}"{size} role="img" aria-label="{label}">{"".join(marks)}</svg>'
@@ -306,7 +308,7 @@ svg .mean { stroke: var(--mean); stroke-width: 1.5; stroke-dasharray: 5 3; }
 
 
 def page_of(title: str, sections: Iterable[str]) -> str:
-    """The whole page, of sections that are HTML already."""
+    """Build a page of sections, which are HTML."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -317,24 +319,27 @@ def page_of(title: str, sections: Iterable[str]) -> str:
 
 
 def tiles(values: Iterable[tuple[str, str]]) -> str:
-    """Numbers in boxes, each under its name."""
+    """Build boxes with numbers, each under its name."""
     boxes = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in values)
     return f'<dl class="tiles">{boxes}</dl>'
 
 
 def section(title: str, about: str, *content: str) -> str:
-    """A part of a page under a heading, with a line of what it shows."""
+    """Build a section with a heading, a line about it, and its content."""
     text = f'<p class="faint">{escape(about)}</p>' if about else ""
     return f"<section><h2>{escape(title)}</h2>{text}{''.join(content)}</section>"
 
 
 def grid(figures: Iterable[str]) -> str:
-    """Figures beside each other, as many as fit."""
+    """Build a grid of figures, with as many side by side as fit."""
     return f'<div class="grid">{"".join(figures)}</div>'
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls where it is too wide. A header that starts with ``>`` heads numbers."""
+    """Build a table that scrolls if it is too wide.
+
+    The prefix ``>`` of a header marks a column of numbers.
+    """
     css = ["number" if header.startswith(">") else "text" for header in headers]
     head = "".join(
         f'<th scope="col" class="{c}">{escape(h.removeprefix(">"))}</th>' for h, c in zip(headers, css, strict=True)
@@ -354,7 +359,7 @@ def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -
 def bins_figure(
     title: str, plot: str, caption: str, headers: Sequence[str], bins: Sequence[int], first: int = 0
 ) -> str:
-    """A histogram with its name, its caption, and its bins from ``first`` on as a table."""
+    """Build a figure of a histogram with its name, its caption, and a table of its bins from ``first`` on."""
     rows = [(bin_text(i), f"{count:,}") for i, count in enumerate(bins[first:], first)]
     return (
         f"<figure><h3>{escape(title)}</h3>{plot}<figcaption>{escape(caption)}</figcaption>"
@@ -363,17 +368,17 @@ def bins_figure(
 
 
 def check_page_path(html: Path | None) -> None:
-    """Refuse a path that no page can be written to, before anything is read.
+    """Check the path of a page before anything is read.
 
     Raises:
-        FormatError: It is a folder, or lies in none.
+        FormatError: The path is a folder, or its folder does not exist.
     """
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FormatError(f"--html {html} is a folder or lies in none; give a file to write")
 
 
 def write_page(output: Output, html: Path, text: str) -> None:
-    """Write a page, and say where it is."""
+    """Write a page to a file, and write a line with its path."""
     from hopstream.arrays import write_text
     from hopstream.engine.atomic_folder import errors_named
 
@@ -384,7 +389,7 @@ def write_page(output: Output, html: Path, text: str) -> None:
 
 
 def render_page(census: Census) -> str:
-    """The whole page."""
+    """Build the page of a census."""
     sections = [_head(census), _types(census), _degrees(census.degrees), _parts(census), _edges_between(census)]
     return page_of(census.name, sections)
 

@@ -1,4 +1,4 @@
-"""Cut a graph into parts from the command line."""
+"""Verb ``partition``: cuts a graph into parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hopstream.errors import SettingsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedFlags:
-    """What the work may take where nothing is held in memory as a whole: the flags of ``prepare``, all optional."""
+    """Flags for work in bounded memory: those of ``prepare``, all optional."""
 
     memory: str | None = field(
         default=None,
@@ -33,13 +33,13 @@ class BoundedFlags:
     engine: EngineName = field(default="local", metadata={"help": "with --memory: processes here, Ray or Beam"})
 
     def __post_init__(self) -> None:
-        """Refuse flags that mean nothing without ``memory``."""
+        """Refuse flags that have no effect without ``memory``."""
         if self.memory is None and (self.num_workers is not None or self.engine != "local"):
             raise SettingsError("--workers and --engine are for --memory; give it, or leave them out")
 
     @property
     def settings(self) -> WorkSettings | None:
-        """As ``prepare`` takes them; None where the graph is to be held in memory."""
+        """Settings for ``prepare``; None if the graph is loaded into memory."""
         if self.memory is None:
             return None
         return WorkSettings(memory=self.memory, num_workers=self.num_workers, engine=self.engine)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootSettings:
-    """Where parts go, and who serves them.
+    """Roots for the parts of a dataset, and the machines that serve them.
 
     Raises:
-        SettingsError: Roots are given in two ways, or there are none where some are needed.
+        SettingsError: Roots are given in two ways, or a flag needs roots or machines and there are none.
     """
 
     root: tuple[str, ...] = field(
@@ -47,7 +47,7 @@ class RootSettings:
     tls: bool = field(default=False, metadata={"help": "servers of --ip-config are reached by tls"})
 
     def __post_init__(self) -> None:
-        """Check what belongs together."""
+        """Check combinations of fields."""
         if self.root and self.roots is not None:
             raise SettingsError("--root and --roots are both given; list all roots in the file, or none")
         if self.move and not self.has_roots:
@@ -57,22 +57,22 @@ class RootSettings:
 
     @property
     def has_roots(self) -> bool:
-        """Parts go to other places."""
+        """Whether roots are given."""
         return bool(self.root) or self.roots is not None
 
     @property
     def is_on(self) -> bool:
-        """There is something to do."""
+        """Whether roots or machines are given."""
         return self.has_roots or self.ip_config is not None
 
     def listed(self) -> Sequence[tuple[str, str | None]]:
-        """The roots, each with the text of its parts."""
+        """List the roots, each with the text of its parts or None."""
         from hopstream.transfer.place import read_root_list
 
         return [(uri, None) for uri in self.root] if self.roots is None else read_root_list(self.roots)
 
     def check(self) -> None:
-        """Read the files and open the roots, so that long work is not done in vain.
+        """Read the files and open the roots, so that errors are found before long work.
 
         Raises:
             FormatError: A file cannot be read.
@@ -87,15 +87,16 @@ class RootSettings:
             read_ip_config(self.ip_config)
 
     def check_for(self, out: Path, num_parts: int, inputs: Mapping[str, Path]) -> None:
-        """Look at the roots of a dataset that is not written yet, as far as that can be done.
+        """Check the roots for a dataset before it is written.
 
         Args:
-            out: Where the dataset will be.
-            num_parts: How many parts it will have.
-            inputs: What it is written from, in a few words, to where that is.
+            out: Folder of the future dataset.
+            num_parts: Number of its parts.
+            inputs: Description of each input to its path.
 
         Raises:
-            SettingsError: A root lies in something else or holds something else, or there are too many.
+            SettingsError: A root overlaps an input, ``out`` or another root, or holds foreign files; or the number of
+                roots does not fit the parts or the machines.
         """
         from hopstream.ingest.source_paths import check_apart
         from hopstream.store.ip_config import read_ip_config
@@ -121,7 +122,7 @@ class RootSettings:
                 )
 
     def root_list(self, num_parts: int) -> RootList:
-        """What ``place`` takes."""
+        """Return the roots in the form that ``place`` takes."""
         from hopstream.transfer.place import roots_of_list
 
         return roots_of_list(self.listed(), num_parts)
@@ -139,7 +140,10 @@ def run(
     where: RootSettings,
     settings: WorkerSettings,
 ) -> None:
-    """Spread a dataset over several roots, such as one per machine; what was ended goes on."""
+    """Spread a dataset over several roots, such as one per machine.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.dataset.manifest import read_manifest
 
     if not where.is_on:
@@ -151,7 +155,7 @@ def place_parts(
     output: Output, dataset: Path, manifest: Manifest, where: RootSettings, settings: WorkerSettings, *,
     overwrite: bool,
 ) -> None:  # fmt: skip
-    """Place a dataset, and write what was done."""
+    """Place a dataset, and show the result."""
     from hopstream.transfer.place import place
 
     clock = Clock()

@@ -1,6 +1,6 @@
-"""Cut tables or a chunked graph into parts in bounded memory, from the command line.
+"""Verb ``prepare``: cuts tables or a chunked graph into parts, in bounded memory.
 
-``hopstream prepare`` and ``hopstream partition --memory`` are the same work: both call ``prepare_and_show``.
+``hopstream prepare`` and ``hopstream partition --memory`` do the same: both call ``prepare_and_show``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def run(  # noqa: PLR0913  one parameter for each flag that is no field of a rec
     work: WorkSettings,
     tables: TableFlags,
 ) -> None:  # fmt: skip
-    """Cut tables or a chunked graph of any size into parts, in bounded memory; what was ended goes on."""
+    """Cut tables or a chunked graph of any size into parts, in bounded memory.
+
+    The same command resumes interrupted work.
+    """
     prepare_and_show(Output(is_json=json), source, out, work, settings, halo, tables, overwrite=overwrite)
 
 
@@ -50,7 +53,7 @@ def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
     output: Output, source: Path, out: Path, work: WorkSettings, settings: PartitionSettings, halo: NewHaloFlags,
     tables: TableFlags, *, overwrite: bool,
 ) -> None:  # fmt: skip
-    """Write a dataset in bounded memory, and what is planned, done and written."""
+    """Prepare a dataset in bounded memory; show plan, progress and results."""
     from hopstream.ingest.tables import TableSettings
     from hopstream.preparation.prepare import prepare
 
@@ -68,10 +71,10 @@ def prepare_and_show(  # noqa: PLR0913, PLR0917  one record for each step
 
 
 class PhaseProgress:
-    """Shows what preparation tells, with the number of each phase."""
+    """Shows the progress of a preparation, with the number of each phase."""
 
     def __init__(self, output: Output, bars: Progress) -> None:
-        """Know no phase yet."""
+        """Start without phases."""
         self._output, self._bars, self._clock = output, bars, Clock()
         self._numbers: dict[str, str] = {}
 
@@ -81,7 +84,7 @@ class PhaseProgress:
         self._bars(f"{number} {stage}".strip(), done, total)
 
     def news(self, news: News) -> None:
-        """Write a plan, or what became of a phase."""
+        """Write a plan, or the result of a phase."""
         from hopstream.ingest.chunking.run import ChunkReport
         from hopstream.preparation.plan import PreparePlan
         from hopstream.preparation.prepare import Resumed

@@ -1,7 +1,7 @@
-"""Show what a verb is doing and what came of it.
+"""Shows the progress and the results of a verb.
 
-Results are lines on stdout: aligned text, or one JSON object per line. Progress goes to stderr: bars on a terminal, a
-line now and then elsewhere.
+Results are lines on stdout: aligned text, or one JSON object per line. Progress is written to stderr: as bars on a
+terminal, otherwise as a line from time to time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PIPE_WIDTH = 400
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a stage took.
+    """Time and memory of a stage.
 
     Attributes:
-        seconds: Wall time.
-        peak_bytes: The most memory that all processes had together until the stage ended, see ``engine.peak``.
+        seconds: Wall-clock time.
+        peak_bytes: Peak memory of all processes together up to the end of the stage, see ``engine.machine``.
     """
 
     seconds: float
@@ -45,33 +45,33 @@ class Cost:
 
 
 class Clock:
-    """Times a stage from when it is made."""
+    """Stopwatch for a stage."""
 
     def __init__(self) -> None:
-        """Start."""
+        """Start the stopwatch."""
         self._start = time.perf_counter()
 
     def cost(self) -> Cost:
-        """What the stage has taken so far."""
+        """Return the cost of the stage so far."""
         return Cost(time.perf_counter() - self._start, peak_bytes())
 
 
 class Output:
-    """Where a verb's results go: text or JSON lines on stdout."""
+    """Writer of a verb's results: text or JSON lines on stdout."""
 
     def __init__(self, *, is_json: bool) -> None:
-        """Write text, or JSON."""
+        """Choose text or JSON."""
         self.is_json = is_json
 
     def stage(self, name: str, subject: str, text: str, facts: Facts, cost: Cost | None = None) -> None:
         """Write one line for one stage.
 
         Args:
-            name: A verb: ``read``, ``assign``, ``write``, ``done``.
+            name: Name of the stage: ``read``, ``assign``, ``write``, ``done``.
             subject: What was read or written, in a word or two.
-            text: What came of it, with units.
-            facts: The same as JSON values, without units.
-            cost: What it took.
+            text: The result for people, with units.
+            facts: The result as JSON values, without units.
+            cost: Cost of the stage.
         """
         if self.is_json:
             costs = {"seconds": round(cost.seconds, 3), "peak_bytes": cost.peak_bytes} if cost else {}
@@ -85,19 +85,19 @@ class Output:
         write_line(line.rstrip())
 
     def resumed(self, what: str, num_tasks: int) -> None:
-        """Write a line where an earlier command, which was ended, has done tasks of the same work."""
+        """Write a line if an earlier, interrupted command has done tasks of the same work."""
         if num_tasks:
             self.stage("resume", what, f"{plural_text(num_tasks, 'task')} done before", {"tasks": num_tasks})
 
     def facts(self, facts: Facts) -> None:
-        """Write one JSON object, where JSON was asked for."""
+        """Write one JSON object if the output is JSON."""
         if self.is_json:
             write_line(json.dumps(facts))
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], facts: Sequence[Facts]) -> None:
         """Write aligned rows under headers, or the facts as one JSON object each.
 
-        A header that starts with ``>`` heads a column of numbers, which is aligned to the right.
+        The prefix ``>`` of a header marks a column of numbers, which is aligned to the right.
         """
         for fact in facts:
             self.facts(fact)
@@ -112,13 +112,13 @@ class Output:
         write_line("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
     def text(self, line: str = "") -> None:
-        """Write a line for people only."""
+        """Write a line of text; nothing if the output is JSON."""
         if not self.is_json:
             write_line(line)
 
 
 def table_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Aligned rows under headers; a header that starts with ``>`` heads a column of numbers."""
+    """Build a table of aligned rows; the prefix ``>`` of a header marks a column of numbers."""
     from rich.table import Table
     from rich.text import Text
 
@@ -135,41 +135,41 @@ def table_of(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def write_line(line: str) -> None:
-    """Write to stdout and flush, so that who reads a pipe sees each line when it is written."""
+    """Write a line to stdout and flush, so that the reader of a pipe gets it at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 FIRST_LINE_S, NEXT_LINES_S = 10.0, 30.0
-"""After how long a log has its first line of progress, and after how long each further one."""
+"""Seconds until the first line of progress in a log, and between further lines."""
 
 
 class ProgressLog:
-    """Writes a line now and then: the stage, how far it is, and for how long it has run.
+    """Writes a line from time to time: the stage, its progress, and its running time.
 
-    A thread writes them, so that there are lines also in a stage that reports nothing for an hour, such as a library's
-    cut.
+    A thread writes the lines, so they appear even in a stage that reports nothing for an hour, such as a partitioning
+    by a library.
     """
 
     def __init__(
         self, write: Callable[[str], None], now: Callable[[], float] = time.monotonic,
         first_s: float = FIRST_LINE_S, next_s: float = NEXT_LINES_S,
     ) -> None:  # fmt: skip
-        """Write to ``write``; ``now`` gives seconds."""
+        """Write lines with ``write``; ``now`` returns seconds."""
         self._write, self._now, self._first_s, self._next_s = write, now, first_s, next_s
         self._starts: dict[str, float] = {}
         self._ends: dict[str, float] = {}
         self._last: tuple[str, int, int] | None = None
 
     def report(self, stage: str, done: int, total: int) -> None:
-        """Take note of how far a stage is."""
+        """Record the progress of a stage."""
         self._starts.setdefault(stage, self._now())
         if 0 < total <= done:
             self._ends.setdefault(stage, self._now())
         self._last = stage, done, total
 
     def write_line(self) -> None:
-        """Write how far the latest stage is, where there is one; when it is done, for how long the next one has run."""
+        """Write the progress of the latest stage; if it is done, the running time of the next stage."""
         if self._last is not None:
             stage, done, total = self._last
             is_done = 0 < total <= done
@@ -179,7 +179,7 @@ class ProgressLog:
 
     @contextmanager
     def running(self) -> Iterator[Progress]:
-        """Write lines while inside."""
+        """Write lines inside the context, which gives ``report``."""
         ended = threading.Event()
 
         def run() -> None:
@@ -204,7 +204,7 @@ def _write_error_line(line: str) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Draw a bar for each stage that is reported while inside, or write lines where stderr is no terminal."""
+    """Draw a bar for each reported stage inside the context; write lines if stderr is not a terminal."""
     if not sys.stderr.isatty():
         with ProgressLog(_write_error_line, first_s=FIRST_LINE_S, next_s=NEXT_LINES_S).running() as report:
             yield report

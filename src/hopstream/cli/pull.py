@@ -1,4 +1,4 @@
-"""Verb ``pull``: copies parts of a dataset from another place to this machine."""
+"""Verb ``pull``: copies parts of a dataset from another machine or bucket to this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def run(
     *,
     settings: WorkerSettings,
 ) -> None:
-    """Copy parts of a dataset from another place to this machine; what was ended goes on."""
+    """Copy parts of a dataset to this machine.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.dataset.paths import is_here
     from hopstream.dataset.settings import MAX_PARTS
     from hopstream.transfer.pull import pull

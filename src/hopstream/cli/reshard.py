@@ -1,4 +1,4 @@
-"""Verb ``reshard``: writes a dataset anew with other parts, without its source."""
+"""Verb ``reshard``: rewrites a dataset with another partitioning, without its source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def run(
     *,
     settings: ReshardSettings,
 ) -> None:
-    """Write a dataset anew with other parts, in bounded memory; what was ended goes on."""
+    """Rewrite a dataset with other parts, in bounded memory.
+
+    The same command resumes interrupted work.
+    """
     from hopstream.preparation.reshard.reshard_job import reshard
 
     output, clock = Output(is_json=json), Clock()

@@ -1,4 +1,4 @@
-"""Sampling for trainers by a server that the command started, and its report at the end."""
+"""Sampling for trainers in a server started by the command line, and its report at the end."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 MIN_JOIN_S = 1.0
-"""How long batches under way have at the least, where requests have used all the grace."""
+"""Least time for batches under way, if requests have used up the grace period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSource:
-    """Whether a server samples, and how it reaches the parts that it does not serve.
+    """Whether a server samples, and how it reaches the parts of its peers.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     cluster: str | None = field(
@@ -65,7 +65,7 @@ class SamplingSource:
     )
 
     def __post_init__(self) -> None:
-        """Check the numbers; servers and files are checked where they are used."""
+        """Check the numbers; servers and files are checked when they are used."""
         check_seconds("peer_timeout_s", self.peer_timeout_s)
         if self.cache_bytes is not None:
             check_int("cache_bytes", self.cache_bytes, 0, 1 << 62)
@@ -78,11 +78,11 @@ class SamplingSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """What sampling left when it was ended.
+    """Channels and threads that were left when sampling was stopped.
 
     Attributes:
-        channels: What is known of the channels that were still there.
-        threads: Which threads did not end, and in which time; empty where all did.
+        channels: Descriptions of the channels that still existed.
+        threads: Text about threads that did not end in time; "" if all ended.
     """
 
     channels: Sequence[Mapping[str, Any]] = ()
@@ -90,7 +90,10 @@ class Leftovers:
 
     @property
     def is_clean(self) -> bool:
-        """Every thread ended. Channels in the middle of an epoch go on elsewhere, or here later."""
+        """Whether every thread has ended.
+
+        Trainers resume interrupted channels on another server or after a restart.
+        """
         return not self.threads
 
     @property
@@ -106,7 +109,7 @@ class Leftovers:
         ]  # fmt: skip
 
     def log(self) -> None:
-        """Warn of everything that was left."""
+        """Log a warning for each channel that was left, and an error for threads."""
         for left in self.facts:
             LOG.warning("%s", left_text(left))
         if self.threads:
@@ -114,7 +117,7 @@ class Leftovers:
 
 
 def left_text(left: Mapping[str, Any]) -> str:
-    """A channel that was left, of ``Leftovers.facts``, for people."""
+    """Format one of ``Leftovers.facts`` for people."""
     where = "in the middle of" if left["mid_epoch"] else "after"
     return (
         f"channel {left['channel']} ({printable_text(left['worker'], 60)}) was left {where} epoch {left['epoch']}: "
@@ -123,17 +126,17 @@ def left_text(left: Mapping[str, Any]) -> str:
 
 
 class Sampler:
-    """The sampling of one server; all its methods do nothing where the server does not sample."""
+    """Sampling service of one server; without a service, its methods do nothing."""
 
     def __init__(self, service: SamplingService | None, opener: _Opener, limits: SamplingLimits | None = None) -> None:
-        """Use a service, or None."""
+        """Wrap a service; None if the server does not sample."""
         self._service = service
         self._opener = opener
         self._limits = limits or SamplingLimits()
 
     @property
     def service(self) -> SamplingService | None:
-        """What samples, to be watched."""
+        """The sampling service, for metrics."""
         return self._service
 
     @property
@@ -153,16 +156,16 @@ class Sampler:
         return limits if bound is None else replace(limits, max_bytes=bound)
 
     def serve_at(self, location: str) -> None:
-        """Know where the own server listens, so that it is never asked."""
+        """Set the address of the own server, so that sampling does not send requests to it."""
         self._opener.location = location
 
     def refuse(self) -> None:
-        """Take no new channels."""
+        """Refuse new channels."""
         if self._service is not None:
             self._service.refuse()
 
     def end(self, join_s: float) -> Leftovers:
-        """Let batches under way end, and give up all channels."""
+        """Wait for batches under way, and close all channels."""
         if self._service is None:
             return Leftovers()
         channels, threads = self._service.describe(), ""
@@ -177,12 +180,14 @@ class Sampler:
 def sampler_of(
     store: LocalStore, dataset: Path, source: SamplingSource, limits: SamplingLimits, access: ServerAccess
 ) -> Iterator[Sampler]:
-    """Sample while inside, if that was asked for; the whole graph is opened when a trainer first needs it.
+    """Run the sampling service inside the context, if sampling is on.
+
+    The first request of a trainer opens the graph.
 
     Raises:
-        SettingsError: Parts are missing and no cluster was named, the cluster is of another dataset, or flags are for
-            sampling and it is off.
-        FormatError: The cluster's file is there and is none.
+        SettingsError: Parts are missing and no cluster is given, the cluster is of another dataset, or flags for
+            sampling are given and it is off.
+        FormatError: The cluster file is invalid.
     """
     if source.cache_bytes is None and limits.memory_bytes:
         source = replace(source, cache_bytes=0)
@@ -205,7 +210,7 @@ def sampler_of(
 
 
 def _refuse_to_sample(_: Frame) -> Iterator[Frame]:
-    """What a server that does not sample answers where its ``RemoteGraph`` begins."""
+    """Refuse the first call of a ``RemoteGraph``, on a server that does not sample."""
     raise SettingsError(
         "the server does not sample; start it with --cluster, or with --sample if it serves all parts, or give the "
         "loader the cluster's file in place of a RemoteGraph"
@@ -213,7 +218,7 @@ def _refuse_to_sample(_: Frame) -> Iterator[Frame]:
 
 
 def limit_flags(limits: SamplingLimits) -> list[str]:
-    """Limits as words of a command line."""
+    """Return limits as arguments of a command line."""
     return [word for one in fields(limits) for word in (flag_name(one.name), str(getattr(limits, one.name)))]
 
 
@@ -235,7 +240,7 @@ def _check(store: LocalStore, source: SamplingSource, limits: SamplingLimits) ->
 
 
 def _changed(*records: object) -> Iterator[str]:
-    """Names of the fields that are not at their defaults."""
+    """Yield the names of the fields that differ from their defaults."""
     for record in records:
         for one in fields(record):  # type: ignore[arg-type]
             if getattr(record, one.name) != one.default:
@@ -243,17 +248,20 @@ def _changed(*records: object) -> Iterator[str]:
 
 
 class _Opener:
-    """Opens the whole graph for a server's own sampling: its parts from its folder, the others as the cluster says."""
+    """Opens the whole graph for sampling.
+
+    The server's own parts come from its folder, other parts from its peers.
+    """
 
     def __init__(self, store: LocalStore, dataset: Path, source: SamplingSource, access: ServerAccess) -> None:
         self._parts, self._dataset_id = tuple(store.parts), store.dataset_id
         self._dataset = dataset.resolve()
         self._source = source
         self._access = access
-        self.location = "tcp://127.0.0.1:1"  # until the server listens nobody can ask it
+        self.location = "tcp://127.0.0.1:1"  # placeholder until the server listens
 
     def __call__(self) -> Store:
-        """Open the graph; called again after a failure."""
+        """Open the graph; the service calls this again after a failure."""
         from hopstream.store.cluster import Cluster, ServerEntry, open_cluster
         from hopstream.store.settings import StoreSettings
 
@@ -266,7 +274,7 @@ class _Opener:
         return open_cluster(replace(cluster, dataset_id=self._dataset_id), settings, own=own)
 
     def check(self) -> None:
-        """Find mistakes that can be known before any server is asked; a file that is not there may still come."""
+        """Check what can be checked without asking servers; a missing cluster file may still be written."""
         from hopstream.store.settings import StoreSettings
 
         StoreSettings(timeout_s=self._source.peer_timeout_s, security=self._security())
@@ -282,7 +290,11 @@ class _Opener:
             )
 
     def _cluster(self) -> Cluster | None:
-        """The cluster, of which a file may have been written since the server started."""
+        """Read the cluster; its file may be written after the server started.
+
+        Raises:
+            StoreUnavailable: The file does not exist yet.
+        """
         from hopstream.store.cluster import parse_locations, read_cluster
 
         named = self._source.cluster
@@ -300,7 +312,7 @@ class _Opener:
             ) from error
 
     def _security(self) -> ClientSecurity:
-        """Who asks other servers: whoever has this server's certificate and, of its own file, what a client takes."""
+        """Return the security settings for requests to peers: the server's own certificate and token."""
         from hopstream.transport.security import ClientSecurity, read_pem
 
         own = self._access.read()

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 EXIT_SLACK_S = 5.0
-"""How much longer than its grace a server may take to end before its process is ended."""
+"""Seconds beyond the grace period after which a stopping server ends its own process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """What is served, where, and until when. Every field is checked when the record is made.
+    """Parts, address and end of a server. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     parts: str = field(
@@ -74,7 +74,7 @@ class ServeSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check the fields that no other stage checks."""
+        """Check the fields that are not checked later."""
         if not 0 <= self.grace_s < 1e6:
             raise SettingsError(f"grace_s is {self.grace_s}; it must be 0 or more seconds")
         check_choice("verify", self.verify, get_args(Verify))
@@ -82,11 +82,11 @@ class ServeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ending:
-    """How a server came to its end.
+    """Result of stopping a server.
 
     Attributes:
         all_answered: Every request under way was answered.
-        left: What sampling left.
+        left: Channels and threads that sampling left.
     """
 
     all_answered: bool
@@ -94,7 +94,7 @@ class _Ending:
 
     @property
     def is_clean(self) -> bool:
-        """Nothing runs any more that only the end of the process ends."""
+        """Whether all requests and threads have ended; if not, only ending the process stops them."""
         return self.all_answered and self.left.is_clean
 
 
@@ -118,9 +118,9 @@ def run(  # noqa: PLR0913 - one record for each group of flags
     logs: LogSettings,
     json: JsonFlag = False,
 ) -> None:
-    """Serve parts of a dataset until SIGTERM or Ctrl-C, and with --cluster or --sample sample for trainers.
+    """Serve parts of a dataset until SIGTERM or Ctrl-C; with --cluster or --sample, sample for trainers.
 
-    Exits with 0 when every request under way was answered, else with 1.
+    The exit status is 0 if every request under way was answered, else 1.
     """
     output, clock = Output(is_json=json), Clock()
     dataset = brought_here(source_dataset, settings, output)
@@ -159,11 +159,14 @@ def run(  # noqa: PLR0913 - one record for each group of flags
 
 
 def _end(server: StoreServer, sampler: Sampler, grace_s: float) -> _Ending:
-    """Stop in order: no new channels, no new calls, calls under way within the grace, batches under way, the rest."""
+    """Stop a server in order.
+
+    First it refuses new channels, then new calls. Then calls and batches under way may end within the grace period.
+    """
     LOG.info("stopping; what is under way has %g s", grace_s)
     ends = time.monotonic() + grace_s
     sampler.refuse()
-    all_answered = server.close(grace_s, is_final=False)  # it may be started again
+    all_answered = server.close(grace_s, is_final=False)  # not final: the server may be started again
     if not all_answered:
         LOG.error("calls were still under way %g s after the server was told to stop", grace_s)
     left = sampler.end(ends - time.monotonic())
@@ -172,7 +175,7 @@ def _end(server: StoreServer, sampler: Sampler, grace_s: float) -> _Ending:
 
 
 def _say_ended(output: Output, server: StoreServer, ending: _Ending) -> None:
-    """Write what the server did, and what it left."""
+    """Write the server's counters, and what sampling left."""
     stats, left = server.stats, ending.left
     text = f"{plural_text(stats.num_requests, 'request')}, {bytes_text(stats.num_bytes)}"
     text += f", {count_text(stats.num_failures)} failed" if stats.num_failures else ""
@@ -185,7 +188,7 @@ def _say_ended(output: Output, server: StoreServer, ending: _Ending) -> None:
 
 
 class _StopRequests:
-    """Turns signals, and the end of stdin, into the end of a server; a request may come before the server is there."""
+    """Stops a server on signals or at the end of stdin; also if these come before the server has started."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
@@ -195,7 +198,7 @@ class _StopRequests:
         self._previous: dict[int, Any] = {}
 
     def stop_also(self, server: StoreServer) -> None:
-        """End this server when asked; at once if that has happened."""
+        """Stop this server on request; at once if a stop was requested already."""
         self._server = server
         if self._is_asked:
             server.stop()
@@ -221,11 +224,11 @@ class _StopRequests:
             self._server.stop()
 
     def _wait_for_eof(self) -> None:
-        """Wait until whoever holds the other end of stdin closes it or dies, then stop."""
+        """Wait until the process at the other end of stdin closes it or dies, then stop."""
         try:
             while os.read(0, 4096):
                 pass
-        except OSError:  # stdin was closed from the start
+        except OSError:  # stdin has been closed from the start
             pass
         self._ask()
         if not self._ended.wait(self._settings.grace_s + EXIT_SLACK_S):
@@ -249,13 +252,13 @@ def _listen(
             store, settings.location, security=security, limits=sampler.server_limits, path=dataset,
             operations=sampler.operations,
         )  # fmt: skip
-    except AccessDenied as error:  # where to listen is the user's choice
+    except AccessDenied as error:  # the user chose the address, so it is a wrong setting
         raise SettingsError(str(error)) from error
 
 
 @contextmanager
 def _announced(path: Path | None, location: str, store: LocalStore, dataset: Path) -> Iterator[None]:
-    """Keep a cluster file of this one server while inside."""
+    """Write a cluster file of this server, and remove it at the end of the context."""
     if path is None:
         yield
         return
@@ -272,7 +275,7 @@ def _announced(path: Path | None, location: str, store: LocalStore, dataset: Pat
 
 
 def parts_text(parts: Sequence[int], num_parts: int) -> str:
-    """Parts for people, runs as ranges: ``parts 0, 2-5 of 8``."""
+    """Format parts for people, with ranges: ``parts 0, 2-5 of 8``."""
     runs: list[list[int]] = []
     for part in parts:
         if runs and runs[-1][-1] == part - 1:

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from hopstream.store.local import LocalStore
 
 LISTED = ("parts", "location")
-"""Settings that ``--server`` stands for."""
+"""Settings that ``--server`` takes from ``cluster.json``."""
 
 
 def brought_here(dataset: str, settings: ServeSettings, output: Output) -> Path:
-    """The folder to serve from; where parts come from elsewhere they are pulled, if they are not there already.
+    """Return the folder to serve from; with ``cache_dir``, pull missing parts to it first.
 
     Raises:
-        SettingsError: The dataset is elsewhere, and no folder was given to copy parts to.
-        FormatError: A part is not where it is to come from, or a file of it is damaged.
+        SettingsError: The dataset is a URI, and ``cache_dir`` is not given.
+        FormatError: The source lacks a part, or a file of it is damaged.
         OSError: The system failed.
     """
     if settings.cache_dir is None:
@@ -48,11 +48,11 @@ def brought_here(dataset: str, settings: ServeSettings, output: Output) -> Path:
 
 
 def as_listed(dataset: Path, settings: ServeSettings) -> ServeSettings:
-    """The settings with parts and address from the dataset's own ``cluster.json``, where they are taken from it.
+    """With ``server``, replace parts and address by those in the dataset's ``cluster.json``.
 
     Raises:
-        SettingsError: It lists no such server, or parts or address are given in two ways.
-        FormatError: It is missing, or cannot be read.
+        SettingsError: The file lists no such server, or parts or address are given in two ways.
+        FormatError: The file is missing, or cannot be read.
     """
     if settings.server is None:
         return settings
@@ -70,12 +70,12 @@ def as_listed(dataset: Path, settings: ServeSettings) -> ServeSettings:
 
 
 def open_parts(dataset: Path, settings: ServeSettings) -> LocalStore:
-    """The parts, mapped.
+    """Map the parts to serve, after the checks of ``settings.verify``.
 
     Raises:
-        SettingsError: The text of the parts names none.
-        FormatError: A part is not here, or a file of it is not what the manifest says.
-        ChecksumError: With ``settings.verify``, the same.
+        SettingsError: ``settings.parts`` is invalid or names no part.
+        FormatError: A part is missing, or a file of it contradicts the manifest.
+        ChecksumError: With ``settings.verify``, a checksum differs.
     """
     from hopstream.dataset.layout import open_dataset
     from hopstream.store.local import LocalStore

@@ -1,6 +1,6 @@
-"""Flags of verbs that run or ask servers: tokens and certificates, logs, metrics.
+"""Flags of verbs that run servers or connect to them: tokens and certificates, logs, metrics.
 
-A token never stands on a command line, where every user of the machine can read it: it is in a file, or in the
+No flag takes a token itself, because every user of the machine can read command lines. A token is in a file, or in the
 environment variable ``HOPSTREAM_TOKEN``.
 """
 
@@ -34,7 +34,7 @@ _ELSE_VARIABLE = f"without it the environment variable {TOKEN_VARIABLE}, if it i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """What a server shows and asks for, as files, which are read anew when they change."""
+    """Files of a server's certificate and required credentials; changed files are read again."""
 
     tls_cert: Path | None = field(default=None, metadata={"help": "certificate chain that the server shows, PEM"})
     tls_key: Path | None = field(default=None, metadata={"help": "private key of the certificate, PEM"})
@@ -53,11 +53,11 @@ class ServerAccess:
     )
 
     def read(self) -> ServerSecurity:
-        """Name the files, after a first look at them.
+        """Check the files, and return the security settings.
 
         Raises:
-            SettingsError: A file cannot be read, is not PEM or has a line of tokens that is none, or one file of a pair
-                is missing.
+            SettingsError: A file cannot be read, is not PEM or has an invalid line of tokens, or one file of a pair is
+                missing.
         """
         from hopstream.transport.security import ServerSecurity
 
@@ -78,7 +78,7 @@ class ServerAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAccess:
-    """What a client shows and trusts, as files, which are read anew when they change."""
+    """Files of a client's credentials and of the roots that it trusts; changed files are read again."""
 
     server_ca: Path | None = field(
         default=None, metadata={"help": "roots that servers' certificates must lead to, PEM; else the system's"}
@@ -88,7 +88,7 @@ class ClientAccess:
     token_file: Path | None = field(default=None, metadata={"help": "file of the token to send; " + _ELSE_VARIABLE})
 
     def read(self) -> ClientSecurity:
-        """Name the files, after a first look at them.
+        """Check the files, and return the security settings.
 
         Raises:
             SettingsError: A file cannot be read, is not PEM or holds no token, or one file of a pair is missing.
@@ -115,10 +115,10 @@ def _check_pair(certificate: Path | None, key: Path | None) -> None:
 
 
 def environment_token() -> str | None:
-    """The token of the environment; None where there is none.
+    """Return the token in the environment variable; None if it is not set.
 
     Raises:
-        SettingsError: The variable is set, and empty.
+        SettingsError: The variable is set and empty.
     """
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token and TOKEN_VARIABLE in os.environ:
@@ -128,15 +128,15 @@ def environment_token() -> str | None:
 
 LEVELS = ("debug", "info", "warning", "error")
 MAX_LINE = 2000
-"""Characters of a line that are written."""
+"""Most characters of a line of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is logged, and in which form. Every field is checked when the record is made.
+    """Level and format of the log. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     log_json: bool = field(default=False, metadata={"help": "write log records to stderr as one JSON object per line"})
@@ -150,32 +150,39 @@ class LogSettings:
 
 
 class TextFormatter(logging.Formatter):
-    """Writes a record for people; what a client wrote can neither move the cursor nor look like a record of its own."""
+    """Formats log records for people.
+
+    Text from clients can neither control the terminal nor fake a record: control characters are replaced, and all lines
+    but the first are indented.
+    """
 
     def __init__(self) -> None:
-        """Level and message, and below them the exception if there is one."""
+        """Use a format of level and message; an exception follows below."""
         super().__init__("%(levelname)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
-        """The first line and, indented, all others."""
+        """Return the first line, and all other lines indented."""
         return _printable_lines(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
-        """The traceback, indented."""
+        """Return the traceback, indented."""
         return "  " + _printable_lines(super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as a JSON object in one line."""
+    """Formats log records as JSON objects of one line."""
 
     def __init__(self) -> None:
-        """Know no server yet."""
+        """Start without a server's address."""
         super().__init__()
         self.server: str | None = None
-        """Where the server listens, once it does."""
+        """Address of the server; None until it listens."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object: ``time``, ``level``, ``logger``, ``message``, ``server``, and ``exception`` if there is one."""
+        """Return an object in one line.
+
+        Its keys are ``time``, ``level``, ``logger``, ``message``, ``server``, and ``exception`` if there is one.
+        """
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         value = {
             "time": time.replace("+00:00", "Z"),
@@ -195,7 +202,10 @@ def _printable_lines(text: str) -> str:
 
 @contextmanager
 def logs_on_stderr(settings: LogSettings) -> Iterator[JsonFormatter]:
-    """Write the library's log records to stderr while inside; the formatter is to be told the server's address."""
+    """Write the library's log records to stderr inside the context.
+
+    The caller sets the formatter's ``server``.
+    """
     formatter = JsonFormatter()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter if settings.log_json else TextFormatter())
@@ -215,10 +225,10 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSettings:
-    """Where numbers and health are asked for. Every field is checked when the record is made.
+    """Address of the endpoint for metrics and health. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     metrics_port: int | None = field(
@@ -240,10 +250,10 @@ class WatchSettings:
 
 @contextmanager
 def watched_early(settings: WatchSettings) -> Iterator[Endpoint | None]:
-    """Answer for a server that is starting, if that was asked for: kernels may be compiled for minutes.
+    """Open the metrics endpoint while the server starts, which may take minutes if kernels are compiled.
 
     Raises:
-        StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+        StoreUnavailable: Listening fails, for example because the port is in use.
     """
     if settings.metrics_port is None:
         yield None
@@ -257,7 +267,10 @@ def watched_early(settings: WatchSettings) -> Iterator[Endpoint | None]:
 
 @contextmanager
 def watched(server: StoreServer, service: SamplingService | None, endpoint: Endpoint | None) -> Iterator[str | None]:
-    """Answer for a server while inside, where something listens; gives the address, as ``http://127.0.0.1:9100``."""
+    """Serve the server's metrics at the endpoint inside the context.
+
+    The context gives the URL, or None without an endpoint.
+    """
     if endpoint is None:
         yield None
         return

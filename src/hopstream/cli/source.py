@@ -1,4 +1,4 @@
-"""Read the graph that a path on the command line names."""
+"""Reads the graph at a path from the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFlags:
-    """How tables are read: the fields of ``TableSettings``."""
+    """Flags for reading tables: the fields of ``TableSettings``."""
 
     on_dangling: Literal["error", "drop"] = field(
         default="error",
@@ -52,10 +52,11 @@ class TableFlags:
             check_choice(name, getattr(self, name), ("error", "drop"))
 
     def check_source(self, path: Path) -> None:
-        """Refuse what is not for such a source.
+        """Refuse flags that do not fit the source.
 
         Raises:
-            SettingsError: What is no unigraph has a folder of data, or a choice is for tables, and the path is none.
+            SettingsError: ``data_path`` is given for a source other than a unigraph, or a flag for tables for another
+                source.
         """
         if not path.exists():  # the reader reports it
             return
@@ -70,13 +71,16 @@ class TableFlags:
 
     @property
     def of_tables(self) -> dict[str, Any]:
-        """As ``TableSettings`` and ``chunk_tables`` take them."""
+        """Keyword arguments for ``TableSettings`` and ``chunk_tables``."""
         return {name: getattr(self, name) for name in ("on_dangling", "on_duplicate", "keep_raw_ids", "data_path")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings(TableFlags):
-    """How tables, ``.npz`` files, edge lists and OGB's folders are read; other sources have nothing to choose."""
+    """Flags for reading tables, ``.npz`` files, edge lists and OGB's folders.
+
+    Other sources have no options.
+    """
 
     ignore: str = field(
         default="",
@@ -108,16 +112,15 @@ class SourceSettings(TableFlags):
 
     def __post_init__(self) -> None:
         """Check the choices."""
-        TableFlags.__post_init__(self)  # super() finds no base of a class that slots made anew
+        TableFlags.__post_init__(self)  # super() fails here, because slots=True creates a new class
         check_choice("inverse_edges", self.inverse_edges, ("by-name", "yes", "no"))
         check_choice("header", self.header, ("guess", "yes", "no"))
 
     def check_source(self, path: Path) -> None:
-        """Refuse what is not for such a source.
+        """Refuse flags that do not fit the source.
 
         Raises:
-            SettingsError: Arrays are to be ignored of what has none, or what is no unigraph has a folder of data; or a
-                choice is for tables, an edge list, or a folder of OGB's, and the path is none.
+            SettingsError: A flag is given that is for another kind of source.
         """
         if not path.exists():  # the reader reports it
             return
@@ -140,11 +143,11 @@ class SourceSettings(TableFlags):
 
     @property
     def ignored(self) -> str | list[str]:
-        """As ``read_graph`` takes it."""
+        """Argument ``ignore`` of ``read_graph``."""
         return "all" if self.ignore == "all" else [name for name in self.ignore.split(",") if name]
 
     def options_of(self, path: Path) -> dict[str, object]:
-        """What ``read_graph`` is given for such a source."""
+        """Return the keyword arguments of ``read_graph`` for a source."""
         if path.suffix == ".npz":
             return {"ignore": self.ignored}
         if path.is_dir():
@@ -165,11 +168,11 @@ class ReadSource:
 
     Attributes:
         graph: The graph.
-        kind: What it was read from: ``tables``, ``unigraph``, ``chunked``, ``npz``, ``edges``, ``ogb``, ``pt``,
-            ``pyg`` and ``dgl`` (partitions), ``dataset``.
-        partitions: How it was cut there, where it was.
-        num_dropped: Edge type to the number of edges of a table that were left out; empty for other sources.
-        num_repeated: Node type to the number of rows of a table that were left out; empty for other sources.
+        kind: Kind of the source: ``tables``, ``unigraph``, ``chunked``, ``npz``, ``edges``, ``ogb``, ``pt``, ``pyg``
+            and ``dgl`` (partitions), ``dataset``.
+        partitions: Parts of the nodes in partitions of PyG or DGL; None for other sources.
+        num_dropped: Edge type to number of dropped edges of a table; empty for other sources.
+        num_repeated: Node type to number of dropped rows of a table; empty for other sources.
     """
 
     graph: Graph
@@ -179,7 +182,7 @@ class ReadSource:
     num_repeated: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The graph in a line: ``3 node types, 4 edge types, 21.1 M edges``."""
+        """Format the graph in one line: ``3 node types, 4 edge types, 21.1 M edges``."""
         num_edges = sum(table.num_edges for table in self.graph.edges.values())
         types = f"{plural_text(len(self.graph.nodes), 'node type')}, {plural_text(len(self.graph.edges), 'edge type')}"
         dropped = sum(self.num_dropped.values())
@@ -189,7 +192,7 @@ class ReadSource:
         return f"{types}, {plural_text(num_edges, 'edge')}{left_out}"
 
     def facts(self) -> Facts:
-        """The same as JSON values."""
+        """Return the sizes of the graph as JSON values."""
         return {
             "source": self.kind,
             "node_types": len(self.graph.nodes),
@@ -207,12 +210,13 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
     Args:
         path: An ``.npz`` file, the JSON file of tables or of a chunked graph, the ``.pbtxt`` of a unigraph, the folder
             of one of these, an edge list, a folder of OGB's, PyG's processed ``.pt``, the folder of PyG's or DGL's
-            partitions, or that of a dataset of any number of parts.
-        settings: How tables are read.
+            partitions, or the folder of a dataset.
+        settings: Flags for reading.
 
     Raises:
-        FormatError: Nothing is there, or it is nothing that can be read, or it is damaged.
-        SchemaError: What is there makes no graph.
+        FormatError: The source is missing, damaged, or of an unsupported kind.
+        SchemaError: The source does not hold a valid graph.
+        SettingsError: A flag does not fit the source.
     """
     if not path.exists():
         raise FormatError(
@@ -252,13 +256,13 @@ def read_source(path: Path, settings: SourceSettings) -> ReadSource:
 
 
 def _is_ogb(path: Path) -> bool:
-    from hopstream.ingest.ogb_folder import is_ogb_folder  # only here: it loads Arrow
+    from hopstream.ingest.ogb_folder import is_ogb_folder  # imported here, because it loads Arrow
 
     return path.is_dir() and not (path / "manifest.json").exists() and is_ogb_folder(path)
 
 
 def is_tables(path: Path) -> bool:
-    """Whether a path names tables, or a folder with the file that describes them."""
+    """Whether a path is the description of tables, or a folder with one."""
     from hopstream.ingest.chunked import is_chunked
 
     if (path / "manifest.json").exists() or are_partitions(path):
@@ -270,7 +274,7 @@ def is_tables(path: Path) -> bool:
 
 
 def read_and_show(output: Output, path: Path, settings: SourceSettings) -> ReadSource:
-    """Read a graph and write the line that says so."""
+    """Read a graph, and write a line about it."""
     clock = Clock()
     source = read_source(path, settings)
     output.stage("read", source.kind, source.text(), source.facts(), clock.cost())
@@ -278,10 +282,10 @@ def read_and_show(output: Output, path: Path, settings: SourceSettings) -> ReadS
 
 
 def check_out(out: Path, source: Path, *, overwrite: bool) -> None:
-    """Refuse, before anything is read, to write a dataset where it may not be, or over what it is made from.
+    """Check the output folder of a dataset before anything is read.
 
     Raises:
-        SettingsError: One of the two paths is, or lies in, the other, or what is in ``out`` is not to be replaced.
+        SettingsError: ``out`` and the source overlap, or ``out`` exists and may not be replaced.
     """
     from hopstream.dataset.dataset_folder import check_target
     from hopstream.ingest.source_paths import check_apart

@@ -1,4 +1,4 @@
-"""Shows what the servers of a cluster do now, and how much they did since they were asked last."""
+"""Polls the servers of a cluster for their statistics, and computes rates between two polls."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from hopstream.transport.location import Location
 from hopstream.transport.messages import Frame
 
 MAX_ASKING = 64
-"""Servers that are asked at once."""
+"""Servers that are polled at the same time."""
 Numbers = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server said.
+    """The answer of one server.
 
     Attributes:
-        at: When, by a clock that never goes back.
-        parts: The parts it serves.
-        num_parts: Parts of the dataset.
-        stats: What it has done since it started.
-        totals: Numbers of its scheduler; None where it does not sample.
+        at: Time of the answer, by the monotonic clock.
+        parts: The parts that the server serves.
+        num_parts: Number of parts of the dataset.
+        stats: Counters since the server started.
+        totals: Numbers of its scheduler; None if it does not sample.
         channels: Its channels by number.
     """
 
@@ -47,11 +47,11 @@ class ServerState:
     """One server at one time.
 
     Attributes:
-        entry: What the cluster says of it.
-        answer: What it said; None where it said nothing.
-        before: What it said the time before, if it has run since then.
-        reason: Why it said nothing.
-        is_refused: It said nothing because whoever asked has not the rights.
+        entry: Its entry in the cluster.
+        answer: Its answer; None if it did not answer.
+        before: Its previous answer; None if there is none, or the server restarted since.
+        reason: Why it did not answer.
+        is_refused: It refused to answer, because the token lacks the rights.
     """
 
     entry: ServerEntry
@@ -61,7 +61,10 @@ class ServerState:
     is_refused: bool = False
 
     def per_s(self, name: str) -> float:
-        """How much a number of ``stats`` grew per second, since the time before or else since the server started."""
+        """Return the growth per second of a counter in ``stats``.
+
+        The time counts from the previous answer, or without one from the server's start.
+        """
         if self.answer is None:
             return 0.0
         now = float(self.answer.stats[name])
@@ -70,30 +73,30 @@ class ServerState:
         return _ratio(now - float(self.before.stats[name]), self.answer.at - self.before.at)
 
     def channel_growth(self, channel: Numbers, name: str) -> float:
-        """How much a number of a channel grew since the time before, or else since it was registered."""
+        """Return the growth of a channel's counter, since the previous answer or the channel's registration."""
         known = {} if self.before is None else self.before.channels
         earlier = known.get(channel["channel"])
         return float(channel[name]) - (0.0 if earlier is None else float(earlier[name]))
 
     def batches_per_s(self, channel: Numbers) -> float:
-        """Batches of a channel that were fetched per second."""
+        """Return the number of fetched batches of a channel per second."""
         answer, before = self.answer, self.before
         is_known = answer is not None and before is not None and channel["channel"] in before.channels
         seconds = answer.at - before.at if is_known and answer and before else float(channel["age_s"])
         return _ratio(self.channel_growth(channel, "num_fetched"), seconds)
 
     def sampling_share(self, channel: Numbers) -> float:
-        """The channel's share of the time that the server's threads sampled."""
+        """Return the channel's share of the server's sampling time."""
         others = () if self.answer is None else self.answer.channels.values()
         all_s = sum(self.channel_growth(one, "sampling_s") for one in others)
         return _ratio(self.channel_growth(channel, "sampling_s"), all_s)
 
 
 class Survey:
-    """Asks all servers of a cluster, as often as wanted."""
+    """Polls all servers of a cluster."""
 
     def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
-        """Ask nobody yet.
+        """Prepare the connections; no server is polled yet.
 
         Raises:
             AccessDenied: A token would be sent in the clear.
@@ -103,22 +106,22 @@ class Survey:
         self._pool = ThreadPoolExecutor(min(MAX_ASKING, len(self._watched)), "hopstream-top")
 
     def ask(self) -> list[ServerState]:
-        """The state of every server, in the order of the cluster."""
+        """Poll every server; return their states in the order of the cluster."""
         return list(self._pool.map(_Watched.ask, self._watched))
 
     def __enter__(self) -> Survey:
-        """Ask nobody yet."""
+        """Return the survey; no server is polled yet."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Disconnect; what was asked is waited for no longer than its deadline."""
+        """Disconnect; requests under way end by their deadline at the latest."""
         for watched in self._watched:
             watched.connection.close()
         self._pool.shutdown(cancel_futures=True)
 
 
 class _Watched:
-    """One server, and what it said last."""
+    """One server, and its last answer."""
 
     def __init__(self, entry: ServerEntry, settings: StoreSettings) -> None:
         self._entry = entry
@@ -129,7 +132,7 @@ class _Watched:
         self._last: Answer | None = None
 
     def ask(self) -> ServerState:
-        """Ask the server within one deadline."""
+        """Poll the server within one deadline."""
         try:
             answer = self._answer(time.monotonic() + self._timeout_s)
         except HopstreamError as error:
@@ -138,7 +141,7 @@ class _Watched:
             return ServerState(entry=self._entry, reason=reason, is_refused=isinstance(error, AccessDenied))
         before, self._last = self._last, answer
         if before is not None and before.stats["uptime_s"] > answer.stats["uptime_s"]:
-            before = None  # it was started again
+            before = None  # the server restarted
         return ServerState(entry=self._entry, answer=answer, before=before)
 
     def _answer(self, ends: float) -> Answer:
@@ -152,7 +155,7 @@ class _Watched:
             try:
                 said = self._call("describe_channels", dataset_id, ends).header
                 totals, channels = said["totals"], said["channels"]
-            except FormatError:  # it knows no such operation; asking again would only add to its failures
+            except FormatError:  # the server does not sample; asking again would only raise its count of failures
                 self._samples = False
         return Answer(
             at=time.monotonic(), parts=parts, num_parts=num_parts, stats=stats, totals=totals,

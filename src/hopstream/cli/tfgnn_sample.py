@@ -1,4 +1,7 @@
-"""Samples subgraphs from the command line, with the flags and the names of files of TF-GNN's ``tfgnn_sampler``."""
+"""Verb ``tfgnn-sample``: samples subgraphs with the flags of TF-GNN's ``tfgnn_sampler``.
+
+Output files have the same names, too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from hopstream.export.settings import ExportSettings, OnDangling
 from hopstream.tfgnn.tfrecord import output_name
 
 EDGES = {"edge": "directional", "node": "induced"}
-"""What ``--edge_aggregation_method`` says, to our words."""
+"""Values of ``--edge_aggregation_method`` to types of subgraphs."""
 ELSEWHERE = {
     "artifacts_path": "what was ended goes on by itself, when the same command is given again",
     "direct_num_workers": "give --workers",
@@ -26,11 +29,11 @@ ELSEWHERE = {
     "max_num_edges": "a node of any number of edges is sampled; give sample sizes in the spec",
     "remove_parallel_edges": "parallel edges are kept, as edges of a multigraph count",
 }
-"""Flags that mean nothing here, to what does what they do."""
+"""Unsupported flags to the remedy in the error message."""
 
 
 def _refused(name: str) -> Any:
-    """A flag that is declared only to be refused."""
+    """Declare a hidden flag that is always refused with a remedy."""
 
     def refuse(value: str | None) -> None:
         if value is not None:
@@ -160,8 +163,11 @@ def run(  # noqa: PLR0913, PLR0917  flags of another program
     max_num_edges: MaxNumEdgesFlag = None,
     remove_parallel_edges: RemoveParallelEdgesFlag = None,
 ) -> None:
-    """Sample a subgraph per seed, with the flags of TF-GNN's tfgnn_sampler; what was ended goes on."""
-    del artifacts_path, direct_num_workers, direct_running_mode  # refused when they are read
+    """Sample a subgraph per seed, with the flags of TF-GNN's tfgnn_sampler.
+
+    The same command resumes interrupted work.
+    """
+    del artifacts_path, direct_num_workers, direct_running_mode  # their callbacks refuse any value
     del sample_size, max_num_edges, remove_parallel_edges
     check_choice("--edge_aggregation_method", edge_aggregation_method, EDGES)
     check_choice("--on_dangling", on_dangling, get_args(OnDangling))

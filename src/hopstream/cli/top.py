@@ -1,4 +1,4 @@
-"""Verb ``top``: watches the servers of a cluster and what they sample for whom."""
+"""Verb ``top``: monitors the servers of a cluster and their sampling channels."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ CHANNEL_HEADERS = (
     ">sampling",
 )  # fmt: skip
 KEY_LENGTH = 60
-"""Characters of a worker key that are shown: rank, host and process, and what tells loaders apart."""
+"""Characters of a worker key that are shown: enough for rank, host, process and loader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopSettings:
-    """How servers are watched. Every field is checked when the record is made.
+    """Settings of the monitor. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     once: bool = field(default=False, metadata={"help": "ask once and end, with status 1 if a server does not answer"})
@@ -66,10 +66,10 @@ def run(
     settings: TopSettings,
     access: ClientAccess,
 ) -> None:
-    """Show what servers do and what they sample for whom, until Ctrl-C.
+    """Show the load of servers and their sampling channels, until Ctrl-C.
 
-    Rates are since the round before; in the first round, since the server started or the channel was registered. Where
-    servers ask for a token, it must be one with admin rights.
+    Rates are averages since the previous round; in the first round, since the server started or the channel was
+    registered. If servers require a token, it must have admin rights.
     """
     from hopstream.cli.survey import Survey
     from hopstream.store.settings import StoreSettings
@@ -88,7 +88,7 @@ def run(
                 while True:
                     show(survey.ask())
                     time.sleep(settings.interval_s)
-        except KeyboardInterrupt:  # the way to end it
+        except KeyboardInterrupt:  # the usual way to end the verb
             return
 
 
@@ -111,7 +111,7 @@ def _check_all(states: Sequence[ServerState]) -> None:
 
 @contextmanager
 def _shown(output: Output) -> Iterator[Callable[[Sequence[ServerState]], None]]:
-    """Show round after round: in place on a terminal, else one below the other."""
+    """Give a function that shows a round: in place on a terminal, else below the previous one."""
     if output.is_json or not sys.stdout.isatty():
 
         def write(states: Sequence[ServerState]) -> None:

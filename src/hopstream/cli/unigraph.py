@@ -26,9 +26,10 @@ def run(
     settings: UnigraphSettings,
     tables: SourceSettings,
 ) -> None:
-    """Write a graph as a unigraph, TF-GNN's format of whole graphs: a graph_schema.pbtxt and a table for every set.
+    """Write a graph as a unigraph: a graph_schema.pbtxt and a table for every set.
 
-    Datasets and chunked graphs are never held in memory; whatever else a graph is read from is held.
+    Unigraphs are TF-GNN's format for whole graphs. Datasets and chunked graphs are read in pieces; graphs from other
+    sources are loaded into memory.
     """
     from hopstream.export.unigraph import is_read_in_pieces, write_unigraph
     from hopstream.ingest.chunked.writing import check_out_folder

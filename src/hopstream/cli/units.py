@@ -1,4 +1,4 @@
-"""Texts of counts, sizes and times, and of the types of a graph."""
+"""Formats counts, sizes, times, and the types of a graph."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ COUNT_UNITS = ("", " k", " M", " G", " T", " P")
 
 
 def count_text(count: int) -> str:
-    """A count with three or four digits: ``987``, ``21.1 M``."""
+    """Format a count with three or four digits: ``987``, ``21.1 M``."""
     return scaled_text(count, COUNT_UNITS)
 
 
 def seconds_text(seconds: float) -> str:
-    """A time: ``0.04 s``, ``8.7 s``, ``212 s``."""
+    """Format a time: ``0.04 s``, ``8.7 s``, ``212 s``."""
     digits = 2 if seconds < 1 else 1 if seconds < 100 else 0
     return f"{seconds:.{digits}f} s"
 
 
 def percent_text(fraction: float) -> str:
-    """A share: ``31.4 %``."""
+    """Format a share: ``31.4 %``."""
     return f"{100 * fraction:.1f} %"
 
 
 def printable_text(text: str, max_length: int = 200) -> str:
-    """What somebody else wrote, without what would move the cursor or colour the terminal, and not too long."""
+    """Make foreign text safe for a terminal: replace control characters, and truncate it."""
     shown = "".join(c if c.isprintable() else "?" for c in text[: max_length + 1])
     return shown if len(shown) <= max_length else shown[: max_length - 1] + "…"
 
 
 def plural_text(count: int, noun: str) -> str:
-    """A count with its noun: ``1 part``, ``4 parts``."""
+    """Format a count with its noun: ``1 part``, ``4 parts``."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def full_plural_text(count: int, noun: str) -> str:
-    """The same with every digit: ``1 node``, ``9,742 nodes``."""
+    """Format a count with all digits and its noun: ``1 node``, ``9,742 nodes``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def features_text(features: Mapping[str, FeatureSchema]) -> str:
-    """Features in one line: ``feat float32[rows, 128], title string``."""
+    """Format features in one line: ``feat float32[rows, 128], title string``."""
     return ", ".join(f"{name} {feature}" for name, feature in features.items())
 
 
 def splits_text(splits: Mapping[str, int]) -> str:
-    """Splits with their sizes in one line: ``train 40.0 k, val 10.0 k``."""
+    """Format splits with their sizes in one line: ``train 40.0 k, val 10.0 k``."""
     return ", ".join(f"{name} {count_text(count)}" for name, count in splits.items())
 
 
 def links_text(census: Census, edge_type: EdgeType) -> str:
-    """What is known of the links of an edge type: its splits, ``kept`` where it has links but no splits, or nothing."""
+    """Format the links of an edge type: its splits, ``kept`` for links without splits, "" without links."""
     if edge_type not in census.schema.edge_splits:
         return ""
     return splits_text(census.splits_of(edge_type)) or "kept"
 
 
 def edge_type_text(edge_type: EdgeType) -> str:
-    """An edge type for people: ``author writes paper``."""
+    """Format an edge type for people: ``author writes paper``."""
     return " ".join(edge_type)
 
 
@@ -75,9 +75,9 @@ def write_types(output: Output, census: Census, num_dropped: Mapping[EdgeType, i
     """Write one row for each node type and each edge type.
 
     Args:
-        output: Where to.
-        census: What is listed.
-        num_dropped: Edges of each type that were left out when they were read, where that is known.
+        output: Output of the verb.
+        census: The census with the types.
+        num_dropped: Edge type to number of edges dropped while reading; None if unknown.
     """
     _write_node_types(output, census)
     if census.schema.edges:

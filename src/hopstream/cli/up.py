@@ -1,7 +1,7 @@
-"""Verb ``up``: serves all parts of a dataset from this machine, by processes that end with it.
+"""Verb ``up``: serves all parts of a dataset from this machine, by child processes that end with it.
 
-Each child reads from a pipe whose other end only this process holds. Where this process dies, in whatever way, the pipe
-is closed by the system and the child stops; so no child outlives the process that started it.
+Each child reads from a pipe whose other end only this process holds. If this process dies, for whatever reason, the
+system closes the pipe and the child stops. So no child outlives its parent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOG = logging.getLogger(__name__)
 MAX_ERROR_LINES = 20
 """Lines of a child's stderr that are kept to explain its end."""
 KILL_S = 10.0
-"""How long the system may take to end a process that was killed."""
+"""Seconds that the system has to end a killed process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,11 +59,11 @@ class Child:
     """A process and what it has written.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         process: The process.
-        lines: Whole lines of stdout, in order.
+        lines: Complete lines of stdout, in order.
         errors: The last lines of stderr.
-        open_streams: How many of its two streams have not ended.
+        open_streams: Number of its two streams that have not ended.
     """
 
     name: str
@@ -74,17 +74,17 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """The process is gone, and all that it wrote has been read."""
+        """Whether the process has ended and all of its output has been read."""
         return self.open_streams == 0 and self.process.poll() is not None
 
     def ending_text(self) -> str:
-        """How it ended, and what it said last."""
+        """Return how the process ended, with its last lines of stderr."""
         said = "".join(f"\n  {line}" for line in self.errors)
         return f"{self.name} (process {self.process.pid}) {status_text(self.process.poll())}{said}"
 
 
 _News = tuple[Child, IO[bytes], str | None] | None
-"""A line that a child wrote to a stream, or that the stream has ended; None wakes who waits."""
+"""A line that a child wrote to a stream, or None for the end of the stream; None as a whole wakes ``wait``."""
 
 
 class Children:
@@ -95,7 +95,7 @@ class Children:
 
         Args:
             grace_s: Seconds between the signal that asks children to end and SIGKILL.
-            on_error_line: Told of every line that a child writes to stderr.
+            on_error_line: Called with every line that a child writes to stderr.
         """
         self._grace_s = grace_s
         self._on_error_line = on_error_line
@@ -111,10 +111,10 @@ class Children:
         self.stop()
 
     def start(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> Child:
-        """Start this interpreter with some arguments, in a session of its own so that Ctrl-C does not reach it.
+        """Start this interpreter with arguments, in a new session, so that Ctrl-C does not reach the child.
 
         Raises:
-            StoreUnavailable: The system starts no more processes.
+            StoreUnavailable: The system cannot start the process.
         """
         try:
             process = subprocess.Popen(
@@ -130,7 +130,7 @@ class Children:
         return child
 
     def wake(self) -> None:
-        """Let ``wait`` return; may be called by a signal handler."""
+        """Make ``wait`` return; a signal handler may call this."""
         self._news.put(None)
 
     def wait(self, timeout_s: float) -> list[Child]:
@@ -139,7 +139,7 @@ class Children:
             self._take(self._news.get(timeout=max(timeout_s, 0.0)))
             while True:
                 self._take(self._news.get_nowait())
-        # The end of a process is seen by the end of its streams, a moment before the process itself can be waited for.
+        # The streams of a process end a moment before the process can be waited for.
         for child in self._running:
             if child.open_streams == 0 and child.process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
@@ -152,10 +152,10 @@ class Children:
         return ended
 
     def stop(self, is_hurried: Callable[[], bool] = lambda: False) -> list[Child]:
-        """End all children: ask them, wait as long as they are allowed to take, then kill.
+        """End all children: send SIGTERM, wait for the grace period, then send SIGKILL.
 
         Args:
-            is_hurried: Asked after each wait; kill at once when it says so.
+            is_hurried: Called after each wait; True kills at once.
 
         Returns:
             The children that were running, all of them ended.
@@ -175,7 +175,7 @@ class Children:
             self.wait(left)
 
     def _read(self, child: Child, stream: IO[bytes]) -> None:
-        """Pass on what a child writes, line by line, in a thread of the stream's own."""
+        """Queue the lines that a child writes to a stream; each stream has its own thread."""
         with stream:
             for line in stream:
                 self._news.put((child, stream, line.removesuffix(b"\n").decode(errors="replace")))
@@ -203,7 +203,7 @@ class StopSignals:
 
 @contextmanager
 def stop_signals(children: Children) -> Iterator[StopSignals]:
-    """Catch the signals that ask to stop while inside, and let them interrupt ``children.wait``."""
+    """Count the signals that ask to stop inside the context; each one interrupts ``children.wait``."""
     signals = StopSignals()
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -220,19 +220,19 @@ def stop_signals(children: Children) -> Iterator[StopSignals]:
 
 MAX_WAIT_S = 3600.0
 HINT_S = 5.0
-"""How long to wait for the first server before saying why it may take long."""
+"""Seconds to wait for the first server before a message explains the delay."""
 PROBE_S = 2.0
-"""How long a server that a cluster file names may take to accept a connection."""
+"""Seconds that a server in a cluster file has to accept a connection."""
 ENDED_AS_ASKED = (0, -signal.SIGTERM)
-"""A server that is told to stop before it is ready has nothing to finish, and ends by the signal itself."""
+"""Statuses of a clean end. A server that is stopped before it is ready has nothing to finish, and ends by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpSettings:
-    """How a dataset is served. Every field is checked when the record is made.
+    """Settings for serving a dataset. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     servers: int | None = field(
@@ -300,10 +300,10 @@ def run(
 ) -> None:
     """Serve all parts of a dataset on this machine and sample for trainers, until Ctrl-C.
 
-    Every server is a process of its own, at a Unix socket in a folder of this user alone, or with --bind tcp at a free
-    port of the loopback address. What clients need, the cluster file names. No server outlives this command. Without
-    --threads the servers share the machine's cores. --metrics-port is that of the first server; the others take the
-    ports after it.
+    Every server is a process of its own. It listens at a Unix socket in a folder that only this user can enter, or with
+    --bind tcp at a free port of the loopback address. Clients find the servers by the cluster file. No server outlives
+    this command. Without --threads, the servers share the machine's cores. --metrics-port is the port of the first
+    server; the others take the following ports.
     """
     from hopstream.dataset.layout import open_dataset
 
@@ -322,21 +322,21 @@ def run(
     children = Children(
         grace_s=settings.grace_s + EXIT_SLACK_S, on_error_line=_pass_on if logs.log_json else lambda line: None
     )
-    # Signals are caught until the last child is gone, so that none of them can break off the stopping.
+    # Signals are caught until the last child has ended, so that no signal interrupts the shutdown.
     with logs_on_stderr(logs), watched(), stop_signals(children) as signals, doors, children:
         own_flags = [[*doors.flags(number), *one] for number, one in enumerate(metrics_flags(watching, len(groups)))]
         fleet = _Fleet(opened, children, signals, flags, own_flags, doors)
         if fleet.start(groups, settings.start_timeout_s):
-            _free_cluster_file(path)  # another may have been quicker
+            _free_cluster_file(path)  # another command may have written the file meanwhile
             with _ClusterFile(path) as file:
                 file.write(fleet.cluster())
                 fleet.show(output, clock, path)
                 fleet.watch(output, file)
-        fleet.stop(output, names_left=not logs.log_json)  # else the servers' own records have named them
+        fleet.stop(output, names_left=not logs.log_json)  # with --log-json, the servers' records name the channels
 
 
 def share_parts(num_parts: int, num_servers: int | None) -> list[tuple[int, ...]]:
-    """Give each server its parts: neighbouring ones, and as many as the others have or one more.
+    """Assign consecutive parts to each server; numbers of parts differ by one at most.
 
     Raises:
         SettingsError: There are more servers than parts.
@@ -349,10 +349,10 @@ def share_parts(num_parts: int, num_servers: int | None) -> list[tuple[int, ...]
 
 
 def metrics_flags(watching: WatchSettings, num_servers: int) -> list[list[str]]:
-    """The flags by which each server answers those who watch it: ports that follow one another, or any free ones.
+    """Return the flags for each server's metrics: consecutive ports, or free ports for port 0.
 
     Raises:
-        SettingsError: There are fewer ports from there on than servers.
+        SettingsError: There are not enough ports after the first one.
     """
     port = watching.metrics_port
     if port is None:
@@ -365,13 +365,13 @@ def metrics_flags(watching: WatchSettings, num_servers: int) -> list[list[str]]:
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """A process that serves parts; it has no location until it is ready.
+    """A process that serves parts.
 
     Attributes:
         child: The process.
-        parts: What it serves.
-        location: Where it listens.
-        metrics: Where it answers those who watch it; None where it does not.
+        parts: The parts that it serves.
+        location: Its address; "" until it is ready.
+        metrics: URL of its metrics, or None.
     """
 
     child: Child
@@ -381,7 +381,7 @@ class _Server:
 
 
 class _Fleet:
-    """The servers that run."""
+    """The running servers."""
 
     def __init__(
         self,
@@ -392,7 +392,7 @@ class _Fleet:
         own_flags: Sequence[Sequence[str]],
         doors: Doors,
     ) -> None:
-        """Start none yet; ``own_flags`` are those of each server, ``flags`` those of all."""
+        """Start none yet; ``flags`` are for all servers, ``own_flags`` for each one."""
         self._dataset = dataset
         self._num_parts = dataset.manifest.book.num_parts
         self._children = children
@@ -403,9 +403,9 @@ class _Fleet:
         self._servers: list[_Server] = []
 
     def start(self, groups: Sequence[tuple[int, ...]], timeout_s: float) -> bool:
-        """Start one server for each group of parts; False where this process was told to stop meanwhile.
+        """Start one server for each group of parts; return False if this process was asked to stop meanwhile.
 
-        They start together: kernels that are not compiled yet are shared among them, and each is compiled by one.
+        The servers start at the same time and share the compilation of kernels: each kernel is compiled by one server.
 
         Raises:
             StoreUnavailable: A server ended before it was ready.
@@ -417,7 +417,7 @@ class _Fleet:
 
     def _start(self, groups: Sequence[tuple[int, ...]]) -> None:
         for parts in groups:
-            # -P keeps the current folder from being searched for modules.
+            # -P keeps the working directory out of the search path for modules.
             arguments = ["-P", "-m", "hopstream.cli", "serve", str(self._dataset.root.resolve())]
             arguments += ["--parts", ",".join(map(str, parts)), *self._flags, *self._own_flags[len(self._servers)]]
             name = f"the server of {parts_text(parts, self._num_parts)}"
@@ -446,10 +446,10 @@ class _Fleet:
                     server.location, server.metrics = _addresses_of(server.child)
 
     def watch(self, output: Output, file: _ClusterFile) -> None:
-        """Wait until this process is told to stop.
+        """Wait until this process is asked to stop; report servers that end.
 
         Raises:
-            StoreUnavailable: A server ended, and no other serves its parts.
+            StoreUnavailable: A server ended, and no other one serves its parts.
         """
         while not self._signals.count:
             for child in self._children.wait(MAX_WAIT_S):
@@ -464,7 +464,7 @@ class _Fleet:
                 LOG.warning(child.ending_text())
 
     def cluster(self) -> Cluster:
-        """What clients must know to find the servers."""
+        """Return the cluster: the data by which clients find the servers."""
         from hopstream.store.cluster import Cluster, ServerEntry
 
         root = self._dataset.root.resolve()
@@ -474,7 +474,7 @@ class _Fleet:
         )
 
     def show(self, output: Output, clock: Clock, path: Path) -> None:
-        """List the servers, and say where clients find them."""
+        """Write a table of the servers, and the path of the cluster file."""
         rows: list[tuple[str, ...]] = [
             (s.location, parts_text(s.parts, self._num_parts), str(s.child.process.pid)) for s in self._servers
         ]
@@ -496,14 +496,14 @@ class _Fleet:
         output.stage("ready", str(path), text, told, clock.cost())
 
     def stop(self, output: Output, *, names_left: bool) -> None:
-        """Stop all servers; a second signal makes it quick.
+        """Stop all servers; a further signal kills them.
 
         Args:
-            output: Told what the servers did, and which channels they left.
-            names_left: Warn of those channels on stderr, too.
+            output: Output for the servers' counters and the channels that they left.
+            names_left: Also write a warning about each of these channels to stderr.
 
         Raises:
-            StoreUnavailable: A server had to give up requests or batches under way, or had to be killed.
+            StoreUnavailable: A server aborted requests or batches under way, or had to be killed.
         """
         clock, asked = Clock(), self._signals.count
         stopped = self._children.stop(lambda: self._signals.count > asked)
@@ -519,7 +519,7 @@ class _Fleet:
             raise StoreUnavailable("; ".join(child.ending_text() for child in unclean))
 
     def _left_of(self, children: Sequence[Child]) -> list[Facts]:
-        """The channels that servers left, by what each said last."""
+        """Collect the channels that servers left, from the last line of each."""
         left: list[Facts] = []
         for server in self._servers:
             if server.child in children:
@@ -532,7 +532,7 @@ def _pass_on(line: str) -> None:
 
 
 class _ClusterFile:
-    """The file by which clients find the servers; it goes when the servers go."""
+    """The cluster file, by which clients find the servers; the context removes it at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -550,18 +550,20 @@ class _ClusterFile:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Remove the file, unless another has taken its place."""
+        """Remove the file, unless another process has replaced it."""
         with suppress(FileNotFoundError):
             if self._path.read_text(encoding="utf-8") == self._written:
                 self._path.unlink()
 
 
 def _free_cluster_file(path: Path) -> None:
-    """Remove what an earlier run left, so that nobody takes it for this one's before the servers are ready.
+    """Remove the cluster file of an earlier command.
+
+    No client must use it before the new servers are ready.
 
     Raises:
-        SettingsError: The path is something else, for other servers or cannot be written, or a server that it names
-            is running.
+        SettingsError: The path is not a cluster file, is reserved for other servers or cannot be written, or a server
+            that it names is running.
     """
     from hopstream.store.cluster import read_cluster
 
@@ -591,7 +593,10 @@ def _free_cluster_file(path: Path) -> None:
 
 
 def _is_listening(location: str) -> bool:
-    """Whether anything accepts connections at an address; a socket that this user may not open counts, too."""
+    """Whether a process accepts connections at an address.
+
+    A socket without permission for this user counts as one that does.
+    """
     from hopstream.transport.location import Location
 
     place = Location.parse(location)
@@ -608,7 +613,7 @@ def _is_listening(location: str) -> bool:
 
 
 def _addresses_of(child: Child) -> tuple[str, str | None]:
-    """Where a server listens, and where it answers those who watch it, as it announces in its first line."""
+    """Return the address and the metrics URL of a server from its first line of output."""
     try:
         value = json_format.loads(child.lines[0])
         return str(value["location"]), None if value["metrics"] is None else str(value["metrics"])
@@ -617,7 +622,7 @@ def _addresses_of(child: Child) -> tuple[str, str | None]:
 
 
 def _totals_of(children: Sequence[Child]) -> dict[str, int]:
-    """What servers answered in all, by what each said last; one that was killed said nothing."""
+    """Sum up the counters in the last lines of the servers; a killed server has none."""
     totals = dict.fromkeys(("requests", "failures", "bytes"), 0)
     for child in children:
         said = _said_last(child)
@@ -627,7 +632,7 @@ def _totals_of(children: Sequence[Child]) -> dict[str, int]:
 
 
 def _said_last(child: Child) -> dict[str, Any]:
-    """What a server told in its last line; nothing where it was killed before it told of its end."""
+    """Parse the last line of a server; empty if it was killed before it wrote that line."""
     with suppress(ValueError, LookupError):
         said = json_format.loads(child.lines[-1])
         if isinstance(said, dict) and said.get("stage") == "stop":

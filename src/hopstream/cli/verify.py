@@ -1,4 +1,4 @@
-"""Verb ``verify``: checks that a dataset is whole, consistent, and the graph that it was written from."""
+"""Verb ``verify``: checks that a dataset is complete, consistent, and equal to its source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hopstream.preparation.audit.report import Check, Finding, VerifyReport
 
 WRONG = 1
-"""Exit status where something is wrong; 2 is for what cannot be checked at all."""
+"""Exit status if the check finds something wrong; 2 means that the check was not possible."""
 
 
 @with_settings("settings", SourceSettings)
@@ -45,7 +45,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     *,
     settings: SourceSettings,
 ) -> None:
-    """Check all that a dataset says, alone or against its source; the exit status is 1 where something is wrong."""
+    """Check a dataset, alone or against its source; the exit status is 1 if something is wrong."""
     from hopstream.preparation.audit.run import verify_dataset
 
     output, clock = Output(is_json=json), Clock()
@@ -66,7 +66,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 
 def _parts(root: Path, text: str) -> Sequence[int]:
-    """The parts that a text names; ``here`` stands for those whose folders are there."""
+    """Parse a list of parts; ``here`` means the parts whose folders exist."""
     from hopstream.dataset.chunks import parse_parts
     from hopstream.dataset.manifest import read_manifest
     from hopstream.dataset.paths import is_here
@@ -81,7 +81,7 @@ def _parts(root: Path, text: str) -> Sequence[int]:
 
 
 def _source(path: Path, settings: SourceSettings) -> Against:
-    """What the dataset is compared with; a chunked graph is not loaded."""
+    """Read the source to compare with; a chunked graph is opened, not loaded."""
     from hopstream.ingest.chunked import is_chunked, open_chunked
 
     settings.check_source(path)
@@ -101,7 +101,7 @@ def _show(output: Output, path: Path, against: Path | None, report: VerifyReport
     output.table(("check", ">checked", ">wrong", "result"), rows, facts)
     _show_findings(output, report)
     for kind, reasons in report.skipped.items():
-        for why in reasons[1:]:  # the first is in the table
+        for why in reasons[1:]:  # the table shows the first one
             output.text(f"skipped {kind:<9} {why}")
     num_findings = len(report.findings) + report.num_left_out
     text = "nothing is wrong" if report.is_ok else plural_text(num_findings, "finding")
@@ -126,7 +126,7 @@ def _result_text(check: Check) -> str:
 
 
 def _show_findings(output: Output, report: VerifyReport) -> None:
-    """Findings under the part that they are in, those of the whole dataset first."""
+    """Write the findings by part; those about the whole dataset come first."""
     groups: dict[str, list[Finding]] = {}
     for finding in report.findings:
         groups.setdefault(finding.group, []).append(finding)

@@ -1,4 +1,4 @@
-"""Compiles kernels ahead of the first start, as an image is built."""
+"""Verb ``warm``: compiles kernels before the first start, for example while an image is built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TABLES = """{
   ]
 }"""
 COMPILE_S = 600.0
-"""How long a request may take whose kernels are compiled first."""
+"""Timeout of requests in seconds, long enough to compile their kernels first."""
 LIKES, WEARS = ("user", "likes", "user"), ("user", "wears", "tag")
 _SPEC = """
 seed_op <op_name: "seed" node_set_name: "user">
@@ -37,7 +37,8 @@ sampling_ops <op_name: "hop" input_op_names: "seed" edge_set_name: "likes" sampl
 def run(json: JsonFlag = False) -> None:
     """Compile all kernels, and keep them in NUMBA_CACHE_DIR or the user's cache folder.
 
-    Small graphs go through preparation, servers, loaders and exports. What is compiled already is only loaded.
+    The command runs preparation, servers, loaders and exports on small graphs. Kernels that are already compiled are
+    only loaded.
     """
     from hopstream.kernels.compiling import cache_folder
 
@@ -67,9 +68,9 @@ def _write_datasets(folder: Path) -> None:
 
 
 def _make_graph() -> Graph:
-    """A graph whose nodes have features, times and a split, and whose edges have times and weights.
+    """Make a graph whose nodes have features, times and a split, and whose edges have times and weights.
 
-    Kernels copy rows and elements by words of 1, 2, 4 or 8 bytes, so there are features of each.
+    Kernels copy rows and elements in words of 1, 2, 4 or 8 bytes, so there are features of each size.
     """
     import numpy as np
 
@@ -93,7 +94,7 @@ def _make_graph() -> Graph:
 
 
 def _serve(folder: Path) -> None:
-    """Let a server make ready, and a client ask for batches."""
+    """Start servers, and load batches from them."""
     from hopstream.dataset.layout import open_dataset
     from hopstream.load.links import LinkNeighborLoader
     from hopstream.load.loader import NeighborLoader
@@ -119,7 +120,7 @@ def _serve(folder: Path) -> None:
 
 
 def _keep_rows(_: Path) -> None:
-    """Let a cache of rows grow, forget what was announced, and age; batches of small graphs do none of it."""
+    """Make a row cache grow, drop announced rows and age, which batches of small graphs do not cause."""
     import numpy as np
 
     from hopstream.arrays import RaggedArray
@@ -138,7 +139,7 @@ def _keep_rows(_: Path) -> None:
 
 
 def _load(folder: Path) -> None:
-    """Iterate loaders, one for each way to draw."""
+    """Iterate over loaders, one for each way of sampling."""
     from hopstream.load.loader import NeighborLoader
 
     with NeighborLoader(folder / "plain", [3, 2], shuffle=True, **_LOADING) as loader:
@@ -178,7 +179,7 @@ def _walk(folder: Path) -> None:
 
 
 def _prepare_in_pieces(folder: Path) -> None:
-    """Chunk a graph, cut it, grow it, fold the growth in, cut it anew, copy a halo and verify all of it."""
+    """Chunk a graph, prepare it, append, compact, reshard, add a halo, and verify the result."""
     import numpy as np
 
     from hopstream.engine.settings import WorkSettings
@@ -206,7 +207,7 @@ def _prepare_in_pieces(folder: Path) -> None:
 
 
 def _sample_with_halo(folder: Path) -> None:
-    """Sample and fetch from one part with copies of rows of the other, which a server has."""
+    """Sample and fetch from a local part with a halo, and a remote part on a server."""
     from hopstream.dataset.layout import open_dataset
     from hopstream.load.loader import NeighborLoader
     from hopstream.preparation.halo.run import add_halo
@@ -230,7 +231,7 @@ def _sample_with_halo(folder: Path) -> None:
 
 
 def _export(folder: Path) -> None:
-    """Prepare typed tables with string ids, export subgraphs of them, and read these back."""
+    """Prepare typed tables with string ids, export subgraphs, and read them."""
     from importlib.util import find_spec
 
     from hopstream.export.run import export_subgraphs
@@ -250,7 +251,7 @@ def _export(folder: Path) -> None:
     (tables / "spec.pbtxt").write_text(_SPEC)
     prepare(tables, folder / "users", num_parts=2, method="hash", direction="out")
     report = export_subgraphs(folder / "users", tables / "spec.pbtxt", folder / "samples/train.tfrecord", num_workers=0)
-    if find_spec("torch") is not None:  # without it, as in a server's image, there are no loaders of examples
+    if find_spec("torch") is not None:  # loaders of examples need torch, which a server's image does not have
         from hopstream.load.examples import ExampleLoader
 
         with ExampleLoader(report.paths, schema=report.schema_path, batch_size=8, collate="numpy") as examples:
@@ -270,7 +271,7 @@ _WAYS: Sequence[Mapping[str, Any]] = (
     {"sampling": "labor"}, _TIMES, {**_TIMES, "temporal_strategy": "last"}, {**_TIMES, "weight_attr": "weight"},
     {"subgraph_type": "induced"}, {"subgraph_type": "bidirectional"},
 )  # fmt: skip
-"""Options of loaders of nodes, one for each way to draw."""
+"""Options of node loaders, one for each way of sampling."""
 STEPS: Mapping[str, Callable[[Path], None]] = {
     "preparation": _write_datasets,
     "servers": _serve,
@@ -282,4 +283,4 @@ STEPS: Mapping[str, Callable[[Path], None]] = {
     "halos": _sample_with_halo,
     "exports": _export,
 }
-"""What is done in turn, by its name; each finds the datasets that the first one wrote."""
+"""Name to step, in order; the first one writes the datasets that the others use."""

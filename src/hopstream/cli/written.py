@@ -1,4 +1,4 @@
-"""Writes what the work of a verb will take, and what there is to say of a dataset that it wrote."""
+"""Shows the plan of a verb, and facts about the dataset that it wrote."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 PlanLine = tuple[str, str]
-"""A word, and what is planned of it."""
+"""A keyword such as ``memory``, and the planned value."""
 
 
 def show_plan(output: Output, lines: Sequence[PlanLine], facts: Facts) -> None:
-    """Write a plan: a line for each word, aligned, under one ``plan``; as JSON, one object."""
+    """Write a plan: aligned lines, one per keyword, after the word ``plan``; as JSON, one object."""
     (word, value), *rest = lines
     output.stage("plan", word, value, facts)
     for word, value in rest:
@@ -32,7 +32,7 @@ def show_plan(output: Output, lines: Sequence[PlanLine], facts: Facts) -> None:
 
 
 def memory_lines(work: Allotment | None, budget_bytes: int) -> list[PlanLine]:
-    """What all processes may take, and what each may take for its work; nothing where that is not known."""
+    """Return the line about the memory of all processes and of each worker; none if that is unknown."""
     if work is None:
         return []
     num_workers = work.num_workers
@@ -47,7 +47,7 @@ def _memory_text(work: Allotment, what_for: str) -> str:
 def show_dataset_plan(
     output: Output, verb: str, costs: DatasetEstimate, spec: DatasetJobSpec, *, halo_bytes: int = 0
 ) -> None:
-    """Write what it will take to write a dataset, and how much of it an earlier command has done."""
+    """Write the estimated resources for writing a dataset, and how much an earlier command has done."""
     while_it_runs = f"{'up to ' * bool(halo_bytes)}{bytes_text(costs.disk_bytes)} while it runs"
     lines = [
         ("parts", str(spec.settings.num_parts)),
@@ -66,7 +66,7 @@ def show_dataset_plan(
 
 
 def show_prepare_plan(output: Output, plan: PreparePlan) -> None:
-    """Write what each phase will take, as far as it is known."""
+    """Write the estimated resources of each phase, as far as they are known."""
     work = plan.work
     lines = [("memory", _memory_text(work, f" for all processes, {plural_text(work.num_working, 'worker')}"))]
     lines += [(numbered, _phase_text(phase)) for numbered, phase in zip(plan.numbers, plan.phases, strict=True)]
@@ -103,7 +103,7 @@ def _phase_text(phase: PhasePlan) -> str:
 
 
 def show_cut(output: Output, manifest: Manifest, settings: PartitionSettings) -> None:
-    """Write how nodes were assigned, what was cut, and how even the parts are."""
+    """Write how nodes were assigned, which share of edges is cut, and how balanced the parts are."""
     report, num_parts = manifest.report, manifest.book.num_parts
     costs = {stage.name: Cost(stage.seconds, stage.peak_bytes) for stage in report.stages}
     is_balanced = settings.method in ("kaminpar", "metis") and num_parts > 1
@@ -113,7 +113,7 @@ def show_cut(output: Output, manifest: Manifest, settings: PartitionSettings) ->
 
 
 def show_measured(output: Output, manifest: Manifest, cost: Cost | None = None) -> None:
-    """Write what was cut, and how even the parts are."""
+    """Write which share of edges is cut, and how balanced the parts are."""
     report = manifest.report
     cut = report.cut
     text = f"{percent_text(cut.fraction)} of {plural_text(cut.num_edges, 'edge')} cut"
@@ -125,11 +125,11 @@ def show_measured(output: Output, manifest: Manifest, cost: Cost | None = None) 
 
 
 def show_written(output: Output, root: Path, manifest: Manifest) -> None:
-    """Write what was written, and where it is."""
+    """Write the size of a dataset and the path of its manifest."""
     from hopstream.dataset.manifest import FORMAT
 
     report = manifest.report
-    # Halos may have been made since.
+    # The peak may have grown after this stage, for example while a halo was made.
     cost = next(Cost(s.seconds, max(s.peak_bytes, peak_bytes())) for s in report.stages if s.name == "write")
     num_parts, num_bytes, num_files = manifest.book.num_parts, sum(report.bytes), len(manifest.files)
     text = f"{bytes_text(num_bytes)} in {plural_text(num_files, 'file')}"

@@ -1,9 +1,9 @@
-"""Reads a dataset of any number of parts piece by piece, in the order of keys.
+"""Reads a dataset of any number of parts in pieces, in key order.
 
-Where a node is follows from its id. Where an edge is, and the keys of its ends, is dealt out to files by ranges of edge
-keys, and each range is put in order in memory. Features are fetched by id.
+The id of a node gives its place. The ids of edges and the keys of their ends are sorted by edge key: they are
+partitioned to files by ranges of edge keys, and each range is sorted in memory. Features are fetched by id.
 
-[Cost] Memory for one range of edges, and what ``edge_keys`` takes; 32 bytes of disk per edge.
+[Cost] Memory for one range of edges, and for ``edge_keys``; 32 bytes of disk per edge.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from hopstream.store.contract import FetchRequest
 from hopstream.store.local import LocalStore
 
 RANGE_EDGES = 1 << 20
-"""Edges that are put in order at a time."""
+"""Edges that are sorted at a time."""
 DEALT_EDGES = 1 << 18
-"""Edges that are dealt out at a time."""
+"""Edges that are partitioned at a time."""
 RAGGED_ROWS = 1 << 14
 PLACE = np.dtype([("key", np.int64), ("src", np.int64), ("dst", np.int64), ("id", np.int64)])
 """An edge: its key, its ends' keys, and its id."""
 IdsOf = Callable[[int, int], IntArray]
-"""``ids_of(start, stop)`` gives the ids of a stretch of keys."""
+"""``ids_of(start, stop)`` returns the ids of a range of keys."""
 
 
 def chunked_of_dataset(
     root: Path, scratch: Path
 ) -> tuple[ChunkedGraph, dict[EdgeType, dict[str, ColumnSource]]]:  # fmt: skip
-    """A dataset as a source of pieces, and the masks of the splits of its edges.
+    """Open a dataset as a chunked graph; also return the masks of its edge splits.
 
     Args:
-        root: Its folder.
-        scratch: A folder to work in, which must stay while pieces are read.
+        root: Folder of the dataset.
+        scratch: Folder for temporary files, which must exist as long as the graph is read.
 
     Raises:
-        FormatError: It is no dataset of a format that this version reads, or damaged.
-        ChecksumError: A file is not the one that was written.
-        SchemaError: It holds label types.
+        FormatError: The folder is not a dataset of a format that this version reads, or it is damaged.
+        ChecksumError: The checksum of a file differs.
+        SchemaError: The dataset has label types.
     """
     dataset = open_dataset(root)
     schema, book = dataset.manifest.schema, dataset.manifest.book
@@ -100,7 +100,7 @@ def _ids_in(ids: IntArray) -> IdsOf:
 
 
 def _features(store: LocalStore, rows: DatasetRows, entity: Entity, ids_of: IdsOf) -> dict[str, FeatureSource]:
-    """The features of nodes, or of edges, in the order of keys."""
+    """Return the features of nodes or edges, in key order."""
     own_type = entity if isinstance(entity, str) else entity[0]
     num_rows = store.book.num_ids(entity) if isinstance(entity, str) else store.book.num_edges(entity[0])
     found: dict[str, FeatureSource] = {}
@@ -117,7 +117,7 @@ def _features(store: LocalStore, rows: DatasetRows, entity: Entity, ids_of: IdsO
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A feature in a store, whose rows are asked for by the range of their keys."""
+    """A feature in a store, read by ranges of keys."""
 
     store: LocalStore
     entity: Entity
@@ -161,7 +161,11 @@ class _Ragged(RaggedSource):
 
 
 def _places_by_key(rows: DatasetRows, edge_type: EdgeType, book: KeyBook, folder: Path) -> Array:
-    """``PLACE[num_edges]``, mapped from a file."""
+    """Write ``PLACE[num_edges]`` in key order to a file, and map it.
+
+    Raises:
+        FormatError: The keys of the edges are not 0..num_edges-1, each once.
+    """
     num_edges = rows.book.num_edges(edge_type)
     folder.mkdir(parents=True)
     if not num_edges:
@@ -192,7 +196,7 @@ def _places_by_key(rows: DatasetRows, edge_type: EdgeType, book: KeyBook, folder
 
 
 def _place_blocks(rows: DatasetRows, edge_type: EdgeType, book: KeyBook) -> Iterator[Array]:
-    """The places of all edges, in blocks, in the order in which they are stored."""
+    """Yield the places of all edges in blocks, in stored order."""
     entity: Entity = (edge_type, rows.manifest.directions[0])
     own_type, other_type = ends_of(*entity)
     keys_of = edge_keys(rows, edge_type)

@@ -1,9 +1,9 @@
-"""Gives tasks of an export the store and their seeds, and writes shards block by block.
+"""Work folder of an export: gives tasks the store and the seeds, and writes shards in blocks.
 
-A shard is the unit of work: a stretch of seeds, sampled and written block by block. A block has as many seeds as make
-some megabytes by what the block before held. Seeds differ, so a block is cut when its trees are grown, before their
-values are fetched, where these would be too many; the rest is a block of its own. Where blocks end does not show in
-files: a record is a function of its seed, and row groups of Parquet are cut by what rows hold.
+A shard is the unit of work: a range of seeds, sampled and written in blocks. The size of a block in seeds is chosen
+from the size in bytes of the block before. Subgraphs differ in size, so a block is cut after its trees are sampled and
+before their values are fetched, if the values would be too large; the remaining seeds are the next block. The bounds of
+blocks have no effect on files: a record depends only on its seed, and row groups of Parquet end by the size of rows.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ SEEDS, REPEATS, VALUES = "seeds.bin", "repeats.bin", "values.arrow"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPlan:
-    """What is exported and where to; JSON values only.
+    """Source, sampling and files of an export; JSON values only.
 
     Attributes:
-        source: What ``open_store`` takes.
-        sampling: What is made of each seed.
-        stem: The path that names of shards begin with.
-        num_seeds: Records in all shards.
-        num_shards: Files.
-        one_file: There is one, which is called like the stem.
-        has_keys: Seeds are in a file; else they are all nodes.
-        file_format: What is written.
-        compression: How it is compressed.
-        num_threads: Threads of each process.
+        source: Location for ``open_store``.
+        sampling: The sampling of each seed.
+        stem: Common beginning of the paths of shards.
+        num_seeds: Number of records in all shards.
+        num_shards: Number of files.
+        one_file: There is one file, whose path is ``stem``.
+        has_keys: The keys of seeds are in a file; if False, all nodes are seeds.
+        file_format: Format of the files.
+        compression: Compression of the files.
+        num_threads: Threads per process.
     """
 
     source: str
@@ -64,31 +64,31 @@ class ExportPlan:
     num_threads: int
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Return a JSON value for ``from_json``."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ExportPlan:
-        """The plan that ``to_json`` wrote."""
+        """Read what ``to_json`` wrote."""
         return cls(**{**value, "sampling": SeedSampling(**value["sampling"])})
 
     @property
     def paths(self) -> list[Path]:
-        """The files that are written."""
+        """The files to write."""
         return [Path(self.stem)] if self.one_file else shard_paths(self.stem, self.num_shards)
 
     def range_of(self, shard: int) -> tuple[int, int]:
-        """The first seed of a shard and the one behind its last: seeds are cut evenly, in order."""
+        """Return the range ``[first, last)`` of a shard's seeds; shards are consecutive and of equal size."""
         return shard * self.num_seeds // self.num_shards, (shard + 1) * self.num_seeds // self.num_shards
 
 
 class ExportFolder(JobFolder[ExportPlan]):
-    """The folder of an export, seen by a task: the store, the seeds, and a maker for each thread."""
+    """The work folder of an export, opened by a task: store, seeds, and a ``SampleMaker`` per thread."""
 
     spec_type = ExportPlan
 
     def __init__(self, root: Path) -> None:
-        """Open what the plan names.
+        """Open the store and the files of seeds.
 
         Raises:
             HopstreamError: The source cannot be opened, or does not hold what the spec needs.
@@ -112,17 +112,16 @@ class ExportFolder(JobFolder[ExportPlan]):
         self.store.close()
 
     def maker(self) -> SampleMaker:
-        """The maker of this thread."""
+        """Return the ``SampleMaker`` of this thread."""
         maker: SampleMaker | None = getattr(self._makers, "maker", None)
         if maker is None:
             maker = self._makers.maker = SampleMaker(self.store, self.spec.sampling)
         return maker
 
     def make(self, first: int, last: int, *, max_bytes: int | None = None) -> GraphPieces:
-        """The samples of a stretch of seeds, by their positions among all; no two may have one tree.
+        """Make the samples of a range of seeds, given by positions; all must have distinct trees.
 
-        Where their values would take more than ``max_bytes``, only the first ones are made: those that take no more, or
-        one.
+        With ``max_bytes``, only the first samples whose values fit are made, at least one.
         """
         keys = self.keys(first, last)
         ids = None if self._ids is None else seed_names(self._ids, keys)
@@ -132,41 +131,41 @@ class ExportFolder(JobFolder[ExportPlan]):
         return with_readout_values(pieces, self._values.read(first, first + pieces.num_graphs))
 
     def stretch_end(self, first: int, last: int) -> int:
-        """The end of the longest stretch of seeds from the first on in which every sample has a tree of its own."""
+        """Return the end of the longest range from ``first`` on in which all samples have distinct trees."""
         [(_, end), *_] = distinct_stretches(trees_of(self.keys(first, last), self._numbers(first, last)))
         return first + end
 
     def keys(self, first: int, last: int) -> IntArray:
-        """int64[n] or int64[n, 2], the keys of some seeds."""
+        """Return int64[n] or int64[n, 2], the keys of a range of seeds."""
         return np.arange(first, last, dtype=np.int64) if self._keys is None else np.array(self._keys[first:last])
 
     def _numbers(self, first: int, last: int) -> IntArray:
-        """int64[n], the number of each sample among those of its seed."""
+        """Return int64[n], the number of each sample among the samples of its seed."""
         return np.zeros(last - first, np.int64) if self._repeats is None else np.array(self._repeats[first:last])
 
 
 FIRST_BLOCK, MAX_BLOCK = 16, 1024
-"""Seeds of a shard's first block, and the most of any."""
+"""Seeds of a shard's first block, and the largest number of seeds of a block."""
 BLOCK_BYTES = 8 << 20
-"""About what a block is to have when it is encoded."""
+"""Target size of an encoded block."""
 MOST_BYTES = 2 * BLOCK_BYTES
-"""The most that the values of a block take, other than a block of one seed."""
+"""Largest size of the values of a block of more than one seed."""
 DRAWN_AT_ONCE = 1 << 17
-"""The most edges that are drawn for a block; each takes about 300 bytes for a moment."""
+"""Most edges that are drawn for a block of more than one seed; each takes about 300 bytes during sampling."""
 PARTIAL = ".partial"
 STAGES = ("sample", "gather", "encode", "write")
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Subgraphs that are ready to be written.
+    """Encoded subgraphs of a range of seeds.
 
     Attributes:
-        encoded: As they are written.
-        took: What each stage took.
-        first: Their first seed.
-        last: The seed behind their last one.
-        wanted_last: The same of the stretch that they are the first ones of; what is left of it comes next.
+        encoded: The encoded subgraphs.
+        took: Time of each stage.
+        first: First seed.
+        last: End of the seeds, exclusive.
+        wanted_last: End of the requested range; the seeds ``[last, wanted_last)`` must be sampled next.
     """
 
     encoded: Encoded
@@ -178,15 +177,20 @@ class SampleBlock:
 
 @task
 def write_shard(args: dict[str, Any]) -> dict[str, Any]:
-    """Write one shard: ``folder`` of the job, ``shard`` number; answers records, bytes and, per stage, seconds.
+    """Write one shard.
 
-    ``seconds`` are those of a core, ``wall_seconds`` by the clock, of all threads together.
+    Args:
+        args: ``folder``: The work folder of the job. ``shard``: number of the shard.
+
+    Returns:
+        ``records``: Number of records. ``bytes``: size of the file. ``seconds`` and ``wall_seconds``: stage to CPU
+        seconds and wall-clock seconds, summed over all threads.
     """
     folder = ExportFolder.of(args)
     plan, shard = folder.spec, int(args["shard"])
     first, last = plan.range_of(shard)
     path = plan.paths[shard]
-    partial = folder.root / f"{shard:05}.{secrets.token_hex(8)}{PARTIAL}"  # a worker given up may still write
+    partial = folder.root / f"{shard:05}.{secrets.token_hex(8)}{PARTIAL}"  # unique: an abandoned worker may still write
     took = dict.fromkeys(STAGES, Seconds())
     try:
         writer = open_shard(partial, plan.file_format, plan.compression, folder.make(first, first))
@@ -196,11 +200,11 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
                 writer.write(block.encoded)
                 for name, value in {**block.took, "write": Seconds.now() - started}.items():
                     took[name] += value
-                del block  # not kept while the next one is made
+                del block  # frees its memory before the next block is made
         finally:
             started = Seconds.now()
             writer.close()
-        sync(partial)  # so that no crash of the machine leaves a name with half a file
+        sync(partial)  # before the rename, or a crash of the machine could leave a partial file under the final name
         num_bytes = partial.stat().st_size
         partial.replace(path)
         took["write"] += Seconds.now() - started
@@ -214,7 +218,7 @@ def write_shard(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) -> Iterator[SampleBlock]:
-    """The blocks of a stretch of seeds in order; some are made ahead by other threads, where there are any."""
+    """Yield the blocks of a range of seeds in order; with several threads, the next blocks are made ahead."""
     num_threads = folder.spec.num_threads
     with ThreadPoolExecutor(num_threads) as pool:
         submit = _at_once if num_threads == 1 else pool.submit
@@ -233,7 +237,7 @@ def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) ->
                 fitting = BLOCK_BYTES * num_seeds // max(1, block.encoded.num_bytes)
                 size = max(1, min(fitting, 2 * num_seeds, limit))
                 yield block
-                del block  # its memory is free, or used again, when the next one is made
+                del block  # frees its memory before the next block is made
                 if rest[0] < rest[1]:
                     ahead.appendleft(submit(_block, folder, writer, rest[0], min(rest[0] + size, rest[1]), rest[1]))
         finally:
@@ -242,20 +246,23 @@ def _blocks(folder: ExportFolder, writer: ShardWriter, first: int, last: int) ->
 
 
 def _at_once(make: Callable[..., SampleBlock], *arguments: Any) -> Future[SampleBlock]:
-    """As a pool's ``submit``, in this thread."""
+    """Call a function in this thread, with the interface of a pool's ``submit``."""
     done: Future[SampleBlock] = Future()
     done.set_result(make(*arguments))
     return done
 
 
 def _most_seeds(folder: ExportFolder) -> int:
-    """How many seeds a block has at most, so that what is sampled before it is cut is small."""
+    """Return the largest number of seeds of a block.
+
+    It bounds the memory of sampling before the block is cut.
+    """
     most_drawn = folder.maker().most_drawn
     return MAX_BLOCK if most_drawn is None else max(1, min(MAX_BLOCK, DRAWN_AT_ONCE // max(1, most_drawn)))
 
 
 def _block(folder: ExportFolder, writer: ShardWriter, first: int, last: int, wanted_last: int) -> SampleBlock:
-    """The subgraphs of some seeds, all or as many as are not too much for one block, of a stretch that goes on."""
+    """Make the block of seeds ``[first, last)``, or of the first of them that fit into ``MOST_BYTES``."""
     maker = folder.maker()
     started, gathered = Seconds.now(), maker.gathering
     pieces = folder.make(first, last, max_bytes=MOST_BYTES)

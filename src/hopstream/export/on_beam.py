@@ -1,4 +1,4 @@
-"""Turns seeds in a Beam pipeline into ``tf.Example`` messages there."""
+"""Beam transform from seeds to ``tf.Example`` messages of sampled subgraphs."""
 
 from __future__ import annotations
 
@@ -21,40 +21,43 @@ from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.sampling_spec import parse_spec
 
 Seed = RawId | tuple[RawId, RawId]
-"""The raw id of a node, or, where a plan starts from links, those of source and target."""
+"""The raw id of a node; for plans that start from links, the raw ids of source and target."""
 
 
 class SeedSampler:
-    """Makes ``tf.Example`` messages of raw seeds. One thread uses one sampler; stores and indexes may be shared."""
+    """Samples ``tf.Example`` messages for raw seeds.
+
+    A sampler is not thread-safe, but samplers of different threads may share stores and indexes.
+    """
 
     def __init__(self, store: Store, sampling: SeedSampling, indexes: Sequence[RawIndex] | None = None) -> None:
         """Check the sampling against the store.
 
         Args:
             store: Where the graph is.
-            sampling: What is made of each seed.
-            indexes: The raw ids of the seeds' node type, or those of sources and of targets; read if None.
+            sampling: The sampling of each seed.
+            indexes: Index of the raw ids of the seeds' node type, or of sources and of targets; None to build it.
 
         Raises:
             SchemaError: The spec contradicts itself or the dataset.
-            FormatError: The spec is none.
+            FormatError: The spec is invalid.
             UnknownNameError: The dataset has no such feature.
-            SettingsError: The dataset does not hold what the spec needs, or links are asked for a readout of seeds.
+            SettingsError: The dataset does not hold what the spec needs, or ``readout`` is set and seeds are links.
         """
         self._maker = SampleMaker(store, sampling)
         self._indexes = indexes or RawIndex.of_ends(store, self._maker.ends)
 
     def sample(self, seeds: Sequence[Seed], numbers: Sequence[int]) -> list[tuple[bytes, bytes]]:
-        """The sample of each seed: its name and its ``tf.Example``.
+        """Sample each seed; return the name and the ``tf.Example`` of each sample.
 
         Args:
-            seeds: Raw ids, or pairs of them where the spec starts from links.
-            numbers: The number of each sample among those of its seed, from 0.
+            seeds: Raw ids; pairs of them if the spec starts from links.
+            numbers: The number of each sample among the samples of its seed, from 0.
 
         Raises:
-            IdRangeError: A seed is no node.
-            SettingsError: A seed is no raw id, or not a pair of them where the spec starts from links; or there are
-                not as many numbers as seeds, or one is negative or no integer.
+            IdRangeError: A seed is not a node.
+            SettingsError: A seed is not a raw id, or not a pair of them although the spec starts from links; or the
+                count of numbers is not that of seeds; or a number is negative or not an integer.
             StoreError: The store failed.
         """
         _check_numbers(numbers, len(seeds))
@@ -108,33 +111,33 @@ except ImportError as error:
 
 MAX_BATCH = 4096
 Numbered = tuple[bytes | tuple[bytes, bytes], int]
-"""A seed and the number of a sample among those of that seed."""
+"""A seed, and the number of a sample among the samples of that seed."""
 
 
 class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not read by mypy
-    """Seeds to samples: a PCollection of raw ids, or of pairs of them, to one of ``tf.Example`` messages as bytes.
+    """PTransform of raw ids, or pairs of them, to ``tf.Example`` messages as bytes.
 
-    A seed that is there n times gets n samples, numbered from 0; equal raw ids are counted per window. A sample depends
-    on the dataset, the sampling, the seed and this number, and on nothing else: neither bundles nor workers show.
+    A seed that occurs n times gets n samples, numbered from 0; equal raw ids are counted per window. A sample depends
+    only on the dataset, the sampling, the seed and this number, not on bundles or workers.
 
-    Each process of the runner opens the dataset once, so all of them must see it: a folder that they share, or servers.
+    Each process of the runner opens the dataset once, so all must have access: to a shared folder, or to servers.
     """
 
     def __init__(
         self, source: str | os.PathLike[str], sampling: SeedSampling, *, batch_size: int = 64, is_keyed: bool = False
     ) -> None:
-        """Say what to sample from where.
+        """Configure the transform.
 
         Args:
-            source: What ``open_store`` takes: the folder of a dataset, a ``cluster.json``, or a list of servers.
-            sampling: What is made of each seed.
+            source: Location for ``open_store``: the folder of a dataset, a ``cluster.json``, or a list of servers.
+            sampling: The sampling of each seed.
             batch_size: Seeds that are sampled at once, 1 to 4096; memory grows with it.
-            is_keyed: Elements are ``(sample id, message)``: the raw id of the seed (``source->target`` for links),
-                followed by ``:1`` and so on from its second sample on.
+            is_keyed: Output ``(sample id, message)``. The sample id is the raw id of the seed (``source->target`` for
+                links), with the suffix ``:1``, ``:2`` … for its second, third … sample.
 
         Raises:
-            FormatError: The spec is none.
-            SettingsError: The source cannot be opened by other processes, or ``batch_size`` is outside its range.
+            FormatError: The spec is invalid.
+            SettingsError: Other processes cannot open the source, or ``batch_size`` is out of range.
         """
         super().__init__()
         check_source(source)
@@ -145,9 +148,9 @@ class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not rea
         self._batch_size, self._is_keyed = batch_size, is_keyed
 
     def expand(self, seeds: Any) -> Any:
-        """Name seeds as the dataset does, count equal ones, and sample them batch by batch.
+        """Normalize the names of seeds, count equal seeds, and sample them in batches.
 
-        Where ids are integers, ``007`` and ``7`` are one. To count spreads seeds over the workers.
+        If raw ids are integers, ``007`` and ``7`` are the same seed. The count also spreads seeds over the workers.
         """
         samples = (
             seeds
@@ -162,7 +165,7 @@ class SampleSubgraphs(beam.PTransform):  # type: ignore[misc]  # Beam is not rea
 
 
 def _plain(seed: Seed) -> bytes | tuple[bytes, bytes]:
-    """A seed of bytes, so that equal ones are equal on every worker."""
+    """Convert a seed to bytes, so that equal seeds are equal elements on every worker."""
     if isinstance(seed, tuple | list):
         if len(seed) != 2:
             raise SettingsError(f"seed {quoted(seed)} has {len(seed)} raw ids; a link has two")
@@ -177,11 +180,11 @@ def _numbered(counted: tuple[bytes | tuple[bytes, bytes], int]) -> Iterator[Numb
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What a process opens once.
+    """A source and a sampling, which a process opens once.
 
     Attributes:
-        source: What ``open_store`` takes.
-        sampling: What is made of each seed.
+        source: Location for ``open_store``.
+        sampling: The sampling of each seed.
     """
 
     source: str
@@ -189,7 +192,7 @@ class _Place:
 
 
 class _Opening(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
-    """Holds the dataset while it works."""
+    """A DoFn that keeps the dataset open from setup to teardown."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place
@@ -197,7 +200,7 @@ class _Opening(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
         self._indexes: Sequence[RawIndex] = ()
 
     def setup(self) -> None:
-        """Open the dataset, or share what another thread of this process opened."""
+        """Open the dataset, or share the one that another thread of this process has opened."""
         store, self._indexes = OPENED.take(self._place)
         try:
             self._sampler = SeedSampler(store, self._place.sampling, self._indexes)
@@ -206,17 +209,17 @@ class _Opening(beam.DoFn):  # type: ignore[misc]  # Beam is not read by mypy
             raise
 
     def teardown(self) -> None:
-        """Let go of the dataset; the last user in the process closes it."""
+        """Release the dataset; the last user in the process closes it."""
         if self._sampler is not None:
             self._sampler, self._indexes = None, ()
             OPENED.give_back(self._place)
 
 
 class _Name(_Opening):
-    """Writes raw ids as the dataset has them."""
+    """Replaces raw ids by the dataset's own text of them."""
 
     def process(self, seed: bytes | tuple[bytes, bytes]) -> Iterable[bytes | tuple[bytes, bytes]]:
-        """The name of a seed; sampling raises the error for an unknown node, or for a link where nodes are seeds."""
+        """Return the normalized seed; sampling refuses unknown nodes and seeds of the wrong kind."""
         if not self._indexes:
             raise RuntimeError("a seed came before setup")
         if isinstance(seed, tuple) != (len(self._indexes) == 2):
@@ -231,7 +234,7 @@ class _Sample(_Opening):
     """Samples batches."""
 
     def process(self, batch: list[Numbered]) -> Iterable[tuple[bytes, bytes]]:
-        """The samples of a batch."""
+        """Return the samples of a batch."""
         if self._sampler is None:
             raise RuntimeError("a batch came before setup")
         seeds, numbers = zip(*batch, strict=True)
@@ -239,7 +242,7 @@ class _Sample(_Opening):
 
 
 class _Opened:
-    """The datasets that are open in this process, with the raw ids of seeds, each once however many threads use it."""
+    """Reference-counted datasets of this process, with the indexes of seeds' raw ids; threads share them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -247,7 +250,7 @@ class _Opened:
         self.held: dict[tuple[Any, ...], tuple[Store, Sequence[RawIndex]]] = {}
 
     def take(self, place: _Place) -> tuple[Store, Sequence[RawIndex]]:
-        """Open a place, or use one that is open; each take wants a ``give_back``."""
+        """Open a dataset or reuse an open one; each ``take`` needs one ``give_back``."""
         name = _name_of(place)
         with self._lock:
             if name not in self.held:
@@ -262,7 +265,7 @@ class _Opened:
             return self.held[name]
 
     def give_back(self, place: _Place) -> None:
-        """Close a place that nobody uses any more."""
+        """Release a dataset; the last release closes it."""
         name = _name_of(place)
         with self._lock:
             self._users[name] -= 1

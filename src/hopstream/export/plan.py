@@ -1,7 +1,6 @@
-"""Turns a TF-GNN ``SamplingSpec`` into a plan, and finds the nodes that a prediction is read out from.
+"""Converts a TF-GNN ``SamplingSpec`` to a plan, and adds readouts of seeds and links to graphs.
 
-A subgraph is sampled around what is to be predicted, so there is one prediction per graph: its seed, which is the first
-node of its set, or the link between its two seeds.
+Each graph has one prediction: for its seed, which is the first node of its set, or for the link between its two seeds.
 """
 
 from __future__ import annotations
@@ -40,20 +39,22 @@ LINK_KEYS = ("source", "target")
 
 
 def add_seed_readout(pieces: GraphPieces, node_set: str, labels: Sequence[str] = ()) -> GraphPieces:
-    """Read each graph out at its seed: node set ``_readout`` of one node, edge set ``_readout/seed``.
+    """Add a readout of the seed to each graph.
+
+    The readout is node set ``_readout`` of one node, and edge set ``_readout/seed``.
 
     Args:
         pieces: Graphs of one component whose seeds are the first nodes of their set.
         node_set: The seeds' node set.
-        labels: Features of it that move: ``_readout`` gets the seed's value, and the node set, where a model would see
-            the answer, loses them.
+        labels: Features to move: ``_readout`` gets the seed's value, and the node set loses the feature, because a
+            model would see the answer there.
 
     Returns:
-        New pieces, which share what did not change.
+        New pieces that share unchanged parts.
 
     Raises:
-        SchemaError: The node set or a label is not there, a graph has no node in it, values of a label vary in size, or
-            the graphs have a readout of seeds already.
+        SchemaError: The node set or a label does not exist, a graph has no node in the node set, values of a label vary
+            in size, or the graphs have a readout of seeds already.
     """
     read = add_readout_from_first_node(pieces, SEED_KEY, node_set)
     values = {name: structured_readout(read, SEED_KEY, name, validate=False) for name in labels}
@@ -67,16 +68,18 @@ def add_seed_readout(pieces: GraphPieces, node_set: str, labels: Sequence[str] =
 def add_link_readout(
     pieces: GraphPieces, node_sets: tuple[str, str], source_places: IntArray, target_places: IntArray
 ) -> GraphPieces:
-    """Read each graph out at the ends of its link: ``_readout`` of one node, ``_readout/source``, ``_readout/target``.
+    """Add a readout of the link to each graph: node set ``_readout`` of one node, and two edge sets.
+
+    The edge sets are ``_readout/source`` and ``_readout/target``.
 
     Args:
         pieces: Graphs of one component.
-        node_sets: Those of sources and of targets.
-        source_places: int64[num_graphs], the source's place among the nodes of its graph.
-        target_places: int64[num_graphs], likewise the target's.
+        node_sets: The node sets of sources and of targets.
+        source_places: int64[num_graphs], the source's position in its node set.
+        target_places: int64[num_graphs], the target's position in its node set.
 
     Raises:
-        SchemaError: A node set is not there, or a readout of links is.
+        SchemaError: A node set does not exist, or the graphs have a readout of links already.
     """
     places = (source_places, target_places)
     return add_readout(pieces, dict(zip(LINK_KEYS, zip(node_sets, places, strict=True), strict=True)))
@@ -87,10 +90,11 @@ def with_readout_values(pieces: GraphPieces, values: Mapping[str, FeatureValues]
 
     Args:
         pieces: Graphs that have a readout.
-        values: Values per prediction by name.
+        values: Feature name to values, one per prediction.
 
     Raises:
-        SchemaError: The graphs have no readout, or values are there already or for another number of predictions.
+        SchemaError: The graphs have no readout, a feature exists already, or the number of values is not that of
+            predictions.
     """
     if READOUT not in pieces.node_sets:
         raise SchemaError(f"node set {READOUT!r} is not there; known: {', '.join(sorted(pieces.node_sets))}")
@@ -106,10 +110,10 @@ def with_readout_values(pieces: GraphPieces, values: Mapping[str, FeatureValues]
 
 
 def declare_seed_readout(schema: Any, node_set: str, labels: Sequence[str] = ()) -> None:
-    """Say in a ``GraphSchema`` message what ``add_seed_readout`` does to graphs.
+    """Declare in a ``GraphSchema`` message what ``add_seed_readout`` adds to graphs.
 
     Raises:
-        SchemaError: The node set or a label is not there.
+        SchemaError: The node set or a label does not exist.
     """
     if node_set not in schema.node_sets:
         raise SchemaError(f"node set {node_set!r} is not there; {known_words(node_set, sorted(schema.node_sets))}")
@@ -123,13 +127,13 @@ def declare_seed_readout(schema: Any, node_set: str, labels: Sequence[str] = ())
 
 
 def declare_link_readout(schema: Any, source_set: str, target_set: str) -> None:
-    """Say in a ``GraphSchema`` message what ``add_link_readout`` does to graphs; what it says already is kept."""
+    """Declare in a ``GraphSchema`` message what ``add_link_readout`` adds; existing edge sets are kept."""
     for name, node_set in zip(LINK_ENDS, (source_set, target_set), strict=True):
         _declare_edges(schema, name, node_set)
 
 
 def declare_readout_values(schema: Any, values: Mapping[str, FeatureSchema]) -> None:
-    """Say in a ``GraphSchema`` message which features ``with_readout_values`` adds.
+    """Declare in a ``GraphSchema`` message the features that ``with_readout_values`` adds.
 
     Raises:
         SchemaError: A feature is of a kind that TF-GNN does not store.
@@ -158,24 +162,25 @@ def plan_of_spec(
     link_set: str | None = None,
     where: str = "spec",
 ) -> SamplePlan:
-    """The plan of a spec over a dataset: edges are followed from source to target, and every seed grows its own tree.
+    """Convert a spec to a plan for a dataset.
 
-    A spec that starts from links gives a plan with two seed types, those of a link's source and target; the two ends
-    grow one tree. Where their node sets differ, an op that follows the seed op expands the end that its edge set starts
-    from. So a spec of TF-GNN for sources and one for targets, as its ``create_link_prediction_sampling_model`` takes,
-    are one spec here.
+    Ops follow edges from source to target, and every seed grows its own tree.
+
+    A spec that starts from links gives a plan with two seed types, of a link's source and target; both ends grow one
+    tree. If their node sets differ, an op after the seed op expands the end that its edge set starts from. So the two
+    specs, for sources and targets, that TF-GNN's ``create_link_prediction_sampling_model`` takes are one spec here.
 
     Args:
         spec: A ``SamplingSpec`` message.
-        schema: The dataset's schema. Edge sets are called as ``edge_set_names`` says.
-        subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found, also of
-            edge sets that no op follows.
-        link_set: The node set of both ends of links, or, as ``source,target``, those of their sources and of their
-            targets; None: where the ops that follow the seed op start from, or the only one there is.
-        where: What errors call the spec.
+        schema: The dataset's schema; ``edge_set_names`` gives the names of edge sets.
+        subgraph_type: ``directional``: the drawn edges; ``induced``: all edges between the sampled nodes, also of edge
+            sets that no op follows.
+        link_set: The node set of both ends of links, or two as ``source,target``. None: the node set that the ops after
+            the seed op start from, or the only node set.
+        where: Name of the spec in messages.
 
     Raises:
-        SchemaError: The spec contradicts itself or the schema, or does not say which nodes links join.
+        SchemaError: The spec contradicts itself or the schema, or the node sets of links are unknown.
         SettingsError: ``link_set`` names more than two node sets.
     """
     message = schema_message(schema)
@@ -202,7 +207,11 @@ def plan_of_spec(
 
 
 def _link_set(spec: Any, schema: Any) -> str:
-    """The node set that the ops behind the seed op start from."""
+    """Find the one node set that the ops after the seed op start from.
+
+    Raises:
+        SchemaError: There is no such node set, or several.
+    """
     name = spec.symmetric_link_seed_op.op_name
     starts = sorted({
         schema.edge_sets[op.edge_set_name].source
@@ -226,12 +235,14 @@ def _link_set(spec: Any, schema: Any) -> str:
 
 
 def of_ends(what: str, given: str | None, num_ends: int) -> tuple[Any, ...]:
-    """A setting for each end of a seed: one name for both ends of links, or two with a comma between them.
+    """Split a setting for the ends of seeds.
+
+    For links, it is one name for both ends or two as ``source,target``.
 
     Args:
-        what: The setting.
-        given: Its value; None where it is not set.
-        num_ends: 1 where seeds are nodes, 2 where they are links.
+        what: Name of the setting.
+        given: Its value, or None.
+        num_ends: 1 if seeds are nodes, 2 if they are links.
 
     Raises:
         SettingsError: There are more than two names.
@@ -243,12 +254,12 @@ def of_ends(what: str, given: str | None, num_ends: int) -> tuple[Any, ...]:
 
 
 def op_name_of(name: str) -> str:
-    """What the spec calls an op of a plan."""
+    """Return the name in the spec of an op of a plan."""
     return name.partition("/")[2]
 
 
 def in_words_of_spec(message: str, plan: SamplePlan) -> str:
-    """A message about a plan, with ops called as the spec calls them."""
+    """Replace the names of ops in a message about a plan by their names in the spec."""
     for op in plan.ops:
         message = message.replace(f"op {op.name!r}", f"op {op_name_of(op.name)!r}")
     return message
@@ -260,10 +271,10 @@ def starts_from_links(plan: SamplePlan) -> bool:
 
 
 def check_weights(plan: SamplePlan, store: Store) -> None:
-    """Refuse to draw by another feature than the one that specs mean by weights.
+    """Check that a dataset's sampling weights are the feature that specs mean by weights.
 
     Raises:
-        SettingsError: The dataset was written to be drawn by another one.
+        SettingsError: An op draws by weight, and the dataset was written with another ``weight_attr``.
     """
     by_weight = [op for op in plan.ops if op.strategy in BY_WEIGHT]
     if by_weight and store.weight_attr is not None and store.weight_attr not in WEIGHT_NAMES:
@@ -274,13 +285,13 @@ def check_weights(plan: SamplePlan, store: Store) -> None:
 
 
 def repeated_edge_types(plan: SamplePlan) -> set[EdgeType]:
-    """Edge types that several ops follow, so that an edge may be drawn twice."""
+    """Return the edge types that several ops follow; their edges may be drawn twice."""
     followed = [op.edge_type for op in plan.ops]
     return {edge_type for edge_type in followed if followed.count(edge_type) > 1}
 
 
 def most_drawn(plan: SamplePlan) -> int | None:
-    """The most edges that the ops of a plan draw in a tree, or None where one draws all."""
+    """Return an upper bound of the edges drawn per tree; None if an op draws all edges."""
     reached = {SEEDS: len(plan.seed_types)}
     for op in plan.ops:
         if op.count < 0:

@@ -1,11 +1,11 @@
-"""Raw ids: the feature that holds them, their text, and the index from raw ids to keys.
+"""Raw ids of a dataset's nodes: their feature, their text, and an index from raw ids to keys.
 
-[Algorithm] The index has the hashes of all raw ids of a node type, sorted, with their keys; what a hash finds is
-    compared with the raw id itself, which the store is asked for. Integers are their own hashes.
-[Cost] 16 bytes per node, however long raw ids are, and a sort when the index is built.
-[Not chosen] A dictionary of Python objects: ten times the memory. A pass over all ids for each batch of seeds, as
-    ``seeds.NodeIds`` makes: it keeps nothing and is right for an export, whose seeds come by the million, and far too
-    slow where they come by the hundred, as in a pipeline.
+[Algorithm] The index holds the sorted hashes of all raw ids of a node type with their keys. A look-up fetches the raw
+    ids of the keys with the same hash from the store, and compares them. Integers are their own hashes.
+[Cost] 16 bytes per node for raw ids of any length, and a sort when the index is built.
+[Not chosen] A dictionary of Python objects: ten times the memory. One pass over all raw ids per batch of seeds, as in
+    ``seeds.NodeIds``: that needs no memory between batches and suits an export of millions of seeds, but is far too
+    slow for the batches of hundreds of seeds in a pipeline.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from hopstream.schema import FeatureSchema, GraphSchema
 from hopstream.store.contract import FetchRequest, Store
 
 ID_NAMES = ("#id", "id")
-"""What the feature is called that keeps raw ids, where nothing else is said."""
+"""Default names of the feature that holds raw ids, in order of preference."""
 
 UNSIGNED = pa.uint64()
 MAX_SIGNED = 2**63 - 1
 RawId = bytes | str | int
 SeedEnd = tuple[str, str | None]
-"""A node type, and the feature of it that holds raw ids, as ``id_feature_of`` takes them."""
+"""A node type and its feature of raw ids, or None; arguments of ``id_feature_of``."""
 
 
 def id_feature_of(schema: GraphSchema, node_type: str, feature: str | None) -> str | None:
-    """The feature that holds the raw ids of a node type; None where raw ids are keys.
+    """Return the feature that holds the raw ids of a node type; None if raw ids are keys.
 
     Args:
-        schema: Of the graph.
-        node_type: The type.
-        feature: The feature that was named; None for ``#id`` or ``id``, the first that can hold ids: an ``id`` of reals
-            or lists is a feature like any other.
+        schema: Schema of the graph.
+        node_type: The node type.
+        feature: The chosen feature. None takes the first of ``#id`` and ``id`` that can hold raw ids; an ``id`` of
+            reals or lists cannot.
 
     Raises:
         UnknownNameError: There is no such node type or feature.
-        SettingsError: The feature named holds neither single strings nor single integers.
+        SettingsError: The chosen feature holds neither single strings nor single integers.
     """
     schema.check_node_type(node_type)
     if feature is None:
@@ -66,7 +66,10 @@ def can_be_ids(schema: FeatureSchema) -> bool:
 
 
 def kind_of_ids(schema: GraphSchema, node_type: str, feature: str | None) -> pa.DataType:
-    """What ``id_feature_of`` found holds: Arrow ``large_string``, ``int64`` or ``uint64``."""
+    """Return the Arrow type of raw ids: ``large_string``, ``int64`` or ``uint64``.
+
+    ``feature`` is the result of ``id_feature_of``.
+    """
     if feature is None:
         return INTEGER
     held = schema.nodes[node_type][feature]
@@ -76,11 +79,11 @@ def kind_of_ids(schema: GraphSchema, node_type: str, feature: str | None) -> pa.
 
 
 def ids_as(raw: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Raw ids as a node type has them; null where they cannot be.
+    """Convert raw ids to the type of a node type's raw ids; null if that is impossible.
 
     Args:
         raw: Arrow ``int64``, ``uint64``, ``string`` or ``large_string``.
-        kind: What ``kind_of_ids`` says.
+        kind: The wanted type, from ``kind_of_ids``.
     """
     if raw.type == kind:
         return raw
@@ -101,29 +104,29 @@ def ids_as(raw: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def column_of(ids: pa.Array) -> Column:
-    """Arrow ids without nulls as a column."""
+    """Convert Arrow ids without nulls to a column."""
     return strings_column([ids]) if ids.type == NAME else ids.to_numpy(zero_copy_only=False)
 
 
 def arrow_strings(rows: RaggedArray, kind: pa.DataType = NAME) -> pa.Array:
-    """Rows of strings as an Arrow array, which shares their memory."""
+    """Convert rows of strings to an Arrow array that shares their memory."""
     offsets, values = np.ascontiguousarray(rows.offsets), np.ascontiguousarray(rows.values)
     return pa.Array.from_buffers(kind, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
 
 
 def num_keys(store: Store, node_type: str) -> int:
-    """How many nodes of a type there are."""
+    """Return the number of nodes of a type."""
     return int(store.book.key_offsets(node_type)[-1])
 
 
 def fetch_ids(store: Store, node_type: str, feature: str, keys: IntArray) -> Column:
-    """The raw ids of some nodes by key."""
+    """Fetch the raw ids of nodes by key."""
     ids = store.lookup(node_type, keys)
     return store.fetch([FetchRequest(entity=node_type, names=(feature,), ids=ids)])[0][feature]
 
 
 def texts_of(column: Column) -> list[bytes]:
-    """Raw ids as text."""
+    """Convert raw ids to text."""
     if not isinstance(column, RaggedArray):
         return [b"%d" % value for value in column.tolist()]
     data, bounds = column.values.tobytes(), column.offsets.tolist()
@@ -131,16 +134,16 @@ def texts_of(column: Column) -> list[bytes]:
 
 
 def strings_of(texts: Sequence[bytes]) -> RaggedArray:
-    """Text as a column."""
+    """Convert texts to a column of strings."""
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     return RaggedArray(np.frombuffer(b"".join(texts), np.uint8), offsets_of(lengths), is_string=True)
 
 
 def as_bytes(raw: RawId) -> bytes:
-    """A raw id as text in UTF-8, as ``context/seed_id`` has it.
+    """Convert a raw id to text in UTF-8, as in ``context/seed_id``.
 
     Raises:
-        SettingsError: It is neither text nor an integer.
+        SettingsError: The value is neither text nor an integer.
     """
     if isinstance(raw, bytes):
         return raw
@@ -152,7 +155,7 @@ def as_bytes(raw: RawId) -> bytes:
 
 
 def link_name(source: bytes, target: bytes) -> bytes:
-    """What a link is called, by the raw ids of its ends."""
+    """Return the name of a link, given the raw ids of its ends."""
     return b"%s->%s" % (source, target)
 
 
@@ -162,14 +165,14 @@ UintArray = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawIndex:
-    """The raw ids of the nodes of one type. Safe to use from many threads.
+    """Index from the raw ids of one node type to keys. Thread-safe.
 
     Attributes:
         store: Where the nodes are.
-        node_type: Their type.
-        feature: The feature that holds raw ids; None where raw ids are keys.
-        hashes: uint64[num_nodes], ascending; empty where raw ids are keys.
-        keys: int64[num_nodes], the key of each hash.
+        node_type: The node type.
+        feature: The feature that holds raw ids; None if raw ids are keys.
+        hashes: uint64[num_nodes], ascending; empty if raw ids are keys.
+        keys: int64[num_nodes], the key of each hash; empty if raw ids are keys.
     """
 
     store: Store
@@ -180,13 +183,12 @@ class RawIndex:
 
     @classmethod
     def of(cls, store: Store, node_type: str, feature: str | None = None) -> RawIndex:
-        """Read the raw ids of all nodes of a type, block by block.
+        """Build the index: read the raw ids of all nodes of a type in blocks.
 
         Args:
-            store: Where they are.
-            node_type: The type.
-            feature: The feature that holds them; None for ``#id`` or ``id``, and where there is neither, raw ids are
-                keys.
+            store: Where the nodes are.
+            node_type: The node type.
+            feature: The feature that holds raw ids. None takes ``#id`` or ``id``; without both, raw ids are keys.
 
         Raises:
             UnknownNameError: There is no such node type or feature.
@@ -207,15 +209,15 @@ class RawIndex:
 
     @classmethod
     def of_ends(cls, store: Store, ends: Sequence[SeedEnd]) -> tuple[RawIndex, ...]:
-        """As ``of``, for each end of a seed; ends of one type share their index."""
+        """Build the index for each end of a seed, see ``of``; equal ends share one index."""
         found = {end: cls.of(store, *end) for end in dict.fromkeys(ends)}
         return tuple(found[end] for end in ends)
 
     def keys_of(self, raw: Sequence[RawId]) -> IntArray:
-        """int64[n], the key of each raw id; text stands for an integer where raw ids are integers.
+        """Look up int64[n], the key of each raw id; if raw ids are integers, text is parsed.
 
         Raises:
-            IdRangeError: No node has one of them; the error names the first.
+            IdRangeError: No node has a raw id; the message names the first such one.
             StoreError: The store failed.
         """
         ids = self._ids(raw)
@@ -236,20 +238,23 @@ class RawIndex:
         return keys
 
     def names_of(self, raw: Sequence[RawId]) -> list[bytes]:
-        """The text of raw ids as the dataset has them, which is another one for ``007``; of what is none, as it is."""
+        """Return the dataset's own text of raw ids, for example ``7`` for the integer ``007``.
+
+        Values that cannot be raw ids of the node type are returned unchanged.
+        """
         given = [as_bytes(one) for one in raw]
         ids = self._ids(raw)
         names = iter(texts_of(column_of(ids.drop_null())))
         return [next(names) if is_one else one for one, is_one in zip(given, ids.is_valid().to_pylist(), strict=True)]
 
     def _ids(self, raw: Sequence[RawId]) -> pa.Array:
-        """Raw ids as the dataset has them, null where they cannot be."""
+        """Convert raw ids to the type of the node type's raw ids; null if that is impossible."""
         texts = strings_of([as_bytes(one) for one in raw])
         kind = kind_of_ids(self.store.schema, self.node_type, self.feature)
         return ids_as(arrow_strings(texts), kind)
 
     def _find(self, asked: Column) -> IntArray:
-        """int64[n], the key of each raw id, -1 where there is none; of equal raw ids the first node's."""
+        """Look up int64[n], the key of the first node with each raw id; -1 for unknown raw ids."""
         hashes, texts = _hashed(asked), texts_of(asked)
         keys = np.full(len(asked), -1, np.int64)
         places = np.searchsorted(self.hashes, hashes)
@@ -276,6 +281,6 @@ def _hashed(column: Column) -> UintArray:
 
 
 def _equal(found: Column, asked: Sequence[bytes], places: IntArray) -> NDArray[np.bool_]:
-    """bool[n], whether each raw id found is the one asked for."""
+    """Return bool[n], whether each fetched raw id equals the requested one."""
     wanted = [asked[place] for place in places.tolist()]
     return np.array([one == other for one, other in zip(texts_of(found), wanted, strict=True)], np.bool_)

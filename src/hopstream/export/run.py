@@ -1,7 +1,7 @@
-"""Writes the subgraphs of many seeds to files, each once, also where work was ended and goes on.
+"""Exports the subgraphs of many seeds to files, and resumes an interrupted export.
 
-Shards are the tasks of a job. Each comes into its place by a rename; the schema beside them comes last, so where it is
-there the export is complete.
+Each shard is a task of a job and appears by an atomic rename. The schema beside the shards is written last: if it
+exists, the export is complete.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ from hopstream.uris import local_path
 
 logger = logging.getLogger(__name__)
 FORMAT = 4
-"""Of the hidden folder; a folder of another one is not gone on with."""
+"""Version of the hidden work folder; a folder of another version is not resumed."""
 BEGUN = "begun"
 PROCESS_BYTES, THREAD_BYTES, SEED_BYTES = 200 << 20, 64 << 20, 64
-"""What a process takes that has loaded its libraries and compiled kernels; for each thread, which samples, encodes and
-writes blocks of 8 to 16 MB; and for each seed that is given, while the first process counts repeats."""
+"""Memory per process, for libraries and compiled kernels; per thread, which handles blocks of 8 to 16 MB; and per given
+seed, while the first process counts repeats."""
 LOOKUP_BYTES = 128
-"""For each seed that is looked up in one pass."""
+"""Memory per seed that is looked up in one pass."""
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet"}
-"""What names say of formats."""
+"""Suffix of file names to format."""
 Seeds = str | Path | Sequence[int] | Sequence[str] | IntArray | None
 
 
 def _allotted(settings: ExportSettings, num_seeds: int) -> Allotment:
-    """What counting given seeds, which ends before workers start, and sampling and writing get."""
+    """Allot memory and workers: first for counting the given seeds, then for sampling and writing."""
     worker = PROCESS_BYTES + settings.num_threads * THREAD_BYTES
     needs = (
         Needs.of_one(PROCESS_BYTES + num_seeds * SEED_BYTES, f"{num_seeds} seeds need"),
@@ -76,46 +76,46 @@ def _allotted(settings: ExportSettings, num_seeds: int) -> Allotment:
     return allot(settings.memory, settings, needs)
 
 
-def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, where to, and who is told
+def export_subgraphs(  # noqa: PLR0913  source, spec, output, seeds, settings and callbacks
     source: str | Path, spec: str | Path | Any, out: str | Path, *, seeds: Seeds = None,
     settings: ExportSettings | None = None, overwrite: bool = False, progress: Progress | None = None,
     on_plan: Callable[[ExportPlan, int], None] | None = None, **options: Unpack[ExportOptions],
 ) -> ExportReport:  # fmt: skip
-    """Sample a subgraph per seed and write them as ``tf.Example`` messages, or as rows of Parquet.
+    """Sample one subgraph per seed, and write them as ``tf.Example`` messages or as rows of Parquet.
 
-    The files are, byte for byte, the same for any number of workers and threads, any engine, and any cut of the
-    dataset. If the process is ended, the same call goes on where it was.
+    The files are equal, byte for byte, for any number of workers and threads, any engine, and any partitioning of the
+    dataset. If the process is ended, the same call resumes the work.
 
     Args:
-        source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as ``open_store`` takes them, or
-            the ``.pbtxt`` of a unigraph or its folder, of which a dataset is prepared in the export's hidden folder.
-        spec: A ``SamplingSpec``: its file, its text or the message.
-        out: What names of files begin with, such as ``samples/train.tfrecord``; ``@16`` or ``-?????-of-00016`` at its
-            end asks for 16 files. They are called ``train.tfrecord-00003-of-00016``, and the schema
-            ``train.tfrecord.pbtxt``.
-        seeds: Where to start from: a table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a
-            pattern) or an array of raw ids, for links ``[n, 2]``. A table of links may have further columns, which go
-            to the readout. One that is there several times gets as many subgraphs, with draws of
-            their own. None for the nodes of ``settings.split``, or for all of the node set.
-        settings: How; the defaults if it is not given.
-        overwrite: Replace an export of this name.
+        source: The folder of a dataset, a ``cluster.json``, or addresses of servers, as for ``open_store``; or the
+            ``.pbtxt`` of a unigraph or its folder, which is converted to a dataset in the export's hidden folder.
+        spec: A ``SamplingSpec``: a file, its text, or a message.
+        out: Common beginning of the files' paths, such as ``samples/train.tfrecord``. The suffix ``@16`` or
+            ``-?????-of-00016`` asks for 16 files, which are named ``train.tfrecord-00003-of-00016`` and so on. The
+            schema is ``train.tfrecord.pbtxt``.
+        seeds: A table (CSV, Parquet, TFRecord of tf.Example or ``.npy``; one file, ``name@N`` or a pattern) or an array
+            of raw ids, ``[n, 2]`` for links. Further columns of a table of links are written to the readout. A seed
+            that occurs several times gets as many subgraphs, drawn independently. None: the nodes of
+            ``settings.split``, or all nodes of the node set.
+        settings: Settings of the export; by default ``ExportSettings()``.
+        overwrite: Replace an existing export of this name.
         progress: Called as ``progress("export", done, total)`` in seeds.
-        on_plan: Called once with what is written and how many shards an earlier call wrote, before it starts.
-        **options: Fields of ``ExportSettings``; they go before ``settings``.
+        on_plan: Called once before writing starts, with the plan and the number of shards that an earlier call wrote.
+        **options: Fields of ``ExportSettings``; they override ``settings``.
 
     Returns:
-        What was written.
+        Files, counts and times.
 
     Raises:
-        SettingsError: A setting is outside its range or contradicts another one, the dataset does not hold what the
-            spec needs, or there is an export of this name.
+        SettingsError: A setting is out of range or contradicts another one, the dataset does not hold what the spec
+            needs, or an export of this name exists.
         FormatError: A file is missing or cannot be read.
-        SchemaError: The spec contradicts itself or the graph, or a table has no such column.
-        IdRangeError: A seed is no node; the error names table, row and id.
-        UnknownNameError: A setting names what is not there.
+        SchemaError: The spec contradicts itself or the graph, or a table lacks a column.
+        IdRangeError: A seed is not a node; the message names table, row and id.
+        UnknownNameError: A setting names an unknown type, feature or split.
         StateError: Another process writes an export of this name.
         StoreError: A server failed.
-        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+        OSError: The system failed, for example because the disk is full; the next call resumes the work.
     """
     settings = replace(settings or ExportSettings(), **options)
     located_source(source)
@@ -134,7 +134,7 @@ def export_subgraphs(  # noqa: PLR0913  what is sampled, how, from where on, whe
 
 
 def _is_whole(path: Path, result: dict[str, Any] | None) -> bool:
-    """Whether a shard is there as its task left it."""
+    """Whether a shard exists with the size that its task reported."""
     try:
         return result is not None and path.stat().st_size == result["bytes"]
     except FileNotFoundError:
@@ -143,10 +143,10 @@ def _is_whole(path: Path, result: dict[str, Any] | None) -> bool:
 
 @contextmanager
 def _open_place(place: Path) -> Iterator[WorkFolder]:
-    """Work beside the schema of an export.
+    """Open the work folder beside the schema of an export.
 
     Raises:
-        SettingsError: No folder can be made there.
+        SettingsError: No folder can be created there.
     """
     with ExitStack() as opened:
         try:
@@ -160,7 +160,10 @@ def _open_place(place: Path) -> Iterator[WorkFolder]:
 
 
 def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSettings]:
-    """The path that names begin with, and settings with the number of shards that it asks for."""
+    """Split ``out`` into the stem of paths and the number of shards.
+
+    The result is the stem, and the settings with that number.
+    """
     stem, num_shards = output_name(str(local_path(out)))
     if not Path(stem).name or Path(stem).is_dir():
         raise SettingsError(f"out is {out}, a folder; give what names of files begin with, such as {out}/samples")
@@ -175,7 +178,7 @@ def _place_of(out: str | Path, settings: ExportSettings) -> tuple[Path, ExportSe
 
 
 def _check_suffix(stem: str, file_format: str) -> None:
-    """Refuse a name that says another format than is written."""
+    """Refuse a name whose suffix contradicts the file format."""
     suffix = Path(stem).suffix
     said = SUFFIXES.get(suffix, file_format)
     if said != file_format:
@@ -187,7 +190,7 @@ def _check_suffix(stem: str, file_format: str) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class ExportJob:
-    """One call."""
+    """One call of ``export_subgraphs``."""
 
     work: WorkFolder
     place: Path
@@ -236,7 +239,10 @@ class ExportJob:
             raise
 
     def _sampling(self) -> SeedSampling:
-        """What is made of each seed; labels of links are columns of their table."""
+        """Build the sampling of each seed.
+
+        Labels of links are not part of it, because they are columns of the table of seeds.
+        """
         settings = self.settings
         is_linked = parse_spec(self.spec).WhichOneof("seed_type") != "seed_op"
         return SeedSampling(
@@ -247,13 +253,13 @@ class ExportJob:
         )  # fmt: skip
 
     def _export(self, located: str, store: Store, sampling: SeedSampling, digest: str) -> ExportReport:
-        """Write all shards, and the schema."""
+        """Write all shards, then the schema."""
         maker = SampleMaker(store, sampling)
         num_before = self.job_work.num_done(digest)
         settings = self.settings
         work, folder = _allotted(settings, self._num_given()), self.job_work.job_root(digest)
         with watched():
-            with open_engine("local", num_workers=0) as engine:  # workers start when seeds are found
+            with open_engine("local", num_workers=0) as engine:  # workers start after the seeds are found
                 self.job_work.resume(digest, engine)
             try:
                 plan, work = self._planned(folder, located, store, sampling, maker, work)
@@ -273,11 +279,11 @@ class ExportJob:
 
     @property
     def job_work(self) -> WorkFolder:
-        """Where the job works, beside the dataset of a unigraph."""
+        """Work folder of the job, beside the dataset of a unigraph."""
         return self.work.inside("export")
 
     def _finished(self, digest: str) -> ExportReport | None:
-        """What the same call had written that was ended when all was in its place."""
+        """Return the report of an earlier call that was ended after it had written everything, or None."""
         call: list[Any] = [None] if self.work.finished_call is None else json.loads(self.work.finished_call)
         if call[0] != digest:
             return None
@@ -306,10 +312,10 @@ class ExportJob:
             raise SettingsError(f"seed_column is {settings.seed_column!r}, and there is no table of seeds")
 
     def _check_inputs(self) -> None:
-        """Refuse to write over what is read.
+        """Refuse to overwrite an input.
 
         Raises:
-            SettingsError: A file that is read has a name that the export gives, or takes away, where it lies.
+            SettingsError: An input is in the output folder and has a name that the export writes or removes.
         """
         seeds: Sequence[Path] = () if self.table is None else self.table.paths
         read: dict[str, Sequence[str | Path]] = {"the spec": [self.spec_name], "the table of seeds": seeds}
@@ -324,7 +330,7 @@ class ExportJob:
                     )
 
     def _digest(self, sampling: SeedSampling, is_linked: bool) -> str:
-        """Of all that decides over the bytes."""
+        """Return a digest of everything that determines the bytes of the files."""
         settings = self.settings
         seeds: list[Any] | None = None if self.table is None else self.table.states()
         if self.table is None and self.seeds is not None:
@@ -338,7 +344,7 @@ class ExportJob:
         )  # fmt: skip
 
     def _num_given(self) -> int:
-        """How many seeds are given, as far as that is known before they are read."""
+        """Return the number of given seeds; 0 if it is unknown before they are read."""
         if self.table is not None:
             return self.table.num_known()
         return 0 if self.seeds is None or isinstance(self.seeds, Path) else len(self.seeds)
@@ -346,7 +352,7 @@ class ExportJob:
     def _planned(
         self, folder: Path, located: str, store: Store, sampling: SeedSampling, maker: SampleMaker, work: Allotment
     ) -> tuple[ExportPlan, Allotment]:
-        """What is written; who the seeds are is found out and kept in the job's folder."""
+        """Find the seeds, write their keys and the plan to the job's folder, and return the plan."""
         num_seeds, work = self._find_seeds(folder, store, maker, work)
         settings = self.settings
         num_shards = 1 if settings.one_file else settings.num_shards
@@ -362,7 +368,10 @@ class ExportJob:
     def _find_seeds(
         self, folder: Path, store: Store, maker: SampleMaker, work: Allotment
     ) -> tuple[int, Allotment]:  # fmt: skip
-        """How many seeds there are, and what the job gets; keys of seeds that are not simply all nodes are written."""
+        """Find the seeds, and write their keys unless they are all nodes.
+
+        The result is the number of seeds, and the job's allotment.
+        """
         settings, path = self.settings, folder / SEEDS
         ids = [NodeIds(store, *end) for end in maker.ends]
         if self.seeds is None and settings.split is None:
@@ -394,10 +403,10 @@ class ExportJob:
             for shard in range(plan.num_shards)
             for first, last in (plan.range_of(shard),)
         ]
-        for partial in folder.glob(f"*{PARTIAL}"):  # of workers that were killed
+        for partial in folder.glob(f"*{PARTIAL}"):  # left by killed workers
             partial.unlink(missing_ok=True)
         for one, path in zip(tasks, plan.paths, strict=True):
-            if not _is_whole(path, job.result_of(one)):  # somebody removed or cut it since
+            if not _is_whole(path, job.result_of(one)):  # not yet written, or removed or truncated since
                 job.forget(one)
         results = list(job.run("export", tasks).values())
         return ExportReport(
@@ -408,20 +417,20 @@ class ExportJob:
         )  # fmt: skip
 
     def _names(self) -> re.Pattern[str]:
-        """What files of an export of this name are called."""
+        """Return a pattern of the names of shards of an export of this name."""
         number = r"-\d{5}-of-\d{5}"
         return re.compile(re.escape(self.place.name) + (f"({number})?" if self.settings.one_file else number))
 
     def _files(self) -> list[Path]:
-        """Shards of an export of this name, complete or not."""
+        """List the shards of an export of this name, complete or not."""
         name, folder = self._names(), self.place.parent
         return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
     def _check_place(self, digest: str) -> None:
-        """Refuse to replace an export; shards of one that was ended are none.
+        """Refuse to replace an export without ``overwrite``; shards of an interrupted export may be replaced.
 
         Raises:
-            SettingsError: There is one.
+            SettingsError: There is an export of this name, or the schema's name is taken by a unigraph.
         """
         is_complete = self.work.root.exists()
         if is_complete and names_tables(self.work.root):
@@ -434,13 +443,13 @@ class ExportJob:
         raise SettingsError(f"{shown} is there already; give overwrite=True or another name")
 
     def _remove_files(self) -> None:
-        """Remove what was exported before: the schema first, as shards are complete only with it."""
+        """Remove an earlier export: the schema first, because it marks the shards as complete."""
         self.work.root.unlink(missing_ok=True)
         for path in self._files():
             path.unlink(missing_ok=True)
 
     def _clear(self, digest: str) -> None:
-        """Leave nothing of work that cannot be gone on with."""
+        """Remove all files of a job that cannot be resumed."""
         if (self.job_work.job_root(digest) / BEGUN).exists():
             self._remove_files()
         self.work.clear()

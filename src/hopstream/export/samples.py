@@ -1,4 +1,4 @@
-"""Defines a seed's sample, the same in every job, pipeline and batch, and its features of the whole subgraph."""
+"""Sample of a seed, equal in every job, pipeline and batch, and the context of its graph."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ SEED_ID, SAMPLE_ID = "seed_id", "sample_id"
 def with_seed_ids(
     pieces: GraphPieces, seed_ids: Sequence[bytes] | None, *, sample_ids: Sequence[bytes] | None = None
 ) -> GraphPieces:
-    """Put ``context/seed_id``, and ``context/sample_id``, into graphs.
+    """Add ``context/seed_id`` and ``context/sample_id`` to graphs.
 
     Args:
         pieces: Graphs of one component.
-        seed_ids: The raw id of each graph's seed, or None to leave it out.
-        sample_ids: The name of each graph, or None to leave it out.
+        seed_ids: The raw id of each graph's seed; None to omit it.
+        sample_ids: The name of each graph; None to omit it.
 
     Raises:
-        SchemaError: There are ids for another number of graphs, graphs have several components, or the ids already.
+        SchemaError: The number of ids is not that of graphs, graphs have several components, or the feature exists.
     """
     context = dict(pieces.context)
     for name, ids in ((SEED_ID, seed_ids), (SAMPLE_ID, sample_ids)):
@@ -70,34 +70,34 @@ def with_seed_ids(
 
 
 def declare_ids(schema: Any, *names: str) -> None:
-    """Say in a ``GraphSchema`` message that its graphs have ``SEED_ID`` or ``SAMPLE_ID``."""
+    """Declare ``SEED_ID`` or ``SAMPLE_ID`` in a ``GraphSchema`` message."""
     string = pool().FindEnumTypeByName("tensorflow.DataType").values_by_name["DT_STRING"].number
     for name in names:
         schema.context.features[name].dtype = string
 
 
 def sample_id_of(seed_id: bytes, number: int) -> bytes:
-    """The name of a seed's sample by number: that of the seed for the first, ``<seed>:1`` and so on for others."""
+    """Return the name of a seed's sample: the seed's name for number 0, else ``<seed>:<number>``."""
     return seed_id if number == 0 else b"%s:%d" % (seed_id, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedSampling(Settings):
-    """What is made of each seed.
+    """The sampling of each seed.
 
     Attributes:
-        spec: A ``SamplingSpec`` in text form; a file or a message may be given, and is read when the record is made.
-        rng_seed: 64 bits; other draws come of another one.
+        spec: A ``SamplingSpec`` in text form. A file or a message may be given; the constructor converts it.
+        rng_seed: 64 bits; seed of all random draws.
         leave_out: Features that are not written, such as ``paper.title`` or ``author__writes__paper.year``.
-        id_feature: The feature that holds the raw ids of the seeds' node type, of links also two as ``source,target``;
-            None for ``#id`` or ``id``, and where there is neither, raw ids are keys.
+        id_feature: The feature that holds the raw ids of the seeds' node type; for links also two as ``source,target``.
+            None takes ``#id`` or ``id``; without both, raw ids are keys.
         link_set: The node set of links' ends, or two as ``source,target``; see ``plan_of_spec``.
-        subgraph_type: ``directional``: the edges that were drawn; ``induced``: all between the nodes found.
-        readout: Graphs have a readout of their seed. Links always have one of their ends.
+        subgraph_type: ``directional``: the drawn edges; ``induced``: all edges between the sampled nodes.
+        readout: Add a readout of the seed. Graphs of links always have a readout.
         labels: Features of the seeds' node set that move to the readout.
-        seed_ids: Graphs have ``context/seed_id`` and ``context/sample_id``.
-        node_ids: The feature ``#id`` is written of every node set that has it. Without, it is written as TF-GNN writes
-            it: of node sets that have no other feature, and of those in ``declared_ids``.
+        seed_ids: Add ``context/seed_id`` and ``context/sample_id``.
+        node_ids: Write the feature ``#id`` of every node set that has it. If False, it is written as TF-GNN does: for
+            node sets without other features, and for those in ``declared_ids``.
         declared_ids: Node sets whose ``GraphSchema`` declares the feature ``#id``.
     """
 
@@ -114,7 +114,11 @@ class SeedSampling(Settings):
     declared_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check the values, and convert the spec to text.
+
+        Raises:
+            SettingsError: ``rng_seed`` is out of range, or there are labels and no readout.
+        """
         object.__setattr__(self, "spec", spec_text(self.spec))
         is_integer = isinstance(self.rng_seed, int) and not isinstance(self.rng_seed, bool)
         if not is_integer or not 0 <= self.rng_seed < SEED_STOP:
@@ -125,12 +129,12 @@ class SeedSampling(Settings):
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def plan_over(self, schema: GraphSchema, where: str = "spec") -> SamplePlan:
-        """The plan over a dataset; errors call the spec ``where``.
+        """Return the plan for a dataset; ``where`` is the name of the spec in messages.
 
         Raises:
-            FormatError: The spec is none.
-            SchemaError: It contradicts itself or the dataset.
-            SettingsError: Links are asked for a readout of seeds.
+            FormatError: The spec is invalid.
+            SchemaError: The spec contradicts itself or the dataset.
+            SettingsError: ``readout`` is set and seeds are links.
         """
         plan = plan_of_spec(
             parse_spec(self.spec), schema, subgraph_type=self.subgraph_type, link_set=self.link_set,
@@ -141,7 +145,7 @@ class SeedSampling(Settings):
         return plan
 
     def ends_of(self, plan: SamplePlan) -> tuple[SeedEnd, ...]:
-        """Node type and feature of raw ids of the seeds of a plan, or of the sources and of the targets of links.
+        """Return node type and feature of raw ids for seeds that are nodes, or for both ends of links.
 
         Raises:
             SettingsError: ``id_feature`` names more than two features.
@@ -151,10 +155,10 @@ class SeedSampling(Settings):
 
 
 def features_of(schema: GraphSchema, sampling: SeedSampling) -> dict[str | EdgeType, tuple[str, ...]]:
-    """Which features are written of each type.
+    """Return the features of each type that are written.
 
     Raises:
-        SchemaError: What is to be left out is not there.
+        SchemaError: ``leave_out`` names an unknown feature.
     """
     entities: list[tuple[str | EdgeType, Mapping[str, Any]]] = [*schema.nodes.items(), *schema.edges.items()]
     known = [f"{type_label(entity)}.{name}" for entity, of in entities for name in of]
@@ -170,7 +174,7 @@ def features_of(schema: GraphSchema, sampling: SeedSampling) -> dict[str | EdgeT
 
 
 def sets_without_ids(plan: SamplePlan, schema: GraphSchema) -> list[str]:
-    """The node sets that a plan comes to and of which ``node_ids`` writes nothing: they have no feature ``#id``."""
+    """List the node sets that a plan can reach and that have no feature ``#id``."""
     reached = {*plan.seed_types, *(op.edge_type[2] for op in plan.ops)}
     return sorted(t for t in reached if ID not in schema.nodes[t])
 
@@ -178,21 +182,20 @@ def sets_without_ids(plan: SamplePlan, schema: GraphSchema) -> list[str]:
 def schema_of_samples(
     sampling: SeedSampling, schema: GraphSchema, link_values: Mapping[str, FeatureSchema] | None = None
 ) -> Any:
-    """The ``GraphSchema`` message of the graphs that a sampling of a dataset gives.
+    """Return the ``GraphSchema`` message of the samples of a dataset.
 
-    ``info.root_set`` names the node set whose first node is the seed. What a unigraph says of the whole graph, the type
-    ``#context``, is the context of each sample.
+    ``info.root_set`` names the node set whose first node is the seed. The features of the node type ``#context``, which
+    holds the context of a unigraph, are the context of each sample.
 
     Args:
-        sampling: What is made of each seed.
-        schema: That of the dataset.
-        link_values: What the readout of links holds beside, by name.
+        sampling: The sampling of each seed.
+        schema: Schema of the dataset.
+        link_values: Additional features of the readout of links, by name.
 
     Raises:
-        SchemaError: The spec contradicts the schema, or a feature or label is not there or of a kind that TF-GNN does
-            not store.
-        FormatError: The spec is none.
-        SettingsError: Links are asked for a readout of seeds.
+        SchemaError: The spec contradicts the schema, a feature or label does not exist, or TF-GNN cannot store it.
+        FormatError: The spec is invalid.
+        SettingsError: ``readout`` is set and seeds are links.
     """
     plan, kept = sampling.plan_over(schema), features_of(schema, sampling)
     message = schema_message(
@@ -217,16 +220,16 @@ def schema_of_samples(
 
 
 class SampleMaker:
-    """Makes the samples of seeds that are given by key. One thread uses one maker."""
+    """Makes the samples of seeds given by key. Not thread-safe: each thread needs its own."""
 
     def __init__(self, store: Store, sampling: SeedSampling) -> None:
         """Check the sampling against the store.
 
         Raises:
-            SchemaError: The spec contradicts itself or the dataset, or there are several rows of context.
-            FormatError: The spec is none.
+            SchemaError: The spec contradicts itself or the dataset, or the context does not have exactly one row.
+            FormatError: The spec is invalid.
             UnknownNameError: The dataset has no such feature.
-            SettingsError: The dataset does not hold what the spec needs, or links are asked for a readout of seeds.
+            SettingsError: The dataset does not hold what the spec needs, or ``readout`` is set and seeds are links.
         """
         plan, features = sampling.plan_over(store.schema), features_of(store.schema, sampling)
         self._store, self._sampling, self._plan = store, sampling, plan
@@ -245,12 +248,12 @@ class SampleMaker:
 
     @property
     def most_drawn(self) -> int | None:
-        """The most edges that are drawn for a sample; None where a spec sets no limit."""
+        """Upper bound of the edges drawn per sample; None if the spec sets no limit."""
         return most_drawn(self._plan)
 
     @property
     def gathering(self) -> Seconds:
-        """What went into fetching columns."""
+        """Time spent on fetching columns so far."""
         return self._maker.gathering
 
     def make(
@@ -261,17 +264,17 @@ class SampleMaker:
         *,
         max_bytes: int | None = None,
     ) -> GraphPieces:
-        """The samples of some seeds, in their order.
+        """Make the samples of seeds, in their order.
 
         Args:
-            keys: int64[n], or int64[n, 2] where the spec starts from links.
-            numbers: int64[n], the number of each sample among those of its seed; no two samples have one tree, see
-                ``trees_of``.
-            seed_ids: What seeds are called, where the sampling wants ``seed_ids``.
-            max_bytes: Make only the first samples, those whose values take no more, or the first one; None for all.
+            keys: int64[n], or int64[n, 2] if the spec starts from links.
+            numbers: int64[n], the number of each sample among the samples of its seed. All samples must have distinct
+                trees, see ``trees_of``.
+            seed_ids: Names of the seeds, if the sampling adds ``seed_ids``.
+            max_bytes: Make only the first samples whose values fit, at least one; None for all.
 
         Raises:
-            SettingsError: The keys have not the shape that the spec wants.
+            SettingsError: The shape of the keys does not fit the spec.
             StoreError: The store failed.
         """
         sampling = self._sampling
@@ -287,7 +290,7 @@ class SampleMaker:
         return pieces
 
     def _with_context(self, pieces: GraphPieces) -> GraphPieces:
-        """With the row of the type ``#context`` as context of each graph, and without the type."""
+        """Move the features of the node type ``#context`` to the context of each graph, and drop the type."""
         context = dict(pieces.context)
         if self._of_context:
             ids = self._store.lookup(CONTEXT, np.zeros(pieces.num_graphs, np.int64))
@@ -298,11 +301,14 @@ class SampleMaker:
 
 
 def trees_of(keys: IntArray, numbers: IntArray) -> IntArray:
-    """int64[n], the tree of each sample; those of one seed have different ones, as there are fewer than trees.
+    """Return int64[n], the tree number of each sample, from a hash of its seed and its number.
+
+    Samples of one seed have distinct trees, as long as there are at most ``MAX_TREES`` of them. Trees of different
+    seeds may collide.
 
     Args:
         keys: int64[n], or int64[n, 2] for links.
-        numbers: int64[n], the number of each sample among those of its seed.
+        numbers: int64[n], the number of each sample among the samples of its seed.
     """
     mixed = np.zeros(len(keys), np.uint64)
     for column in (keys,) if keys.ndim == 1 else keys.T:
@@ -312,7 +318,7 @@ def trees_of(keys: IntArray, numbers: IntArray) -> IntArray:
 
 
 def distinct_stretches(trees: IntArray) -> list[tuple[int, int]]:
-    """First and one behind the last of stretches in which no tree is there twice: as few as can be, mostly one."""
+    """Return ``[start, stop)`` ranges without repeated trees; as few as possible, usually one."""
     order = np.argsort(trees, kind="stable")
     is_again = trees[order[1:]] == trees[order[:-1]]
     later, earlier = order[1:][is_again], order[:-1][is_again]

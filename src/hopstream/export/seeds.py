@@ -1,9 +1,9 @@
-"""Finds the nodes or links that an export starts from: those of tables, those of a split, or all.
+"""Finds the seeds of an export: nodes or links of a table or array, nodes of a split, or all nodes.
 
-Repeated seeds are numbered, so that two subgraphs of one seed have different names.
+Repeated seeds are numbered, so that the subgraphs of one seed have different names.
 
-A file of Arrow that is mapped, so that any number of links is held by no process. Cells of CSV files have no type: a
-column whose cells are all integers is ``int64``, one whose cells are all numbers ``float32``, and others strings.
+The labels of links are in a memory-mapped Arrow file, so no process holds them in memory. Cells of CSV files have no
+type: a column of integers becomes ``int64``, a column of numbers ``float32``, and any other column strings.
 """
 
 from __future__ import annotations
@@ -51,33 +51,33 @@ _SCHEMAS = {
 
 
 class LinkValues:
-    """The values of all links of an export."""
+    """The labels of all links of an export."""
 
     def __init__(self, path: Path) -> None:
-        """Map the file that ``written_values`` made."""
+        """Map a file from ``written_values``."""
         self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
     @property
     def schema(self) -> dict[str, FeatureSchema]:
-        """What is known of each link."""
+        """Label name to schema."""
         return {field.name: _SCHEMAS[field.type] for field in self._table.schema}
 
     def read(self, first: int, last: int) -> dict[str, FeatureValues]:
-        """The values of a stretch of links."""
+        """Read the labels of a range of links."""
         rows = self._table.slice(first, last - first)
         return {name: _values(rows.column(name).combine_chunks()) for name in rows.column_names}
 
 
 def written_values(path: Path, batches: Iterable[SeedBlock], source: str) -> Iterator[SeedBlock]:
-    """Pass seeds through, and write what their table says of them besides; nothing where it says nothing.
+    """Pass seeds through, and write their labels to a file; without labels no file is written.
 
     Args:
-        path: The file; it comes into its place behind the last seed.
+        path: The file; it appears, by a rename, after the last seed.
         batches: The seeds.
-        source: What the table is called.
+        source: Name of the table in messages.
 
     Raises:
-        SchemaError: A column is of one type in one file and of another in another.
+        SchemaError: The type of a column differs between files.
     """
     spool = path.with_name(f".{path.name}.{os.getpid()}.spool")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def _shown(schema: pa.Schema) -> str:
 
 
 def _write_typed(spool: Path, path: Path) -> None:
-    """Write what was spooled, with a type for each column of cells."""
+    """Write the spooled labels to the final file, with a type for each column of cells."""
     table = pa.ipc.open_file(pa.memory_map(str(spool))).read_all()
     types = {field.name: _type_of(table.column(field.name)) for field in table.schema}
     with written_whole(path) as partial, pa.ipc.new_file(str(partial), pa.schema(types)) as writer:
@@ -153,13 +153,13 @@ LINK_COLUMNS = (("#source", "source"), ("#target", "target"))
 
 @dataclass(frozen=True, slots=True)
 class SeedBlock:
-    """Some seeds of a table.
+    """A block of seeds of a table.
 
     Attributes:
-        columns: Arrow ``int64``, ``uint64``, ``string`` (cells of CSV files) or ``large_string`` arrays: one, or
-            two for links.
-        place: Says where a row of the batch is.
-        values: What else the table says of each seed; arrays of these types, or of ``float32``.
+        columns: Raw ids as Arrow ``int64``, ``uint64``, ``string`` (cells of CSV files) or ``large_string`` arrays:
+            one, or two for links.
+        place: Function from a row of the block to a description for messages.
+        values: Label name to Arrow array of the same types but ``uint64``, or of ``float32``.
     """
 
     columns: tuple[pa.Array, ...]
@@ -174,8 +174,8 @@ class SeedTable:
     Attributes:
         paths: The files.
         kind: ``csv``, ``parquet``, ``tfrecord`` or ``npy``.
-        columns: For each end, the names that its column may have, in order.
-        values: Columns that are read besides; None for all whose names do not begin with ``#``.
+        columns: For each end, the possible names of its column, in order of preference.
+        values: Columns to read as labels; None for all columns whose names do not begin with ``#``.
     """
 
     paths: tuple[Path, ...]
@@ -194,7 +194,7 @@ class SeedTable:
 
         Raises:
             FormatError: A file is missing.
-            SettingsError: The name does not tell what the file holds.
+            SettingsError: The suffix is unknown, or labels are wanted from ``.npy``.
         """
         stem = _SHARD.sub("", sharded_name(str(name))[0])
         kind = next((kind for suffix, kind in _SUFFIXES.items() if stem.endswith(suffix)), None)
@@ -205,21 +205,25 @@ class SeedTable:
         return cls(tuple(files_of(name)), kind, columns, values)
 
     def states(self) -> list[list[str | int]]:
-        """What tells that a file is another one than before."""
+        """Return path, size and time of each file, to notice changed files."""
         return [[str(path.absolute()), (s := path.stat()).st_size, s.st_mtime_ns] for path in self.paths]
 
     def num_known(self) -> int:
-        """How many rows files say that they have before they are read: ``.npy`` and Parquet; others count as none."""
+        """Return the number of rows from headers or footers, before the files are read.
+
+        It is 0 for formats other than ``.npy`` and Parquet.
+        """
         if self.kind == "npy":
             return sum(array.shape[0] if array.ndim else 0 for array in map(open_array, self.paths))
         return sum(map(_parquet_rows, self.paths)) if self.kind == "parquet" else 0
 
     def batches(self) -> Iterator[SeedBlock]:
-        """All rows in order.
+        """Read all rows in order.
 
         Raises:
             FormatError: A file is damaged.
-            SchemaError: A column is missing, or holds neither strings nor integers.
+            SchemaError: A column is missing or has empty cells, or its values are neither strings nor integers (for
+                labels, nor floats).
         """
         for path in self.paths:
             if self.kind == "npy":
@@ -241,9 +245,9 @@ class SeedTable:
             yield SeedBlock(columns, batch.origin.place, values)
 
     def _opened(self, path: Path) -> tuple[TableFiles, list[str]] | None:
-        """A file as a table, and the names of its columns; None where it has no records.
+        """Describe a file as a table, and list its columns; None for a file without records.
 
-        The first record of a TFRecord file says what the others hold.
+        The first record of a TFRecord file defines the columns of all records.
         """
         files = TableFiles(root=path.parent, paths=(path,), format=cast(Any, self.kind))
         if self.kind == "csv":
@@ -261,7 +265,7 @@ class SeedTable:
         return replace(files, columns=held, columns_said_by="wanted"), list(held)
 
     def _chosen(self, path: Path, there: Sequence[str]) -> list[str]:
-        """The column of each end."""
+        """Choose the column of each end."""
         chosen = []
         for names in self.columns:
             found = [name for name in names if name in there]
@@ -273,7 +277,7 @@ class SeedTable:
         return chosen
 
     def _others(self, path: Path, there: Sequence[str], chosen: Sequence[str]) -> list[str]:
-        """The columns that are read besides."""
+        """Choose the columns of labels."""
         if self.values is None:
             return [name for name in there if name not in chosen and not name.startswith("#")]
         missing = [name for name in self.values if name not in there]
@@ -283,15 +287,15 @@ class SeedTable:
 
 
 def array_batches(given: Any, where: str, num_columns: int = 1) -> Iterator[SeedBlock]:
-    """Seeds out of an array.
+    """Read seeds from an array.
 
     Args:
-        given: integer or string [n], or [n, 2] for links: an array or lists.
-        where: What errors call it.
-        num_columns: 1 or 2.
+        given: Integers or strings [n], or [n, 2] for links: an array or lists.
+        where: Name of the array in messages.
+        num_columns: 1, or 2 for links.
 
     Raises:
-        SchemaError: It is another array, or holds what is neither an integer of 64 bits nor a string.
+        SchemaError: The shape is wrong, or a value is neither a 64-bit integer nor a string.
     """
     values = _as_array(given, where)
     wanted = "[n]" if num_columns == 1 else "[n, 2]"
@@ -330,7 +334,7 @@ def _arrow_of(rows: Any, where: str, first: int) -> pa.Array:
 
 
 def digest_of_seeds(batches: Iterable[SeedBlock]) -> str:
-    """A digest of the values of seeds, the same in every process and for arrays of any dtype that holds them."""
+    """Return a digest of the values of seeds; it does not depend on the process or the integer dtype."""
     digest = hashlib.sha256()
     for batch in batches:
         for column in batch.columns:
@@ -343,7 +347,7 @@ def digest_of_seeds(batches: Iterable[SeedBlock]) -> str:
 
 
 def _ids_of(column: pa.Array, where: str) -> pa.Array:
-    """Ids as one of the three Arrow types that raw ids have."""
+    """Convert raw ids to Arrow ``int64``, ``uint64`` (for values of 2**63 or more), or a string type."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _ids_of(column.dictionary_decode(), where)
@@ -361,7 +365,7 @@ def _ids_of(column: pa.Array, where: str) -> pa.Array:
 
 
 def _values_of(column: pa.Array, where: str) -> pa.Array:
-    """Values as one of the Arrow types that values of links have."""
+    """Convert labels to Arrow ``int64``, ``float32``, or a string type."""
     if pa.types.is_boolean(column.type):
         return column.cast(pa.int64())
     if pa.types.is_floating(column.type):
@@ -383,7 +387,7 @@ def _refuse_nulls(columns: Sequence[pa.Array], names: Sequence[str], place: Call
 
 
 def _csv_header(path: Path, delimiter: str) -> list[str]:
-    """Names of columns; what is not UTF-8 is left to who reads the rows."""
+    """Read the names of columns; bytes that are not UTF-8 are replaced, and reading the rows reports them."""
     how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "replace", "newline": ""}
     try:
         with gzip.open(path, "rt", **how) if path.name.endswith(".gz") else path.open(**how) as file:
@@ -407,7 +411,7 @@ def _parquet_rows(path: Path) -> int:
 
 
 def repeats_of(seeds: IntArray) -> IntArray:
-    """int64[n], how often each seed was there before. 40 to 60 bytes per seed are held meanwhile.
+    """Return int64[n], how often each seed occurs before its position; needs 40 to 60 bytes per seed.
 
     Args:
         seeds: int64[n], or int64[n, 2] for links.
@@ -424,23 +428,23 @@ def repeats_of(seeds: IntArray) -> IntArray:
 
 
 SEEDS_AT_ONCE = 1 << 22
-"""Seeds that are looked up in one pass over the ids of all nodes."""
+"""Seeds that are looked up in one pass over the raw ids of all nodes."""
 NODES_AT_ONCE = 1 << 19
 
 
 class NodeIds:
-    """The raw ids of the nodes of one type, for seeds that come by the million.
+    """Look-up from raw ids of one node type to keys, for millions of seeds at a time.
 
-    All ids are read in one pass for some millions of seeds, and nothing is kept between passes. ``RawIndex`` is for
-    seeds that come a few at a time: it keeps 16 bytes per node, which an export of few seeds would make for nothing.
+    Each look-up reads all raw ids in one pass, and nothing is kept between passes. ``RawIndex`` is for many look-ups of
+    few seeds each: it keeps 16 bytes per node.
     """
 
     def __init__(self, store: Store, node_type: str, feature: str | None) -> None:
-        """Find the feature that holds them, as ``id_feature_of`` does.
+        """Find the feature that holds raw ids, see ``id_feature_of``.
 
         Raises:
-            UnknownNameError: There is no such feature.
-            SettingsError: It holds neither single strings nor single integers.
+            UnknownNameError: There is no such node type or feature.
+            SettingsError: The feature holds neither single strings nor single integers.
         """
         self._store, self.node_type = store, node_type
         self.num_nodes = num_keys(store, node_type)
@@ -448,13 +452,13 @@ class NodeIds:
         self.kind = kind_of_ids(store.schema, node_type, self.feature)
 
     def of_keys(self, keys: IntArray) -> list[bytes]:
-        """The raw ids of some nodes as text."""
+        """Return the raw ids of nodes as text."""
         return [b"%d" % key for key in keys.tolist()] if self.feature is None else texts_of(self._column(keys))
 
     def keys_of(self, raw: pa.Array) -> IntArray:
-        """int64[n], the key of each raw id, the first node's where several have it, and -1 where none has.
+        """Look up int64[n], the key of the first node with each raw id; -1 for unknown raw ids.
 
-        The ids of all nodes are read once, block by block.
+        The raw ids of all nodes are read once, in blocks.
         """
         wanted = ids_as(raw, self.kind)
         if self.feature is None:
@@ -477,7 +481,7 @@ class NodeIds:
 
 
 def seed_names(ends: Sequence[NodeIds], keys: IntArray) -> list[bytes]:
-    """The raw ids of some seeds, int64[n], or the names of links, int64[n, 2], as text."""
+    """Return the raw ids of nodes, given int64[n] keys, or the names of links, given int64[n, 2], as text."""
     columns = keys.reshape(-1, len(ends)).T
     names = [of.of_keys(np.ascontiguousarray(column)) for of, column in zip(ends, columns, strict=True)]
     return names[0] if len(names) == 1 else list(map(link_name, *names))
@@ -492,17 +496,17 @@ def _arrow(column: Array | RaggedArray, kind: pa.DataType) -> pa.Array:
 def write_seeds(
     path: Path, batches: Iterable[SeedBlock], ends: Sequence[NodeIds], source: str, at_once: int = SEEDS_AT_ONCE
 ) -> None:  # fmt: skip
-    """Write the keys of the seeds of a table.
+    """Look up the keys of the seeds of a table, and write them to a file.
 
     Args:
-        path: The file; it comes into its place when all keys are known.
+        path: The file; it appears, by a rename, when all keys are known.
         batches: The seeds.
-        ends: The ids of the nodes that they may be; of links those of sources and those of targets.
-        source: What the table is called.
+        ends: Look-up for the seeds' node type; for links, one for sources and one for targets.
+        source: Name of the table in messages.
         at_once: Seeds that are looked up in one pass, at most ``SEEDS_AT_ONCE``.
 
     Raises:
-        IdRangeError: A seed is no node; the error names table, row and id.
+        IdRangeError: A seed is not a node; the message names table, row and id.
         SettingsError: There are no seeds.
     """
     num_seeds = 0
@@ -516,23 +520,23 @@ def write_seeds(
 
 
 def write_numbers(path: Path, numbers: IntArray) -> None:
-    """Write int64[n] so that ``read_seeds`` reads them; the file comes into its place whole."""
+    """Write int64[n] to a file for ``read_seeds``, atomically."""
     with written_whole(path) as partial:
         partial.write_bytes(np.ascontiguousarray(numbers, "<i8").data)
 
 
 def read_seeds(path: Path, num_columns: int = 1) -> IntArray:
-    """What was written, mapped: int64[n], or int64[n, 2] for links."""
+    """Map a file of keys: int64[n], or int64[n, 2] for links."""
     keys: IntArray = np.memmap(path, np.dtype("<i8"), mode="r")
     return keys if num_columns == 1 else keys.reshape(-1, num_columns)
 
 
 def split_seeds(store: Store, node_type: str, split: str) -> IntArray:
-    """The keys of a split.
+    """Return the keys of a split.
 
     Raises:
         UnknownNameError: There is no such split.
-        SettingsError: It has no nodes.
+        SettingsError: The split has no nodes.
     """
     keys = store.split(node_type, split)
     if not len(keys):
@@ -554,7 +558,11 @@ def _groups(batches: Iterable[SeedBlock], at_once: int) -> Iterator[list[SeedBlo
 
 
 def _keys_of_group(group: list[SeedBlock], ends: Sequence[NodeIds], source: str) -> IntArray:
-    """int64[n] or int64[n, 2]."""
+    """Look up the keys of a group of blocks: int64[n] or int64[n, 2].
+
+    Raises:
+        IdRangeError: A seed is not a node.
+    """
     columns = [
         nodes.keys_of(_joined([batch.columns[number] for batch in group], source, nodes.kind))
         for number, nodes in enumerate(ends)
@@ -574,7 +582,7 @@ def _joined(arrays: list[pa.Array], source: str, kind: pa.DataType) -> pa.Array:
 
 
 def _refuse(group: list[SeedBlock], row: int, keys: IntArray, ends: Sequence[NodeIds]) -> None:
-    """Raise the error of the seed in a row of a group."""
+    """Raise the error for the seed in a row of a group."""
     column = int(np.argmax(keys[row] < 0))
     nodes = ends[column]
     for batch in group:

@@ -1,4 +1,4 @@
-"""Settings of exports and of unigraphs, and the report of what an export wrote and how long its stages took."""
+"""Settings of exports and of unigraphs, and the report of an export."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ OnDangling = Literal["error", "drop"]
 ExportedEdges = Literal["directional", "induced"]
 MAX_THREADS = 256
 SEEDS_PER_SHARD, USUAL_SHARDS = 1024, 10_000
-"""How many seeds a shard has where no number of shards is given, and how many shards there are then at most."""
+"""Defaults if ``num_shards`` is not given: seeds per shard, and the largest number of shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings(WorkerSettings):
-    """How subgraphs are sampled and written. Every field is checked when the record is made.
+    """Settings for sampling and writing subgraphs. The constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range or contradicts another one.
     """
 
     num_shards: int | None = field(
@@ -101,7 +101,7 @@ class ExportSettings(WorkerSettings):
 
     def __post_init__(self) -> None:
         """Check every field."""
-        WorkerSettings.__post_init__(self)  # super() finds no base of a class that slots made anew
+        WorkerSettings.__post_init__(self)  # super() fails here, because slots=True creates a new class
         for name, choices in (
             ("file_format", FileFormat), ("compression", Compression), ("subgraph_type", ExportedEdges),
             ("on_dangling", OnDangling),
@@ -150,16 +150,16 @@ class ExportOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """What an export wrote.
+    """Report of an export.
 
     Attributes:
         paths: The shards in order; all records of the first come before those of the second.
-        schema_path: The ``GraphSchema`` that they are read with.
-        num_seeds: Records in all shards, one per seed.
-        num_bytes: Of all shards.
-        seconds: Time of one core that ``sample``, ``gather``, ``encode`` and ``write`` took, summed over all workers;
-            empty where an earlier call had written everything.
-        wall_seconds: The same by the clock, so that waiting for disks, servers and other threads counts.
+        schema_path: The file with the ``GraphSchema`` of the records.
+        num_seeds: Number of records in all shards, one per seed.
+        num_bytes: Bytes of all shards.
+        seconds: CPU seconds of the stages ``sample``, ``gather``, ``encode`` and ``write``, summed over all threads of
+            all workers; empty if an earlier call had written everything.
+        wall_seconds: Wall-clock seconds of the same stages, including waits for disks, servers and other threads.
     """
 
     paths: tuple[Path, ...]
@@ -176,10 +176,10 @@ FORMATS: tuple[UnigraphFormat, ...] = ("tfrecord", "csv", "parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnigraphSettings(Settings):
-    """How a unigraph is written.
+    """Settings of the writer of unigraphs.
 
     Raises:
-        SettingsError: A setting is out of its range.
+        SettingsError: A setting is out of range.
     """
 
     format: UnigraphFormat = field(default="tfrecord", metadata={"help": "how tables are written"})
@@ -192,7 +192,7 @@ class UnigraphSettings(Settings):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Refuse what is not written."""
+        """Refuse values that the writer does not support."""
         if self.format not in FORMATS:
             raise SettingsError(f"format is {self.format!r}; wanted one of {', '.join(FORMATS)}")
         if not isinstance(self.num_shards, int) or not 1 <= self.num_shards <= MAX_SHARDS:
@@ -205,11 +205,11 @@ class UnigraphSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """A span of time.
+    """A time span, or a moment of one thread.
 
     Attributes:
-        core: Seconds that this thread computed.
-        wall: Seconds by the clock: waiting for disks, servers and other threads counts.
+        core: CPU seconds of this thread.
+        wall: Wall-clock seconds, including waits for disks, servers and other threads.
     """
 
     core: float = 0.0
@@ -217,13 +217,13 @@ class Seconds:
 
     @classmethod
     def now(cls) -> Seconds:
-        """A moment, for differences in one thread."""
+        """Return the current moment, for differences in the same thread."""
         return cls(time.thread_time(), time.perf_counter())
 
     def __add__(self, other: Seconds) -> Seconds:
-        """Both, one after the other."""
+        """Add two time spans."""
         return Seconds(self.core + other.core, self.wall + other.wall)
 
     def __sub__(self, other: Seconds) -> Seconds:
-        """The span from an earlier moment."""
+        """Return the time span since an earlier moment."""
         return Seconds(self.core - other.core, self.wall - other.wall)

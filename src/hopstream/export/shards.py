@@ -1,4 +1,4 @@
-"""Writes a batch of subgraphs to a file, as records of TFRecord or as rows of Parquet."""
+"""Writes subgraphs to a file, as records of TFRecord or as rows of Parquet."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ from hopstream.tfgnn.graph_tensor import GraphPieces, graph_lists
 from hopstream.tfgnn.tfrecord import RecordWriter, frame_records
 
 ROW_GROUP_BYTES = 8 << 20
-"""What the values of a row group have, or one row more."""
+"""A row group ends with the row that reaches this size."""
 
 
 class Encoded(Protocol):
-    """Subgraphs as they are written."""
+    """Encoded subgraphs."""
 
     @property
     def num_bytes(self) -> int:
-        """About how much memory they take."""
+        """Approximate memory that they take."""
         ...
 
 
 class ShardWriter(Protocol):
-    """Writes one file. ``encode`` may be called by several threads, ``write`` and ``close`` by one.
+    """Writer of one file.
 
-    What is encoded is written once, and its memory is used again then.
+    Any thread may call ``encode``; only one thread may call ``write`` and ``close``.
+
+    Encoded subgraphs may be written only once, because ``write`` reuses their memory.
     """
 
     def encode(self, pieces: GraphPieces) -> Encoded:
-        """Subgraphs as they are written."""
+        """Encode subgraphs."""
         ...
 
     def write(self, encoded: Encoded) -> None:
-        """Append them to the file."""
+        """Append encoded subgraphs to the file."""
         ...
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered rows and close the file."""
         ...
 
 
@@ -57,7 +59,7 @@ class Records:
 
         Args:
             examples: The messages.
-            room: What is used again when they are written.
+            room: Buffer to reuse after the records are written.
         """
         frame_records(examples.data, examples.offsets)
         self.data: Array = examples.data
@@ -65,7 +67,7 @@ class Records:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the file."""
+        """Number of bytes in the file."""
         return len(self.data)
 
 
@@ -73,16 +75,16 @@ class RecordShard:
     """A TFRecord file with a message per subgraph."""
 
     def __init__(self, path: Path, compression: Compression) -> None:
-        """Make the file."""
+        """Create the file."""
         self._writer = RecordWriter(path, is_compressed=compression == "gzip")
         self._rooms: list[Array] = []
-        """What was written, to be written over: fresh memory costs more than filling it, and what many threads take
-        and give back is not all given to the system."""
+        """Buffers to reuse: allocating new memory costs more than filling it, and the allocator does not return all
+        memory to the system that many threads allocate and free."""
 
     def encode(self, pieces: GraphPieces) -> Records:
-        """Messages with their checksums."""
+        """Encode subgraphs as messages with checksums."""
         try:
-            room = self._rooms.pop()  # by one thread, whichever others pop
+            room = self._rooms.pop()  # atomic, so threads need no lock
         except IndexError:
             room = np.empty(0, np.uint8)
         examples = encode_examples(graph_lists(pieces), pieces.num_graphs, room=room)
@@ -91,7 +93,7 @@ class RecordShard:
         return Records(examples, room)
 
     def write(self, encoded: Encoded) -> None:
-        """Append them in one write."""
+        """Append records in one write, and keep their buffer for reuse."""
         if isinstance(encoded, Records):
             self._writer.write_bytes(encoded.data)
             self._rooms.append(encoded.room)
@@ -102,32 +104,32 @@ class RecordShard:
 
 
 class TableRows:
-    """Rows of a table."""
+    """Encoded rows of a table."""
 
     def __init__(self, lists: Mapping[str, ValueLists], num_rows: int) -> None:
-        """Hold them, and what each of them has."""
+        """Convert lists to a record batch, and sum up the bytes of the rows."""
         self.batch = _batch(lists)
         self.ends = np.cumsum(sum((_row_bytes(of) for of in lists.values()), np.zeros(num_rows, np.int64)))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory."""
+        """Bytes of all rows."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
 
 class TableShard:
-    """A Parquet file with a row per subgraph and a column of lists per feature of a message, named like it.
+    """A Parquet file with a row per subgraph and a column of lists per feature of the message.
 
-    A row group ends with the row that makes it some megabytes, whatever batches rows come in.
+    A row group ends with the row that reaches ``ROW_GROUP_BYTES``, however rows are batched.
     """
 
     def __init__(self, path: Path, compression: Compression, none: GraphPieces) -> None:
-        """Make the file.
+        """Create the file.
 
         Args:
             path: The file.
-            compression: How pages are compressed.
-            none: No subgraphs; they tell which columns there are.
+            compression: Compression of pages.
+            none: Pieces without subgraphs, which define the columns.
         """
         schema = _batch(graph_lists(none)).schema
         self._writer = pq.ParquetWriter(path, schema, compression=compression, write_page_checksum=True)
@@ -135,11 +137,11 @@ class TableShard:
         self._held_bytes = 0
 
     def encode(self, pieces: GraphPieces) -> TableRows:
-        """Rows of lists."""
+        """Encode subgraphs as rows of lists."""
         return TableRows(graph_lists(pieces), pieces.num_graphs)
 
     def write(self, encoded: Encoded) -> None:
-        """Append them, and write the row groups that are full."""
+        """Buffer rows, and write full row groups."""
         if not isinstance(encoded, TableRows):
             return
         first, before = 0, 0
@@ -153,22 +155,22 @@ class TableShard:
             first, before = last, int(encoded.ends[last - 1])
 
     def close(self) -> None:
-        """Write what is held, and the footer."""
+        """Write the buffered rows and the footer."""
         if self._held:
             self._write_group()
         self._writer.close()
 
     def _write_group(self) -> None:
-        rows = pa.Table.from_batches(self._held).combine_chunks()  # pages end where chunks do
+        rows = pa.Table.from_batches(self._held).combine_chunks()  # the ends of chunks would end pages
         self._held, self._held_bytes = [], 0
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
 
 def open_shard(path: Path, file_format: FileFormat, compression: Compression, none: GraphPieces) -> ShardWriter:
-    """Make a file to write subgraphs to; ``none`` tells which columns there are.
+    """Create a file for subgraphs; ``none``, pieces without subgraphs, defines the columns.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
     if file_format == "parquet":
         return TableShard(path, compression, none)
@@ -181,7 +183,7 @@ def _batch(lists: Mapping[str, ValueLists]) -> pa.RecordBatch:
 
 
 def _row_bytes(lists: ValueLists) -> IntArray:
-    """int64[num_rows], the bytes of each row's list."""
+    """Return int64[num_rows], the bytes of each row's list."""
     if isinstance(lists.values, RaggedArray):
         at: IntArray = lists.values.offsets[lists.offsets] + 8 * lists.offsets
     else:

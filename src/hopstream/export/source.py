@@ -1,7 +1,9 @@
-"""Opens what is exported: a dataset, servers, or a unigraph, which is made a dataset first.
+"""Opens the source of an export: a dataset, servers, or a unigraph.
 
-The dataset of a unigraph lies in the export's hidden folder as long as the export is not finished: it has one part, by
-which nobody can tell it from others, as samples do not depend on the cut.
+A unigraph is converted to a dataset first.
+
+The dataset of a unigraph is in the export's hidden folder until the export is finished. It has one part; the number of
+parts does not matter, because samples do not depend on the partitioning.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ from hopstream.uris import local_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSource:
-    """What an export reads.
+    """The source of an export.
 
     Attributes:
-        located: What ``open_store`` takes, or the schema of a unigraph.
-        graph_id: What tells that it is another graph than before.
-        schema: Its types and features.
-        store: Where the graph is; None for a unigraph.
-        tables: How the tables of a unigraph are read.
-        link_set: Where the schema of a unigraph has a readout of links, the node sets of their ends, ``source,target``.
+        located: Location for ``open_store``, or the path of a unigraph's schema.
+        graph_id: Identifies the graph; it differs if the graph has changed.
+        schema: Types and features of the graph.
+        store: The opened store; None for a unigraph.
+        tables: Settings for reading the tables of a unigraph.
+        link_set: The node sets of links' ends, ``source,target``, if the schema of a unigraph has a readout of links.
         declared_ids: Node sets of a unigraph whose schema declares the feature ``#id``.
     """
 
@@ -56,10 +58,10 @@ class ExportSource:
     declared_ids: tuple[str, ...] = ()
 
     def check_plan(self, plan: SamplePlan) -> None:
-        """Refuse what a unigraph cannot say.
+        """Refuse plans that a unigraph does not support.
 
         Raises:
-            SettingsError: An op draws by time.
+            SettingsError: The source is a unigraph, and an op draws by time.
         """
         late = [op.name for op in plan.ops if op.strategy == "last"]
         if self.store is None and late:
@@ -72,11 +74,13 @@ class ExportSource:
     def opened(
         self, work: WorkFolder, plan: SamplePlan, settings: ExportSettings, progress: Progress
     ) -> Iterator[tuple[str, Store]]:
-        """What workers open, and the same opened here; a unigraph is prepared, or what was ended goes on.
+        """Give the location that workers open, and the opened store.
+
+        A unigraph is converted to a dataset first; an interrupted conversion is resumed.
 
         Raises:
-            HopstreamError: The tables cannot be prepared.
-            OSError: The system failed; what was done is kept for the next call.
+            HopstreamError: The tables cannot be converted.
+            OSError: The system failed; finished work is kept for the next call.
         """
         if self.store is not None:
             yield self.located, self.store
@@ -100,16 +104,17 @@ class ExportSource:
 
 @contextmanager
 def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSource]:
-    """Open a dataset or servers, or look at a unigraph.
+    """Open a dataset or servers, or read the schema of a unigraph.
 
     Args:
-        source: What ``open_store`` takes, or the ``.pbtxt`` of a unigraph, or its folder.
-        tables: How the tables of a unigraph are read.
+        source: A location for ``open_store``, or the ``.pbtxt`` of a unigraph or its folder.
+        tables: Settings for reading the tables of a unigraph.
 
     Raises:
-        SettingsError: It is a store, which workers could not open, or settings are for unigraphs and it is none.
-        FormatError: It is neither.
-        SchemaError: A unigraph contradicts itself.
+        SettingsError: The source is an opened store, which workers cannot open; or ``tables.data_path`` is given, and
+            the source is not a unigraph.
+        FormatError: The source is neither a dataset nor a unigraph.
+        SchemaError: The schema of a unigraph contradicts itself.
     """
     located = located_source(source)
     schema = None if "://" in located else _unigraph_schema(Path(located))
@@ -136,10 +141,10 @@ def open_source(source: str | Path, tables: TableSettings) -> Iterator[ExportSou
 
 
 def located_source(source: str | Path) -> str:
-    """What workers open, whatever their folder is.
+    """Return a location that workers can open from any working directory.
 
     Raises:
-        SettingsError: It is a store, which workers could not open, or a place that is neither here nor a server.
+        SettingsError: The source is an opened store, which workers cannot open, or a URI that is no server's address.
     """
     if isinstance(source, str) and "://" in source:
         from hopstream.store.cluster import parse_locations  # only here: it loads the network's libraries
@@ -155,7 +160,7 @@ def located_source(source: str | Path) -> str:
 
 
 def _unigraph_schema(path: Path) -> Path | None:
-    """The schema of a unigraph, or None where the path is none."""
+    """Return the path of a unigraph's schema, or None if the path is not a unigraph."""
     if path.is_dir() and (path / MANIFEST).is_file():
         return None
     described = description_of(path)
@@ -163,13 +168,13 @@ def _unigraph_schema(path: Path) -> Path | None:
 
 
 def _link_set_of(path: Path) -> str | None:
-    """What ``link_set`` is by the readout edge sets of a unigraph's schema; None where it has none."""
+    """Return ``link_set`` from the readout edge sets of a unigraph's schema, or None."""
     sets = read_schema(path).edge_sets
     return ",".join(sets[name].source for name in LINK_ENDS) if all(name in sets for name in LINK_ENDS) else None
 
 
 def _schema_of(tables: TablesMetadata) -> GraphSchema:
-    """What the tables of a unigraph will be."""
+    """Return the schema of the graph in the tables of a unigraph."""
     nodes = {
         t: {
             **({of.id_column: FeatureSchema(dtype=STRING)} if of.id_column is not None and of.keeps_ids else {}),

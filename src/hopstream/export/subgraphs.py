@@ -1,7 +1,7 @@
-"""Samples a batch of seeds, nodes or links, into graph tensors, one per seed.
+"""Samples a batch of seeds, nodes or links, to graph tensors, one per seed.
 
-The seeds' trees are grown together, in one run of the plan. Nodes and edges are then grouped by tree, so that columns
-are fetched in the order in which they are written.
+One run of the plan samples the trees of all seeds. Then nodes and edges are grouped by tree, so columns are fetched in
+the order in which they are written.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from hopstream.tfgnn.graph_tensor import EdgePieces, GraphPieces, NodePieces
 from hopstream.tfgnn.values import FeatureValues
 
 EDGE_BYTES = 16
-"""Of an edge's ends."""
+"""Bytes of an edge's two ends."""
 ROW_BYTES = 32
-"""What is thought of a list or string before any has been fetched."""
+"""Assumed size of a list or string until the first ones are fetched."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,9 +38,9 @@ class TreeItems:
     """Items of all trees, grouped by tree.
 
     Attributes:
-        offsets: int64[num_trees + 1].
-        order: int64[n], the items of each tree.
-        places: int64[n], the place of each item inside its tree.
+        offsets: int64[num_trees + 1], ranges of ``order``.
+        order: int64[n], indices of the items, grouped by tree.
+        places: int64[n], the position of each item in its tree.
     """
 
     offsets: IntArray
@@ -49,13 +49,13 @@ class TreeItems:
 
     @classmethod
     def of(cls, trees: IntArray, num_trees: int) -> TreeItems:
-        """Group items whose trees are ``int64[n]``."""
+        """Group items, given the tree of each, int64[n]."""
         grouped = cls(np.empty(num_trees + 1, np.int64), np.empty(len(trees), np.int64), np.empty(len(trees), np.int64))
         group_by_tree(trees, grouped.offsets, grouped.order, grouped.places)
         return grouped
 
     def first(self, num_trees: int) -> TreeItems:
-        """The items of the first trees; places stay those of all items."""
+        """Return the items of the first trees; ``places`` still covers all items."""
         return TreeItems(self.offsets[: num_trees + 1], self.order[: self.offsets[num_trees]], self.places)
 
 
@@ -67,8 +67,8 @@ class SubgraphMaker:
 
         Args:
             store: Where the graph is.
-            plan: A disjoint plan with one seed type, or with two, those of a link's source and target.
-            features: Which features are written of each node type and edge type.
+            plan: A disjoint plan with one seed type, or with two, of a link's source and target.
+            features: Node type or edge type to the features to fetch.
 
         Raises:
             UnknownNameError: The store's graph has no such type or feature.
@@ -90,25 +90,23 @@ class SubgraphMaker:
     def make(
         self, seed_keys: IntArray, rng_seed: int, trees: IntArray | None = None, *, max_bytes: int | None = None
     ) -> GraphPieces:
-        """The graph tensors of some seeds; each is a function of its key, its tree and the rng seed.
+        """Sample the graph tensors of some seeds; each depends only on its key, its tree and the rng seed.
 
         Args:
-            seed_keys: int64[n], keys, or int64[n, 2], keys of sources and targets, where the plan starts from links; a
-                seed may be there several times.
+            seed_keys: int64[n], keys; for links int64[n, 2], keys of sources and targets. Seeds may be repeated.
             rng_seed: 64 bits.
-            trees: int64[n], the number of each seed's tree, distinct and in any order, as ``samples.trees_of`` gives
-                them; 0..n-1 if None.
-            max_bytes: Where the values of all would take more, only the first graphs are made that take no more, or
-                the first one alone; None for all. That is told before values are fetched; of lists and strings, by
-                those fetched before.
+            trees: int64[n], distinct tree numbers of the seeds in any order, as from ``samples.trees_of``; 0..n-1 if
+                None.
+            max_bytes: Limit of the values' bytes: only the first graphs within it are made, at least one; None for no
+                limit. The size is estimated before values are fetched; for lists and strings from earlier fetches.
 
         Returns:
-            n graphs, or the first of them, of one component. Seeds are the first nodes of their set; of a link's ends
-            the source comes first, then the target, one node where they are one. Links are read out by
-            ``_readout/source`` and ``_readout/target``.
+            n graphs, or with ``max_bytes`` the first of them, of one component each. Seeds are the first nodes of their
+            set. Of a link, the source comes first, then the target; if both are the same node, it occurs once. Links
+            have a readout of ``_readout/source`` and ``_readout/target``.
 
         Raises:
-            SettingsError: The keys have not the shape that the plan wants.
+            SettingsError: The shape of the keys does not fit the plan.
             StoreError: The store failed.
         """
         trees = np.arange(len(seed_keys), dtype=np.int64) if trees is None else trees
@@ -152,7 +150,7 @@ class SubgraphMaker:
             )
 
     def _seeds(self, seed_keys: IntArray, rng_seed: int, trees: IntArray) -> SeedNodes:
-        """Where trees grow from; a tree's source is placed before its target."""
+        """Build the seeds of the trees; a link's source comes before its target."""
         types, ids, of_ids = self._plan.seed_types, {}, {}
         if not self._is_of_links:
             ids, of_ids = {types[0]: seed_keys}, {types[0]: trees}
@@ -172,11 +170,11 @@ class SubgraphMaker:
         return add_link_readout(pieces, (source_type, target_type), sources, is_second.astype(np.int64))
 
     def _each_once(self, edge_type: EdgeType, drawn: SampledEdges, of_nodes: IntArray) -> SampledEdges:
-        """Edges without those that another op drew before, in the same tree."""
+        """Drop edges that another op has drawn earlier in the same tree."""
         if edge_type not in self._repeated or drawn.edge_ids is None:
             return drawn
         _, slots = self._distinct.number(of_nodes[drawn.src_slots] << TREE_SHIFT | drawn.edge_ids)
-        # Slots are given in order, so an edge that is new has a higher one than all before it.
+        # Slots are numbered in order of appearance, so a new edge has a higher slot than all edges before it.
         is_new = np.diff(np.maximum.accumulate(slots), prepend=-1) > 0
         return SampledEdges(
             src_slots=drawn.src_slots[is_new], dst_slots=drawn.dst_slots[is_new], edge_ids=drawn.edge_ids[is_new],
@@ -184,7 +182,7 @@ class SubgraphMaker:
         )  # fmt: skip
 
     def _num_within(self, nodes: Mapping[str, TreeItems], edges: Mapping[EdgeType, TreeItems], max_bytes: int) -> int:
-        """How many of the first trees have values of no more bytes; at least one."""
+        """Return how many of the first trees fit into ``max_bytes``, at least one."""
         total: IntArray = np.zeros(1, np.int64)
         entities: list[tuple[str | EdgeType, TreeItems]] = [*nodes.items(), *edges.items()]
         for entity, of in entities:
@@ -196,7 +194,7 @@ class SubgraphMaker:
         self, node_ids: Mapping[str, IntArray], nodes: Mapping[str, TreeItems], drawn: Mapping[EdgeType, SampledEdges],
         edges: Mapping[EdgeType, TreeItems],
     ) -> dict[str | EdgeType, Mapping[str, Column]]:  # fmt: skip
-        """Columns of all items, in the order of their groups."""
+        """Fetch the columns of all items, grouped by tree."""
         entities: list[str | EdgeType] = []
         requests: list[FetchRequest] = []
         for entity, names in self._features.items():
@@ -224,7 +222,10 @@ class SubgraphMaker:
 
 
 def _row_bytes(store: Store, entity: str | EdgeType, names: Sequence[str]) -> dict[str, int]:
-    """Bytes of a node's or edge's value of each feature; of lists and strings, what is known before any is fetched."""
+    """Return the bytes per value of each feature.
+
+    For lists and strings it is ``ROW_BYTES``, until some are fetched.
+    """
     schemas = {name: store.schema.feature(entity, name) for name in names}
     return {
         name: ROW_BYTES if of.is_string or of.is_ragged else max(8, np.dtype(of.dtype).itemsize * math.prod(of.shape))
@@ -233,7 +234,7 @@ def _row_bytes(store: Store, entity: str | EdgeType, names: Sequence[str]) -> di
 
 
 def _places_of(of_nodes: IntArray, trees: IntArray) -> IntArray:
-    """int64[n], the place of each node's tree among the trees."""
+    """Return int64[n], the index in ``trees`` of each node's tree."""
     if len(trees) and int(trees[-1]) - int(trees[0]) == len(trees) - 1 and bool(np.all(np.diff(trees) == 1)):
         places: IntArray = of_nodes - trees[0]
     else:

@@ -1,10 +1,10 @@
-"""Writes a graph as a unigraph: a schema, and for every set a table of rows in files.
+"""Writes a graph as a unigraph: a schema, and a table for every node set and edge set.
 
-Rows are read and written a block at a time, in the order of keys, so nothing is held but a block, and what says which
-raw id has each node. All is written in the work folder beside the place, and renamed when it is complete.
+Rows are read and written in blocks, in key order, so only one block is in memory. The unigraph is written to a hidden
+work folder beside the output folder, and renamed when it is complete.
 
-Raw ids that a feature holds are copied once to files in the order of keys, so that the ends of edges can be looked up.
-No two nodes of a type may have the same raw id: 8 bytes for each node are held while that is checked.
+If a feature holds the raw ids of a node type, they are copied to a memory-mapped file in key order, to look up the raw
+ids of edge ends. The raw ids of a type must be distinct; that check takes 8 bytes of memory per node.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ BLOCK_ROWS = 1 << 16
 
 
 class WrittenIds(Protocol):
-    """The raw ids of the nodes of a type."""
+    """The raw ids of a node type, by key."""
 
     def take(self, keys: IntArray) -> RaggedArray:
-        """The raw ids of some nodes, as strings."""
+        """Return the raw ids of nodes, as strings."""
         ...
 
 
@@ -80,23 +80,24 @@ class KeyIds:
     """Keys as raw ids: ``"0"``, ``"1"`` and so on."""
 
     def take(self, keys: IntArray) -> RaggedArray:
-        """As ``WrittenIds.take``."""
+        """See ``WrittenIds.take``."""
         return strings_column([pa.array(keys).cast(NAME)])
 
 
 class StoredIds:
-    """Raw ids that a feature has."""
+    """Raw ids from a feature."""
 
     def __init__(self, folder: Path, label: str, source: FeatureSource) -> None:
-        """Copy them.
+        """Copy the raw ids to files, and check that they are distinct.
 
         Args:
             folder: A new folder for the copy.
-            label: What messages call the feature.
+            label: Name of the feature in messages.
             source: The feature.
 
         Raises:
-            SchemaError: It is not one string or integer per node, a raw id is empty, or two nodes have the same.
+            SchemaError: The feature is not one string or integer per node, a raw id is empty, or two nodes have the
+                same raw id.
         """
         schema = source.schema
         if not can_be_ids(schema):
@@ -123,7 +124,7 @@ class StoredIds:
         self._check_unique(label, hashes)
 
     def take(self, keys: IntArray) -> RaggedArray:
-        """As ``WrittenIds.take``."""
+        """See ``WrittenIds.take``."""
         return self._strings.take(keys)
 
     def _check_unique(self, label: str, hashes: Array) -> None:
@@ -150,28 +151,28 @@ SUFFIXES = {"tfrecord": ".tfrecord", "csv": ".csv", "parquet": ".parquet"}
 
 
 class RowWriter(ABC):
-    """Writes one file."""
+    """Writer of one file of a table."""
 
     _writer: Any
 
     @abstractmethod
     def write(self, columns: Mapping[str, Column], num_rows: int) -> None:
-        """Write some rows.
+        """Write rows.
 
         Raises:
             SchemaError: The format cannot hold a value.
         """
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered rows and close the file."""
         self._writer.close()
 
 
 def check_writable(label: str, schema: FeatureSchema, settings: UnigraphSettings) -> None:
-    """Refuse a feature that the format of its file cannot hold.
+    """Check that the format of the files can hold a feature.
 
     Raises:
-        SchemaError: As said.
+        SchemaError: It cannot.
     """
     if schema.dtype.startswith("complex"):
         raise SchemaError(f"{label} is {schema}; TF-GNN stores integers, reals, bools and strings; leave it out")
@@ -182,13 +183,13 @@ def check_writable(label: str, schema: FeatureSchema, settings: UnigraphSettings
 
 
 def open_writer(path: Path, label: str, schemas: Mapping[str, FeatureSchema], settings: UnigraphSettings) -> RowWriter:
-    """Begin a file.
+    """Create a file of a table.
 
     Args:
         path: The file.
-        label: What messages call the table.
-        schemas: Column name to what it holds.
-        settings: How to write it.
+        label: Name of the table in messages.
+        schemas: Column name to schema.
+        settings: Settings of the writer.
     """
     if settings.format == "tfrecord":
         return _Records(path, label, schemas, is_compressed=settings.compress)
@@ -262,7 +263,7 @@ class _Cells(_Arrow):
         if isinstance(column, RaggedArray):
             return arrow_strings(column)
         flat = np.ascontiguousarray(column).reshape(-1)
-        if flat.dtype == np.bool_:  # TF-GNN reads a cell of a bool as an integer
+        if flat.dtype == np.bool_:  # TF-GNN reads cells of a bool feature as integers
             flat = flat.view(np.uint8)
         return pa.array(flat.astype(np.float32) if flat.dtype == np.float16 else flat)
 
@@ -303,15 +304,14 @@ def write_unigraph(
 ) -> Path:  # fmt: skip
     """Write a graph as a unigraph: ``graph_schema.pbtxt`` and a table for every set.
 
-    What is written reads back to an equal graph (``read_graph``), with types and features in the order of their names.
-    Raw ids are those of ``settings.ids``, or of a feature ``#id``, or else keys. A dataset without edge keys has its
-    edges in the order in which they are stored.
+    ``read_graph`` reads an equal graph from it, with types and features in the order of their names. Raw ids are from
+    ``settings.ids``, or from a feature ``#id``; without both, they are keys. If a dataset has no edge keys, its edges
+    are in stored order.
 
     Args:
-        source: A graph, or the folder of a dataset of any number of parts or of a chunked graph, which are not held in
-            memory.
-        out: The folder; it must not be there, or be empty.
-        settings: How to write it.
+        source: A graph; or the folder of a dataset or of a chunked graph, which is read in pieces.
+        out: The folder; it must not exist, or must be empty.
+        settings: Settings of the writer.
         progress: Called as ``progress("write", done, total)`` in rows.
         fields: Fields of ``UnigraphSettings`` in place of ``settings``.
 
@@ -319,14 +319,13 @@ def write_unigraph(
         The path of the schema.
 
     Raises:
-        SettingsError: A setting is out of its range or unknown, or ``out`` holds something or is not apart from the
-            source.
-        SchemaError: The graph has what a unigraph, or the format of its tables, cannot hold; raw ids are empty or there
-            twice.
-        UnknownNameError: ``ids`` names a feature that is not there.
-        FormatError: The source is damaged, or neither a dataset nor a chunked graph.
-        ChecksumError: A file of the dataset is not the one that was written.
-        StateError: Another process writes to the same place.
+        SettingsError: A setting is out of range or unknown, ``out`` is not empty, ``out`` and the source overlap, or
+            the source is neither a dataset nor a chunked graph.
+        SchemaError: A unigraph, or the format of its tables, cannot hold the graph; or raw ids are empty or repeated.
+        UnknownNameError: ``ids`` names an unknown feature.
+        FormatError: The source is damaged.
+        ChecksumError: The checksum of a file of the dataset differs.
+        StateError: Another process writes to the same folder.
     """
     if settings is not None and fields:
         raise SettingsError(f"settings and {sorted(fields)} are both given; give one of them")
@@ -344,7 +343,7 @@ def write_unigraph(
 
 
 def is_read_in_pieces(source: Path) -> bool:
-    """Whether a path names a dataset or a chunked graph, which ``write_unigraph`` takes as they are."""
+    """Whether a path is a dataset or a chunked graph, which ``write_unigraph`` reads in pieces."""
     return (source / MANIFEST).is_file() or _chunked_metadata(source) is not None
 
 
@@ -358,7 +357,7 @@ EdgeMasks = Mapping[EdgeType, Mapping[str, ColumnSource]]
 
 
 def _opened(source: Graph | str | os.PathLike[str], scratch: Path) -> tuple[ChunkedGraph, EdgeMasks]:
-    """The graph, to be read piece by piece, and the splits of its edges."""
+    """Open a source as a chunked graph, and return it with the masks of its edge splits."""
     if isinstance(source, Graph):
         if source.label_types:
             raise SchemaError("the graph has label types, which a unigraph cannot hold; write it before it is split")
@@ -381,13 +380,13 @@ class _Table:
     """A table to write.
 
     Attributes:
-        label: What messages call it.
-        stem: Of its files.
-        num_rows: How many.
-        features: Column name to where it is read.
+        label: Its name in messages.
+        stem: Common beginning of the names of its files.
+        num_rows: Number of rows.
+        features: Column name to feature.
         masks: Split name to mask.
         split_column: Name of the column of splits; None without splits.
-        ids: Columns of raw ids to a function of first row and end row.
+        ids: Name of a column of raw ids to a function that reads the rows ``(start, stop)``.
     """
 
     label: str
@@ -400,18 +399,18 @@ class _Table:
 
     @property
     def schemas(self) -> dict[str, FeatureSchema]:
-        """What each column holds."""
+        """Column name to schema."""
         held = {**dict.fromkeys(self.ids, STRINGS), **{name: of.schema for name, of in self.features.items()}}
         return held if self.split_column is None else {**held, self.split_column: STRINGS}
 
     @property
     def block_rows(self) -> int:
-        """How many rows are read at once."""
+        """Number of rows that are read at once."""
         row_bytes = 64 + sum(source.row_bytes for source in self.features.values())
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes))
 
     def read(self, start: int, stop: int) -> dict[str, Column]:
-        """Some rows."""
+        """Read a range of rows."""
         columns: dict[str, Column] = {name: read(start, stop) for name, read in self.ids.items()}
         columns |= {name: source.read(start, stop) for name, source in self.features.items()}
         if self.split_column is not None:
@@ -419,7 +418,11 @@ class _Table:
         return columns
 
     def _splits(self, start: int, stop: int) -> RaggedArray:
-        """The name of each row's split; empty for none."""
+        """Return the name of each row's split; empty for rows without a split.
+
+        Raises:
+            SchemaError: A row is in two splits.
+        """
         codes = np.zeros(stop - start, np.int64)
         for code, (name, mask) in enumerate(self.masks.items(), 1):
             is_in = mask.read(start, stop)
@@ -435,7 +438,7 @@ class _Table:
 
 
 class _Writing:
-    """One unigraph that is written."""
+    """State of writing one unigraph."""
 
     def __init__(
         self, graph: ChunkedGraph, edge_masks: EdgeMasks, folder: Path, scratch: Path, settings: UnigraphSettings,
@@ -462,7 +465,7 @@ class _Writing:
         write_text(self._folder / SCHEMA_FILE, message_text(self._message))
 
     def _check_names(self) -> None:
-        """Refuse names that reading would leave out, and features that the format cannot hold."""
+        """Refuse names that readers of unigraphs skip, and features that the format cannot hold."""
         schema = self._graph.schema
         sets = [*schema.nodes, *edge_set_names(schema)]
         for name in sets:
@@ -478,7 +481,7 @@ class _Writing:
                 check_writable(shown, feature, self._settings)
 
     def _find_ids(self) -> dict[str, str]:
-        """Node type to the feature that has its raw ids, for those that have one."""
+        """Return node type to the feature of its raw ids; types whose raw ids are keys are missing."""
         found = {t: ID for t, nodes in self._graph.nodes.items() if ID in nodes.features}
         for shown in self._settings.ids:
             owners = [t for t in self._graph.nodes if shown.startswith(f"{t}.")]
@@ -490,7 +493,7 @@ class _Writing:
         return found
 
     def _declared(self) -> GraphSchema:
-        """The graph's schema without ids, splits and context."""
+        """Return the graph's schema without ids, splits and context."""
         schema = self._graph.schema
         nodes = {t: {n: f for n, f in fs.items() if n != ID} for t, fs in schema.nodes.items() if t != CONTEXT}
         return replace(schema, nodes=nodes, splits={}, edge_splits={})
@@ -525,7 +528,7 @@ class _Writing:
         self._write(table, self._message.edge_sets[name], {} if relation == name else {RELATION_EXTRA: relation})
 
     def _write(self, table: _Table, message: Any, extra: Mapping[str, str]) -> None:
-        """Write a table's files, and say in the schema where they are."""
+        """Write a table's files, and add their names to the schema."""
         num_shards, suffix = self._settings.num_shards, SUFFIXES[self._settings.format]
         name = f"{table.stem}{suffix}"
         paths = shard_paths(self._folder / name, num_shards) if num_shards > 1 else [self._folder / name]
@@ -547,7 +550,7 @@ class _Writing:
 
 
 class _Ends:
-    """The keys at both ends of edges that are read in order, each block once or twice."""
+    """Sequential reader of the keys at both ends of edges; the current block can be read again."""
 
     def __init__(self, edges: ChunkedEdges) -> None:
         self._source = edges.ends
@@ -555,7 +558,7 @@ class _Ends:
         self._held: tuple[int, IntArray, IntArray] = (0, np.empty(0, np.int64), np.empty(0, np.int64))
 
     def read(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
-        """Sources and destinations of some edges, no earlier ones than before."""
+        """Return sources and destinations of a range of edges; ``start`` must not decrease between calls."""
         first, src, dst = self._held
         while first + len(src) < stop:
             _, more_src, more_dst = next(self._blocks)
@@ -573,7 +576,7 @@ class _Ends:
 
 
 def _free_name(masks: Mapping[str, ColumnSource], features: Mapping[str, FeatureSource]) -> str | None:
-    """A name for the column of splits that no feature has; None without splits."""
+    """Return a name for the column of splits that no feature has; None without splits."""
     names = (f"split{number or ''}" for number in range(len(features) + 1))
     return next(name for name in names if name not in features) if masks else None
 
@@ -583,7 +586,7 @@ def _string_feature() -> Any:
 
 
 def _context_of(nodes: Mapping[str, Mapping[str, FeatureSchema]]) -> Any:
-    """The ``Context`` message with the features of the one node type."""
+    """Build the ``Context`` message with the features of the node type ``#context``."""
     message = schema_message(GraphSchema(nodes=nodes, edges={}))
     for name, feature in message.node_sets[CONTEXT].features.items():
         message.context.features[name].CopyFrom(feature)

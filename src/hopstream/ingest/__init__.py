@@ -24,20 +24,22 @@ READABLE = (
 
 
 def read_graph(source: str | os.PathLike[str] | DataObjects, **options: object) -> Graph:
-    """Read a graph from any source that is read without torch; ``hopstream.read_graph`` also reads ``.pt``.
+    """Read a graph from any source that does not need torch.
+
+    ``hopstream.read_graph`` also reads ``.pt``.
 
     Args:
-        source: What ``hopstream.load.files.read_graph`` takes, but for ``.pt`` files and folders with such.
-        options: As there.
+        source: As in ``hopstream.load.files.read_graph``, without ``.pt`` files and folders of ``.pt`` files.
+        options: As in ``hopstream.load.files.read_graph``.
 
     Returns:
         A graph that passed ``Graph.check``; its arrays may be memory maps.
 
     Raises:
-        FormatError: The source is of no kind that is read, missing, or damaged.
-        SchemaError: What it holds is no graph.
-        IdRangeError: An edge or split names a node that is not there.
-        SettingsError: An option is unknown to this kind of source, or out of its range.
+        FormatError: The source is missing, damaged, or of an unsupported kind.
+        SchemaError: The source does not hold a valid graph.
+        IdRangeError: An edge or a split names a node that does not exist.
+        SettingsError: This kind of source has no such option, or the option is out of range.
     """
     if not isinstance(source, str | os.PathLike):
         _refuse_options(options, "data objects")
@@ -65,7 +67,7 @@ def _read_described(path: Path, options: dict[str, object]) -> Graph:
 
 
 def _read_file(path: Path, options: dict[str, object]) -> Graph:
-    """A graph that is one file, known by its name."""
+    """Read a graph from one file; the suffix tells the format."""
     if path.suffix == ".npz":
         from hopstream.ingest.npz import read_npz
 
@@ -115,7 +117,7 @@ def _metadata_of(folder: Path) -> Path:
 
 
 def check_options(kind: str, options: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise ``SettingsError`` where a kind of source has no such option."""
+    """Raise ``SettingsError`` for an option that a kind of source does not have."""
     unknown = sorted(options.keys() - set(known))
     if unknown:
         raise SettingsError(f"{kind} have no option {unknown[0]!r}; {known_names(unknown[0], sorted(known))}")

@@ -1,7 +1,8 @@
-"""Names the dtypes of Arrow's types, and checks what Arrow accepts from a damaged Parquet file.
+"""Maps Arrow types to dtypes, and finds damage in Parquet files that Arrow does not report.
 
-The checksum of a page leaves out the page's header. Where the header says fewer values than there are, Arrow ends the
-last list, or the column, early without an error. So the values that were read are counted and compared with the footer.
+The checksum of a page does not cover the page's header. If a damaged header declares too few values, Arrow ends the
+last list or the column early and raises no error. ``ValueCounts`` therefore compares the number of values read with the
+footer.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from hopstream.errors import FormatError
 from hopstream.schema import NUMERIC_DTYPES
 
 NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
-"""Types that Arrow calls otherwise than numpy. Arrow's own ``to_pandas_dtype`` needs pandas in some versions."""
+"""Arrow types whose names differ from numpy's. Arrow's own ``to_pandas_dtype`` needs pandas in some versions."""
 
 
 def dtype_name(arrow_type: pa.DataType) -> str | None:
-    """Name of the dtype of an Arrow type of numbers or bool; None for all others."""
+    """Return the dtype name of an Arrow type of numbers or bool; None for other types."""
     name = NUMPY_NAMES.get(str(arrow_type), str(arrow_type))
     return name if name in NUMERIC_DTYPES else None
 
 
 def is_list_type(arrow_type: pa.DataType) -> bool:
-    """Whether a type is one of lists, of whatever length."""
+    """Whether a type is a list type: fixed or variable length, or a tensor of fixed shape."""
     is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return isinstance(arrow_type, pa.FixedShapeTensorType) or any(check(arrow_type) for check in is_list)
 
 
 def check_codes(columns: pa.Table | pa.RecordBatch) -> None:
-    """Refuse codes that are in no dictionary, which Arrow takes from a damaged Parquet file as they are.
+    """Refuse dictionary codes that are out of range; Arrow does not check them in a damaged Parquet file.
 
     Raises:
-        pa.ArrowInvalid: There is one.
+        pa.ArrowInvalid: A code is out of range.
     """
     for name, column in zip(columns.schema.names, columns.columns, strict=True):
         if not pa.types.is_dictionary(column.type):
@@ -49,15 +50,15 @@ def check_codes(columns: pa.Table | pa.RecordBatch) -> None:
 
 
 class ValueCounts:
-    """How many values of each column were read of some row groups."""
+    """Counts of the values read from some row groups, by column."""
 
     def __init__(self, footer: Any, schema: pa.Schema, names: Sequence[str]) -> None:
-        """Count nothing yet.
+        """Start all counts at zero.
 
         Args:
             footer: The footer of a Parquet file.
             schema: Its Arrow schema.
-            names: The columns that are read; those of maps and structs are not counted.
+            names: The columns that are read; columns of maps and structs are not counted.
         """
         self._footer = footer
         self._leaves = np.cumsum([0, *(_num_leaves(field.type) for field in schema)]).tolist()
@@ -65,16 +66,16 @@ class ValueCounts:
         self._counts = {name: 0 for name, place in self._places.items() if _is_of_one(schema.field(place).type)}
 
     def add(self, columns: pa.Table | pa.RecordBatch) -> None:
-        """Count the values of the columns of some rows that were read."""
+        """Count the values of a batch of rows."""
         for name in self._counts:
             column = columns.column(name)
             self._counts[name] += sum(map(_num_values, getattr(column, "chunks", [column])))
 
     def check(self, shown: str, row_groups: Sequence[int]) -> None:
-        """Compare the counts with what the footer says of the row groups, all of which have been read.
+        """Compare the counts with the footer, after all rows of the row groups have been read.
 
-        Arrow ends the process over a footer's record of a column that contradicts itself, so this is not to be asked
-        before Arrow has read the column.
+        Call this only after Arrow has read the columns: Arrow aborts the process when it is asked for a column's
+        record in a footer that contradicts itself.
 
         Raises:
             FormatError: A column has more or fewer values.
@@ -88,20 +89,20 @@ class ValueCounts:
 
 
 def _num_leaves(arrow_type: pa.DataType) -> int:
-    """The columns of a Parquet file that hold one column of a table."""
+    """Count the Parquet columns that store one Arrow column."""
     arrow_type = getattr(arrow_type, "storage_type", arrow_type)
     return sum(_num_leaves(arrow_type.field(i).type) for i in range(arrow_type.num_fields)) or 1
 
 
 def _is_of_one(arrow_type: pa.DataType) -> bool:
-    """Whether a column holds single values, or lists of them in one another."""
+    """Whether a column holds single values or (nested) lists of them: no maps and no structs."""
     while is_list_type(arrow_type):
         arrow_type = getattr(arrow_type, "storage_type", arrow_type).value_type
     return not pa.types.is_nested(arrow_type)
 
 
 def _num_values(array: pa.Array) -> int:
-    """The values that a Parquet file counts: nulls and empty lists are one each."""
+    """Count values as a Parquet footer does: a null or an empty list counts as one value."""
     num_empty = 0
     while is_list_type(array.type):
         array = getattr(array, "storage", array)

@@ -1,4 +1,4 @@
-"""Settings of how a chunked graph is written."""
+"""Settings of the writer of chunked graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CHUNKS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSettings(Settings):
-    """How a chunked graph is written.
+    """Settings of the writer of chunked graphs.
 
     Raises:
         SettingsError: A setting is out of its range.
@@ -40,7 +40,7 @@ class ChunkSettings(Settings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what is not written."""
+        """Refuse values that the writer does not support."""
         if not isinstance(self.num_chunks, int) or not 1 <= self.num_chunks <= MAX_CHUNKS:
             raise SettingsError(f"num_chunks is {self.num_chunks!r}; wanted 1 to {MAX_CHUNKS}")
         for name, known in (("edges_format", EDGE_FORMATS), ("data_format", FEATURE_FORMATS)):
@@ -55,7 +55,13 @@ class ChunkSettings(Settings):
 
 
 def check_delimiter(where: str, delimiter: object) -> None:
-    """Raise ``SchemaError`` unless a delimiter is one ASCII character that no integer holds."""
+    """Check that a delimiter is one ASCII character that no integer contains.
+
+    Digits, signs, quotes and line ends are refused.
+
+    Raises:
+        SchemaError: The delimiter is not such a character.
+    """
     is_character = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()
     if not is_character or delimiter in REFUSED_DELIMITERS:
         raise SchemaError(f"{where} is {delimiter!r}; wanted one ASCII character that is no digit, sign or quote")

@@ -1,7 +1,7 @@
-"""Reads a graph from a text file with an edge on each line, and finds the line that is wrong.
+"""Reads a graph from a text file with one edge per line; errors name the wrong line.
 
-The files that SNAP, KONECT, NetworkX and pandas write: lines of comments first, perhaps a header, then source, target,
-and perhaps values of the edge. They may be gzipped.
+It reads the files that SNAP, KONECT, NetworkX and pandas write: lines of comments, an optional header, then lines of
+source, target and optional values of the edge. Files may be gzipped.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from hopstream.schema import STRING
 from hopstream.uris import local_path
 
 BLANKS = " "
-"""The delimiter of files whose values lie between blanks and tabs, any number of them."""
+"""Delimiter for values separated by any number of blanks and tabs."""
 DELIMITERS = "\t,; |"
-"""Tried in this order on the first line."""
+"""Delimiters to look for in the first line, in this order."""
 COMMENTS = (b"#", b"%")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 END_NAMES = (
@@ -44,9 +44,9 @@ END_NAMES = (
     ("from_id", "to_id"), ("fromnodeid", "tonodeid"), ("head", "tail"), ("subject", "object"), ("user", "item"),
     ("user_id", "item_id"), ("userid", "itemid"), ("userid", "movieid"), ("user_id", "movie_id"),
 )  # fmt: skip
-"""What headers call the ends of edges, in lower case."""
+"""Header names of the ends of edges, in lower case; a line with such a pair is a header."""
 OTHER_END_NAMES = (("u", "v"), ("i", "j"), ("node1", "node2"), ("node_1", "node_2"), ("start", "end"))
-"""The same, where the line is known to be a header."""
+"""Further header names of the ends; they do not show that a line is a header, because data could hold them."""
 MATRIX_MARKET = b"%%MatrixMarket"
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
@@ -57,12 +57,12 @@ _RUNS = ((re.compile(rb"[ \t]+"), b" "), (re.compile(rb" ?(\r?\n) ?"), rb"\1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeListText:
-    """A text file with an edge on each line, whose first lines were looked at.
+    """A text file with one edge per line, whose delimiter and header are known.
 
     Attributes:
         path: The file.
-        delimiter: The character between two values; a blank stands for any number of blanks and tabs.
-        header: The cells of the line that names the columns; None where there is none.
+        delimiter: The character between two values; a blank means any number of blanks and tabs.
+        header: The cells of the line that names the columns; None without such a line.
     """
 
     path: Path
@@ -71,13 +71,13 @@ class EdgeListText:
 
     @property
     def end_places(self) -> tuple[int, int]:
-        """The columns of source and target: those that the header calls so, or else the first two."""
+        """Indices of the columns of source and target: named by the header, by default the first two."""
         known = (*END_NAMES, *OTHER_END_NAMES)
         return (None if self.header is None else _named_ends(self.header, known)) or (0, 1)
 
     @contextmanager
     def open_rows(self) -> Iterator[Joined]:
-        """The bytes of all lines with edges."""
+        """Open the lines with edges as a stream of bytes."""
         with open_text(self.path) as file:
             lines = _lines_of(file)
             if self.header is not None:
@@ -87,7 +87,11 @@ class EdgeListText:
             yield Joined(map(_with_single_blanks if self.delimiter == BLANKS else _with_an_end, blocks))
 
     def line_where(self, is_wrong: Callable[[list[str]], bool]) -> tuple[int, list[str]] | None:
-        """The first line with edges, from 1, whose cells are wrong, and these; None where none is."""
+        """Find the first line with an edge whose cells are wrong.
+
+        Returns:
+            The line number, from 1, and its cells; or None.
+        """
         with open_text(self.path) as file:
             lines = _lines_of(file)
             if self.header is not None:
@@ -100,17 +104,18 @@ class EdgeListText:
 
 
 def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_raw: bool) -> EdgeListText:
-    """Find out what is between two values, and whether the first line names columns.
+    """Detect the delimiter of a file, and whether its first line is a header.
 
     Args:
         path: The file.
-        delimiter: What is between two values; None: look.
-        has_header: Whether the first line that is no comment names the columns; None: look.
+        delimiter: The character between two values; None to detect it.
+        has_header: Whether the first line after the comments names the columns; None to detect it.
         are_raw: Whether source and target may be any text.
 
     Raises:
-        SchemaError: There are no lines, or it cannot be told whether the first is a header.
-        SettingsError: The delimiter is not one character, or there is none to be seen.
+        FormatError: The file is missing or cannot be unpacked, or it is a Matrix Market file or in UTF-16.
+        SchemaError: The file has no edges, its edges have dicts, or the first line may or may not be a header.
+        SettingsError: The delimiter is not one character, or the first line has no known delimiter.
     """
     if delimiter is not None and not _is_delimiter(delimiter):
         raise SettingsError(
@@ -147,7 +152,7 @@ def look_at(path: Path, delimiter: str | None, has_header: bool | None, *, are_r
 
 @contextmanager
 def open_text(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, unpacked.
+    """Open a file, unpacking ``.gz``; errors inside the context are turned into ``FormatError``.
 
     Raises:
         FormatError: The file is missing, or cannot be unpacked.
@@ -162,7 +167,7 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
 
 
 def cells_of(line: bytes, delimiter: str) -> list[str]:
-    """The values of a line, without blanks around them."""
+    """Split a line into its values, without surrounding blanks."""
     text = line.decode("utf-8", errors="replace").strip("\r\n")
     if delimiter == BLANKS:
         return text.split()
@@ -175,11 +180,15 @@ def is_integer(cell: str) -> bool:
 
 
 class _TooLong(Exception):
-    """A line that nobody would write an edge on."""
+    """A line is longer than ``MAX_LINE_BYTES``."""
 
 
 def _read_line(file: IO[bytes]) -> bytes:
-    """The rest of a line, and its end."""
+    """Read to the end of the line, line end included.
+
+    Raises:
+        _TooLong: The line is longer than ``MAX_LINE_BYTES``.
+    """
     line = file.readline(MAX_LINE_BYTES + 1)
     if len(line) > MAX_LINE_BYTES:
         raise _TooLong(f"a line has more than {MAX_LINE_BYTES} bytes; wanted an edge on each line")
@@ -187,21 +196,21 @@ def _read_line(file: IO[bytes]) -> bytes:
 
 
 class Joined:
-    """Blocks of bytes as a file that can only be read."""
+    """A read-only file object over blocks of bytes."""
 
     closed = False
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
-        """Begin with the first block."""
+        """Start at the first block."""
         self._blocks, self._rest = blocks, b""
 
     def peek(self) -> bool:
-        """Whether there are any bytes."""
+        """Whether bytes are left."""
         self._rest = self._rest or next(self._blocks, b"")
         return bool(self._rest)
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, and none at the end."""
+        """Read up to ``size`` bytes, or all if negative; empty at the end."""
         while size < 0 or len(self._rest) < size:
             block = next(self._blocks, b"")
             if not block:
@@ -212,12 +221,12 @@ class Joined:
         return found
 
     def close(self) -> None:
-        """Leave the file to its opener."""
+        """Mark the object as closed; the caller closes the underlying file."""
         self.closed = True
 
 
 def _lines_of(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Lines and their numbers, from 1, behind the comments at the begin, but for empty ones."""
+    """Yield lines with their numbers, from 1, without leading comments and empty lines."""
     is_begin = True
     for number, line in enumerate(iter(lambda: _read_line(file), b""), 1):
         text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
@@ -227,7 +236,7 @@ def _lines_of(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _with_single_blanks(block: bytes) -> bytes:
-    """Whole lines, whose blanks and tabs became one between two values and none around them."""
+    """Replace runs of blanks and tabs between values by one blank, and strip those around lines."""
     if block.startswith((b" ", b"\t")) or any(run in block for run in (b"  ", b"\t", b" \n", b" \r", b"\n ")):
         for pattern, by in _RUNS:
             block = pattern.sub(by, block)
@@ -236,7 +245,7 @@ def _with_single_blanks(block: bytes) -> bytes:
 
 
 def _with_an_end(block: bytes) -> bytes:
-    """Whole lines; Arrow reads no line that is alone and has no end."""
+    """Add a missing line end: Arrow does not read a single line without one."""
     return block if block.endswith((b"\n", b"\r")) else block + b"\n"
 
 
@@ -245,16 +254,16 @@ def _is_delimiter(given: object) -> bool:
 
 
 def _delimiter_of(line: str) -> str:
-    """The first delimiter in a line; nothing where there is none."""
+    """Return the first of ``DELIMITERS`` that is in a line; "" if there is none."""
     chosen = next((mark for mark in DELIMITERS if mark in line.strip()), "")
     if chosen == "\t" and BLANKS in line:
-        are_numbers = all(_NUMBER.fullmatch(cell) for cell in line.split())  # as KONECT has them
+        are_numbers = all(_NUMBER.fullmatch(cell) for cell in line.split())  # KONECT mixes tabs and blanks
         return BLANKS if are_numbers else chosen
     return chosen
 
 
 def _named_ends(header: Sequence[str], known: Sequence[tuple[str, str]] = END_NAMES) -> tuple[int, int] | None:
-    """The columns that a header calls source and target in so many words."""
+    """Return the columns whose names are one of the known pairs; None without such a pair."""
     names = [name.lower() for name in header]
     return next(((names.index(a), names.index(b)) for a, b in known if names.count(a) == names.count(b) == 1), None)
 
@@ -277,7 +286,7 @@ OPTIONS = ("delimiter", "has_header", "columns", "ids", "num_nodes")
 WEIGHT, RAW_ID = "weight", "raw_id"
 ENDS = ("source", "target")
 MOST_NODES_PER_EDGE, NODES_ALWAYS = 1000, 1_000_000
-"""Keys that make more nodes than this many per edge, and this many, are ids of their own that were taken for keys."""
+"""Keys that make more nodes than this per edge, and more than this in total, are assumed to be raw ids."""
 MAX_INTEGER = (1 << 63) - 1
 
 
@@ -285,37 +294,38 @@ def graph_from_edge_list(
     path: str | os.PathLike[str], *, delimiter: str | None = None, has_header: bool | None = None,
     columns: Sequence[str] = (), ids: Literal["keys", "raw"] = "keys", num_nodes: int | None = None,
 ) -> Graph:  # fmt: skip
-    """Make a graph of a text file with an edge on each line: source, target, and perhaps values.
+    """Make a graph from a text file with one edge per line: source, target and optional values.
 
-    Lines at the begin of the file that start with ``#`` or ``%`` are comments, empty lines are passed over. Edges keep
-    the order of the lines, and have the direction that is written.
+    Lines at the start of the file that begin with ``#`` or ``%`` are comments; empty lines are skipped. Edges keep the
+    order and the direction of the lines.
 
     Args:
         path: The file; ``.gz`` is unpacked.
-        delimiter: The character between two values; a blank stands for any number of blanks and tabs. None takes the
-            first of tab, comma, semicolon, blank and bar that is in the first line.
-        has_header: The first line that is no comment names the columns. None: it does where two of its names are
-            ``source`` and ``target``, ``src`` and ``dst``, ``from`` and ``to`` or the like, and where its first two
-            are no integers and those of the next line are. Columns of such names are the ends, wherever they stand;
-            otherwise the first two are.
-        columns: What the values beside source and target are called, where no header names them. A single one of
-            numbers is called ``weight`` if nothing is said.
-        ids: What source and target are: ``keys``, 0..n-1; or ``raw``, any integers or strings, whose keys are their
-            order (integers by value, strings by their UTF-8 bytes; blanks around them do not count). Integers of which
-            one begins with a zero, as postcodes do, are strings. Raw ids are kept as the feature ``raw_id``.
-        num_nodes: Nodes, where ``ids`` are keys and the last ones have no edge.
+        delimiter: The character between two values; a blank means any number of blanks and tabs. None takes the first
+            of tab, comma, semicolon, blank and bar that occurs in the first line.
+        has_header: Whether the first line after the comments names the columns. None detects a header in two cases:
+            two names are a pair such as ``source`` and ``target``, ``src`` and ``dst`` or ``from`` and ``to``; or the
+            first two cells are not integers, and those of the next line are. Columns with such a pair of names are the
+            ends; otherwise the first two columns are.
+        columns: Names of the values beside source and target, if no header names them. The default name of a single
+            column of numbers is ``weight``.
+        ids: ``keys`` if source and target are keys, 0..n-1. ``raw`` if they are any integers or strings: their keys
+            follow their order, integers by value and strings by UTF-8 bytes, without surrounding blanks. If one integer
+            starts with a zero, like a postcode, all are strings. Raw ids are kept as the feature ``raw_id``.
+        num_nodes: Number of nodes if ``ids`` is ``keys``, needed if the last nodes have no edges.
 
     Returns:
-        A graph with one node type and one edge type, and a feature of edges for each further column.
+        A graph with one node type and one edge type, and an edge feature for each further column.
 
     Raises:
-        FormatError: The file is missing, cannot be unpacked, its lines have different numbers of values, a quotation
+        FormatError: The file is missing or cannot be unpacked, lines have different numbers of values, a quotation
             mark is closed in another line, or it is a Matrix Market file.
-        SchemaError: It has fewer than two columns, further ones without names, empty values, integers above 2**63 that
-            would be rounded, comments between edges, or ends that are no integers though they are keys; or keys make
-            more than 1000 nodes per edge, and more than a million, and ``num_nodes`` does not say that this is meant.
+        SchemaError: The file has fewer than two columns, further columns without names, empty values, integers above
+            2**63 that would be rounded, or comments between edges; or ``ids`` is ``keys`` and an end is not an
+            integer; or keys make more than 1000 nodes per edge and more than a million nodes, and ``num_nodes`` is not
+            given.
         IdRangeError: A key is negative, or not below ``num_nodes``.
-        SettingsError: An option is out of its range.
+        SettingsError: An option is out of range.
     """
     source = local_path(path)
     if ids not in ("keys", "raw"):
@@ -332,7 +342,7 @@ def graph_from_edge_list(
     text = look_at(source, delimiter, has_header, are_raw=ids == "raw")
     table = _read(text, set(text.end_places) if ids == "raw" else set())
     times = {place for place, column in enumerate(table.columns) if pa.types.is_temporal(column.type)}
-    if times:  # Arrow would write them otherwise than they are written
+    if times:  # keep times as text: Arrow would format them differently from the file
         table = _read(
             text, {place for place, column in enumerate(table.columns) if pa.types.is_string(column.type)} | times
         )
@@ -357,7 +367,7 @@ def graph_from_edge_list(
 
 
 def _read(text: EdgeListText, as_text: set[int]) -> pa.Table:
-    """All columns, in their order, some of them as they are written."""
+    """Read all columns in file order; those in ``as_text`` as strings."""
     wrong: list[int] = []
 
     def note(row: pacsv.InvalidRow) -> str:
@@ -397,7 +407,7 @@ def _read(text: EdgeListText, as_text: set[int]) -> pa.Table:
 
 
 def _refuse_joined_lines(text: EdgeListText, table: pa.Table) -> None:
-    """Refuse values of several lines, into which a quotation mark that was never closed makes them."""
+    """Refuse values with line ends, which an unclosed quotation mark causes."""
     for column in table.columns:
         if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\n")).as_py():
             value = next(cell for cell in column.to_pylist() if "\n" in cell).split("\n")[0]
@@ -417,7 +427,7 @@ def _shown(text: EdgeListText) -> str:
 
 
 def _places(text: EdgeListText, num_values: int) -> list[int]:
-    """The columns of source, target, and then the values."""
+    """Return the indices of the columns: source, target, then values."""
     ends = text.end_places
     return [*ends, *(place for place in range(num_values + 2) if place not in ends)]
 
@@ -425,7 +435,7 @@ def _places(text: EdgeListText, num_values: int) -> list[int]:
 def _apart(
     text: EdgeListText, table: pa.Table
 ) -> tuple[tuple[pa.ChunkedArray, pa.ChunkedArray], list[pa.ChunkedArray]]:
-    """Source and target, and the columns of values."""
+    """Separate source and target from the columns of values; texts of both ends are stripped."""
     source, target, *rest = (table.column(place) for place in _places(text, table.num_columns - 2))
     if pa.types.is_string(source.type) and pa.types.is_string(target.type):
         source, target = pc.utf8_trim_whitespace(source), pc.utf8_trim_whitespace(target)
@@ -445,7 +455,7 @@ def _refuse_empty(text: EdgeListText, name: str, column: pa.ChunkedArray, place:
 
 
 def _refuse_rounded(text: EdgeListText, name: str, column: pa.ChunkedArray, place: int) -> None:
-    """Refuse integers that are no int64, which Arrow reads as reals that are near."""
+    """Refuse integers beyond int64, which Arrow rounds to floats."""
     if not pa.types.is_floating(column.type) or not pc.any(pc.greater_equal(pc.abs(column), float(1 << 63))).as_py():
         return
     found = text.line_where(lambda cells: is_integer(cells[place]) and abs(int(cells[place])) > MAX_INTEGER)
@@ -457,7 +467,7 @@ def _refuse_rounded(text: EdgeListText, name: str, column: pa.ChunkedArray, plac
 
 
 def _refuse_comments(text: EdgeListText, table: pa.Table) -> None:
-    """Refuse lines that look like comments behind the first edge, where a name may be anything."""
+    """Refuse lines that look like comments after the first edge; as raw ids they would become nodes."""
     first = table.column(0)
     if pa.types.is_string(first.type):
         row = pc.or_(pc.starts_with(first, "#"), pc.starts_with(first, "%")).index(True).as_py()
@@ -470,7 +480,7 @@ def _refuse_comments(text: EdgeListText, table: pa.Table) -> None:
 
 
 def _raw_dtype(pair: tuple[pa.ChunkedArray, pa.ChunkedArray]) -> str | None:
-    """Names that only look like integers are text: ``007`` is not ``7``."""
+    """Return STRING if raw ids such as ``007`` or ``-0`` would change as integers, else None."""
     for column in pair:
         if pa.types.is_string(column.type) and pc.any(pc.match_substring_regex(column, r"^-?0[0-9]|^-0$")).as_py():
             return STRING
@@ -508,7 +518,12 @@ def _value_names(text: EdgeListText, rest: Sequence[pa.ChunkedArray], columns: S
 def _keys(
     text: EdgeListText, pair: tuple[pa.ChunkedArray, pa.ChunkedArray], num_nodes: int | None
 ) -> tuple[IntArray, IntArray]:
-    """Keys of sources and targets."""
+    """Check the keys of sources and targets, and return them.
+
+    Raises:
+        SchemaError: An end is not an integer, or the keys are most likely raw ids.
+        IdRangeError: A key is out of range.
+    """
     for what, place, column in zip(ENDS, text.end_places, pair, strict=True):
         if column.type != pa.int64():
             found = text.line_where(lambda cells, place=place: not _is_key(cells[place]))  # type: ignore[misc]
@@ -541,7 +556,7 @@ def _is_key(cell: str) -> bool:
 
 
 def _values(column: pa.ChunkedArray) -> ColumnLike:
-    """Numbers as numpy has them; all else as strings."""
+    """Convert a column: numbers and bool to numpy, all other types to strings."""
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
         values: Array = np.ascontiguousarray(column.to_numpy())
         return values

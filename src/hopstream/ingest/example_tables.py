@@ -1,4 +1,4 @@
-"""Reads examples that were exported as Parquet: a row for each, and a column of lists for each name."""
+"""Reads examples exported as Parquet: one row per example, one column of lists per feature name."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _MAGIC = b"PAR1"
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is Parquet, as its first bytes say."""
+    """Whether a file starts with Parquet's magic bytes."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 class ExampleTables:
-    """Any row of some Parquet files, by its number over all files. Safe to use from many threads."""
+    """Random access to the rows of Parquet files by their number across all files. Thread-safe."""
 
     def __init__(self, paths: Sequence[Path], names: Sequence[str] | None, *, window: int = 1024) -> None:
         """Read the footers of all files.
 
         Args:
-            paths: Parquet files with a column per name; the values of a row are lists, or single values.
-            names: The columns that are wanted; one that a file does not have gives empty lists. None: all.
-            window: Rows that are asked for about the same time; some four times as many are kept, and at least one
-                group of rows, as the file has them.
+            paths: Parquet files with a column per name; the values of a row are lists or single values.
+            names: The columns to read, None for all; a column that a file lacks gives empty lists.
+            window: Rows that callers read at about the same time. The cache holds about four times as many rows, and
+                at least one row group.
 
         Raises:
-            FormatError: A file cannot be read as Parquet.
-            OSError: A file cannot be read.
+            FormatError: A file is not valid Parquet.
+            OSError: A file is missing or cannot be opened.
         """
         self.paths = tuple(paths)
         self._names = None if names is None else list(names)
@@ -52,25 +52,25 @@ class ExampleTables:
             groups += [(file, group) for group in range(len(group_rows))]
             starts += group_rows
         self.sizes = tuple(sizes)
-        """Rows of each file."""
+        """Number of rows of each file."""
         self._offsets = offsets_of(np.array(self.sizes, np.int64))
         self._groups, self._group_offsets = groups, offsets_of(np.array(starts, np.int64))
         self._cache: RowCache[pa.Table] = RowCache(4 * window)
 
     def __len__(self) -> int:
-        """Rows of all files."""
+        """Number of rows of all files."""
         return int(self._offsets[-1])
 
     def place(self, number: int) -> tuple[Path, int]:
-        """The file of a row, and its number in the file."""
+        """Return the file of a row, and the row's number in the file."""
         file = int(np.searchsorted(self._offsets, number, side="right")) - 1
         return self.paths[file], number - int(self._offsets[file])
 
     def read(self, numbers: IntArray) -> dict[str, ValueLists]:
-        """The lists of some rows by name, in the order of the numbers.
+        """Read rows as lists by column name, in the order of ``numbers``.
 
         Raises:
-            IdRangeError: There is no such row.
+            IdRangeError: A number is out of range.
             FormatError: A file is damaged, or a column holds neither numbers nor strings, nor lists of them.
         """
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
@@ -110,21 +110,21 @@ class ExampleTables:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Say what Arrow says of a damaged file in one line, with the file's name."""
+    """Turn Arrow's errors about damaged files into a ``FormatError`` of one line with the file's name."""
     try:
         yield
     except PARQUET_ERRORS as error:
-        if isinstance(error, OSError) and error.errno:  # the file is not there, or may not be read
+        if isinstance(error, OSError) and error.errno:  # missing file or no permission: not damage
             raise
         what = " ".join(str(error).split())
         raise FormatError(f"{path} cannot be read as Parquet; it may be damaged or cut off ({what})") from error
 
 
 def _group_rows(path: Path) -> list[int]:
-    """Rows of each row group, as the footer says."""
+    """Return the number of rows of each row group from the footer."""
     with _reading(path):
         footer = pq.read_metadata(path)
-    # Of a row group, nothing but its rows is asked: Arrow ends the process over a damaged column.
+    # Only the number of rows of a row group is read: Arrow aborts the process for a damaged record of a column.
     group_rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
     if min(group_rows, default=0) < 0 or sum(group_rows) != footer.num_rows:
         raise FormatError(f"{path} has row groups of {sum(group_rows)} rows; its footer says {footer.num_rows}")
@@ -132,7 +132,7 @@ def _group_rows(path: Path) -> list[int]:
 
 
 def _lists(column: pa.ChunkedArray, name: str, path: Path) -> ValueLists:
-    """A column's values as messages have them: float32, int64 or strings; null is an empty list."""
+    """Convert a column to lists of float32, int64 or strings; null is an empty list."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)

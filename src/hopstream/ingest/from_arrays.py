@@ -1,4 +1,4 @@
-"""Makes a checked graph of arrays in memory, with types or without."""
+"""Makes a checked graph from arrays in memory, with or without types."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ def graph_from_arrays(
     splits: Mapping[str, Columns] | Columns | None = None,
     edge_splits: Mapping[EdgeType, Columns] | Columns | None = None,
 ) -> Graph:
-    """Make a graph of arrays, torch tensors, lists of strings and ragged arrays.
+    """Make a graph from arrays, torch tensors, lists of strings and ragged arrays.
 
-    With ``edges`` as one array the graph has one node type, ``node``, and one edge type, ``(node, to, node)``, and the
-    other arguments are ``{name: column}``. With ``edges`` by edge type they are ``{type: {name: column}}``.
+    If ``edges`` is one array, the graph has one node type, ``node``, and one edge type, ``(node, to, node)``, and the
+    other arguments are ``{name: column}``. If ``edges`` is by edge type, they are ``{type: {name: column}}``.
 
-    A node type has as many nodes as ``num_nodes`` says, or else as its features and masks have rows, or else, where it
-    has neither, as the largest key among its edges needs. Nodes above that key cannot be seen without ``num_nodes``.
+    The number of nodes of a type is ``num_nodes``; without it, the number of rows of its features and masks; without
+    these, the largest key among its edges plus one. In the last case, isolated nodes above that key are missing.
 
     Args:
-        edges: Integers [2, num_edges], sources then destinations, or the two as a pair; or a mapping of such.
-        num_nodes: Nodes, or nodes by type; any type may be left out. Types are ordered as they are first named, in
-            this argument, then in ``node_features``, then in ``edges``.
+        edges: Integers [2, num_edges], sources then destinations, or the two as a pair; or a mapping of edge type to
+            these.
+        num_nodes: Number of nodes, or numbers by node type; any type may be missing. The order of the node types is
+            that of their first mention in this argument, then in ``node_features``, then in ``edges``.
         node_features: Columns of num_nodes rows. A list of arrays of different lengths becomes a ragged column.
         edge_features: Columns of num_edges rows.
-        splits: Masks bool[num_nodes], or keys in any order, each once.
-        edge_splits: Masks bool[num_edges], or edge keys (the numbers of columns of ``edges``) in any order, each once.
+        splits: Masks bool[num_nodes], or distinct keys in any order.
+        edge_splits: Masks bool[num_edges], or distinct edge keys (column numbers of ``edges``) in any order.
 
     Returns:
-        A graph that passed ``Graph.check``. Its arrays share memory with the arguments wherever they can.
+        A graph that passed ``Graph.check``. Its arrays share memory with the arguments where possible.
 
     Raises:
         SchemaError: Edges are not integers, a column has the wrong number of rows or a dtype that cannot be stored, a
-            split names a node or edge twice, or the number of nodes cannot be told.
-        IdRangeError: An edge or split names a key outside its type.
-        UnknownNameError: Features or splits are given for a type that no edge or node has.
+            split names a node or edge twice, or the number of nodes is unknown.
+        IdRangeError: An edge or split has a key outside its type.
+        UnknownNameError: Features or splits are given for a type that the graph does not have.
     """
     if isinstance(edges, Mapping):
         return _typed_graph(
@@ -122,7 +123,7 @@ def _typed_graph(
 
 
 def _ends(edge_type: EdgeType, pair: ColumnLike) -> tuple[IntArray, IntArray]:
-    """Sources and destinations of one edge type, int64[num_edges] each."""
+    """Return sources and destinations of one edge type, int64[num_edges] each."""
     if not is_edge_type(edge_type):
         raise SchemaError(f"edge type {edge_type!r} must be a (source, relation, destination) tuple")
     label = f"edges of {type_label(edge_type)}"
@@ -150,7 +151,7 @@ def _as_columns(label: str, columns: Columns) -> dict[str, Column]:
 
 
 def _as_split(entity: str | EdgeType, name: str, value: ColumnLike) -> Column:
-    """A mask as it is, keys as int64."""
+    """Return a mask unchanged, and keys as int64."""
     where = f"split {name!r} of {entity!r}"
     is_list = isinstance(value, list | tuple)
     array = np.asarray(value) if is_list else as_array(value, where)
@@ -162,7 +163,7 @@ def _as_split(entity: str | EdgeType, name: str, value: ColumnLike) -> Column:
 
 
 def _masks(splits: Mapping[str, Column]) -> dict[str, Column]:
-    """The masks among splits; like features, they tell how many nodes there are."""
+    """Select the masks among splits; their length gives the number of nodes, as for features."""
     return {f"mask {name}": array for name, array in splits.items() if cast(IntArray, array).dtype == np.bool_}
 
 

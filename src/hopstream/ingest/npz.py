@@ -1,14 +1,17 @@
 """Reads and writes graphs as ``.npz`` files.
 
-Without types the arrays are named as PyG names attributes: ``edge_index``, ``x``, ``y``, ``train_mask``, ``edge_attr``.
-With types a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, ``author__writes__paper/edge_index``.
-``hopstream.ingest.objects.attributes`` says which attribute becomes what. Three endings of a name add what PyG
-cannot say: ``tags.values`` with ``tags.offsets`` is a ragged column, ``title.utf8`` with ``title.offsets`` a column of
-strings, and ``pretrain.split`` the keys of a split, which are edge keys where the type is an edge type. Strings may
-also be a numpy array of strings. ``links.taken_from`` of an edge type is an array of strings: the edge types that its
-links, which are to be predicted, were taken from. Pickles are never loaded.
-A file that ``scipy.sparse.save_npz`` wrote is read by ``hopstream.ingest.objects.sparse_matrices``.
-An array that becomes nothing of the graph is an error unless it is named as one to ignore; scalars are left out.
+Without types, arrays have the names of PyG's attributes: ``edge_index``, ``x``, ``y``, ``train_mask``, ``edge_attr``.
+With types, a name is ``<type>/<attribute>``: ``paper/x``, ``paper/num_nodes``, ``author__writes__paper/edge_index``.
+``hopstream.ingest.objects.attributes`` describes the meaning of each attribute. Three suffixes extend PyG's names:
+
+- ``tags.values`` with ``tags.offsets`` is a ragged column;
+- ``title.utf8`` with ``title.offsets`` is a column of strings, which may also be a numpy array of strings;
+- ``pretrain.split`` holds the keys of a split: node keys of a node type, edge keys of an edge type.
+
+``links.taken_from`` of a label type is an array of strings: the edge types that its links were taken from.
+
+Pickles are never loaded. ``hopstream.ingest.objects.sparse_matrices`` reads files of ``scipy.sparse.save_npz``. An
+array that is no part of the graph is an error unless ``ignore`` names it; scalars are dropped.
 """
 
 from __future__ import annotations
@@ -44,29 +47,29 @@ SPLIT, VALUES, TEXT, OFFSETS = ".split", ".values", ".utf8", ".offsets"
 TAKEN_FROM = "links.taken_from"
 
 MAX_DEFLATE_RATIO = 1100
-"""Deflate makes no byte out of less than 1/1032 of one; a file that claims more is damaged or hostile."""
+"""Deflate compresses by a factor of at most 1032; a file that claims more is damaged or hostile."""
 
 
 def read_npz(path: Path, ignore: Collection[str] = ()) -> Graph:
-    """Read a graph out of an ``.npz`` file.
+    """Read a graph from an ``.npz`` file.
 
     Args:
         path: The file.
-        ignore: Names of arrays that are left out, or ``"all"`` for all arrays that are no part of the graph.
+        ignore: Names of arrays to drop, or ``"all"`` to drop all arrays that are no part of the graph.
 
     Raises:
-        FormatError: The file is missing, damaged, or holds pickles or things other than arrays.
-        SettingsError: ``ignore`` names an array that is not there.
-        SchemaError: The arrays make no graph, or some become nothing of it; see ``graph_from_attributes`` and
+        FormatError: The file is missing, damaged, or holds pickles or members that are not arrays.
+        SettingsError: ``ignore`` names an array that the file does not have.
+        SchemaError: The arrays do not form a graph, or some are no part of it; see ``graph_from_attributes`` and
             ``graph_from_typed_attributes``.
-        IdRangeError: An edge or split names a node that is not there.
+        IdRangeError: An edge or split names a node that does not exist.
     """
     arrays = load_arrays(path)
     return graph_from_sparse_file(path, arrays) if arrays.keys() >= FILE_ARRAYS else _graph_of(path, arrays, ignore)
 
 
 def _graph_of(path: Path, arrays: dict[str, Array], ignore: Collection[str]) -> Graph:
-    """The graph of arrays that are named as attributes."""
+    """Build a graph from arrays that have the names of attributes."""
     shown = {name: f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items() if array.ndim}
     for name in () if ignore == "all" else ignore:
         if arrays.pop(name, None) is None:
@@ -115,7 +118,7 @@ def _with_label_types(graph: Graph, taken_from: Mapping[str, Array]) -> Graph:
 
 
 def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[str, str]) -> None:
-    """Refuse arrays that became nothing of the graph: most are misnamed."""
+    """Refuse arrays that are no part of the graph, because most of them are misnamed."""
     unused: list[str] = []
     for entity, names in found.items():
         for name in names:
@@ -130,12 +133,12 @@ def _refuse_unused(path: Path, found: Mapping[str, list[str]], shown: Mapping[st
 
 
 def write_npz(graph: Graph, path: Path) -> None:
-    """Write a graph to one compressed ``.npz`` file that ``read_npz`` reads back equal, order included.
+    """Write a graph to one compressed ``.npz`` file; ``read_npz`` reads an equal graph in the same order.
 
-    Types are always part of the names. The file is written under a temporary name, then renamed.
+    Names of arrays always contain types. The file is written under a temporary name and renamed.
 
     Raises:
-        SchemaError: A name would be read back as something else, for example a feature ``edge_index``.
+        SchemaError: A name has another meaning in the file, for example a feature ``edge_index``.
     """
     arrays: dict[str, Array] = {}
     for node_type, nodes in graph.nodes.items():
@@ -156,10 +159,12 @@ def write_npz(graph: Graph, path: Path) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, Array]:
-    """All arrays of a file by name, each checked against its size in the archive before memory is taken for it.
+    """Load all arrays of a file by name.
+
+    Each array's header is compared with its size in the archive before memory is allocated.
 
     Raises:
-        FormatError: The file is missing, damaged, or holds pickles or things other than arrays.
+        FormatError: The file is missing, damaged, or holds pickles or members that are not arrays.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -189,7 +194,7 @@ def _load_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
 
 
 def _joined(where: str, group: Mapping[str, Array]) -> Attributes:
-    """The attributes of one type, with values and offsets made one ragged column."""
+    """Join the values and offsets of one type's attributes to ragged columns."""
     found: dict[str, object] = {}
     for name, array in group.items():
         stem, dot, ending = name.rpartition(".")
@@ -203,7 +208,7 @@ def _joined(where: str, group: Mapping[str, Array]) -> Attributes:
 
 
 def _taken_apart(label: str, features: Mapping[str, Column]) -> dict[str, Array]:
-    """Arrays by the names that ``_joined`` and ``named_columns`` make the same columns of."""
+    """Split features into named arrays, the inverse of ``_joined`` and ``named_columns``."""
     refused = set(features) - dict(named_columns(features)).keys()
     refused |= {
         n for n in features if n in (*SPLIT_MASKS, *ADJACENCY, TAKEN_FROM) or n.endswith((SPLIT, VALUES, TEXT, OFFSETS))

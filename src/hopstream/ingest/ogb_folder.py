@@ -1,16 +1,14 @@
-"""Reads graphs of the Open Graph Benchmark: the folder that it downloads, and its graphs as arrays.
+"""Reads graphs of the Open Graph Benchmark (OGB): dataset folders, and graphs as arrays.
 
-The package ``ogb`` is not needed. Four layouts are known by their files, all for one large graph:
+The package ``ogb`` is not needed. The files in a folder tell which of four layouts it has; each holds one large graph:
 
 - ``raw/edge.csv.gz``: a graph without types as gzipped tables (ogbn-arxiv, ogbn-products, ogbl-collab);
-- ``raw/triplet-type-list.csv.gz``: one with types (ogbn-mag, ogbl-biokg), a folder per relation and node type;
-- ``raw/data.npz`` and ``raw/edge_index_dict.npz``: the same two as numpy archives (ogbn-papers100M);
-- ``processed/<source>___<relation>___<target>/edge_index.npy``: MAG240M, whose arrays are mapped, not loaded.
+- ``raw/triplet-type-list.csv.gz``: a graph with types, one folder per relation and node type (ogbn-mag, ogbl-biokg);
+- ``raw/data.npz`` and ``raw/edge_index_dict.npz``: graphs without and with types as numpy archives (ogbn-papers100M);
+- ``processed/<source>___<relation>___<target>/edge_index.npy``: MAG240M, whose arrays are memory-mapped.
 
-Splits lie in ``split/<name>/``, those of MAG240M in ``split_dict.pt``. The caller gives
-``read_torch`` to read ``.pt`` files, because this room does not know torch.
-
-They are known by the names of their keys alone; the package ``ogb`` is not needed.
+Splits are in ``split/<name>/``, those of MAG240M in ``split_dict.pt``. The caller passes ``read_torch`` to read ``.pt``
+files, because this package does not import torch. Graphs as arrays are recognized by their keys.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from hopstream.uris import local_path
 
 NODE_PREFIX, EDGE_PREFIX = "node_", "edge_"
 SPLITS = {"valid": "val"}
-"""OGB's names of splits that are called otherwise here."""
+"""OGB's name of a split to the name used here, where they differ."""
 _TOPOLOGY = frozenset({"edge_index", "edge_index_dict", "num_nodes", "num_nodes_dict"})
 
 
@@ -43,26 +41,26 @@ def graph_from_ogb(
     graph: Mapping[str, Any] | tuple[Mapping[str, Any], Any], labels: Any = None, split_idx: Any = None, *,
     label_name: str = "y",
 ) -> Graph:  # fmt: skip
-    """Make a graph of what ``dataset[0]`` and ``dataset.get_idx_split()`` of OGB's node datasets return.
+    """Make a graph from ``dataset[0]`` and ``dataset.get_idx_split()`` of OGB's node datasets.
 
-    ``node_feat`` becomes the feature ``feat`` of nodes, ``node_year`` becomes ``year``, and so on; ``edge_feat`` and
-    ``edge_reltype`` become features of edges. Columns of one value, ``[n, 1]``, lose their second dimension, but for
-    ``feat``. Split ``valid`` is called ``val``.
+    ``node_feat`` becomes the node feature ``feat``, ``node_year`` becomes ``year``, and so on; ``edge_feat`` and
+    ``edge_reltype`` become edge features. Columns ``[n, 1]`` lose their second dimension, except ``feat``. Split
+    ``valid`` becomes ``val``.
 
     Args:
-        graph: ``edge_index``, ``num_nodes``, ``node_feat`` …; or, of several types, ``edge_index_dict`` by
-            ``(source, relation, target)``, ``num_nodes_dict``, ``node_feat_dict`` … by type. Or the pair of it and the
-            labels.
-        labels: Values per node; of several types, by node type.
-        split_idx: Split name to keys; of several types, to node type to keys.
-        label_name: What the labels' feature is called.
+        graph: A dict with ``edge_index``, ``num_nodes``, ``node_feat`` … For graphs with types, ``edge_index_dict`` by
+            ``(source, relation, target)``, and ``num_nodes_dict``, ``node_feat_dict`` … by type. Or a pair of such a
+            dict and the labels.
+        labels: Values per node; for graphs with types, by node type.
+        split_idx: Split name to keys; for graphs with types, split name to node type to keys.
+        label_name: Name of the feature for the labels.
 
     Returns:
-        A graph that passed ``Graph.check``; its arrays share memory with the arguments wherever they can.
+        A graph that passed ``Graph.check``; its arrays share memory with the arguments where possible.
 
     Raises:
-        SchemaError: An array has another number of rows than its type, or the arguments are not as OGB has them.
-        IdRangeError: An edge or split names a node that is not there.
+        SchemaError: An array's number of rows differs from its type's, or the arguments do not have OGB's form.
+        IdRangeError: An edge or split names a node that does not exist.
     """
     if isinstance(graph, tuple):
         if len(graph) != 2 or labels is not None:
@@ -137,7 +135,7 @@ def _splits(split_idx: Any, is_typed: bool) -> dict[str, dict[str, ColumnLike]]:
 
 
 def _csv(path: Path, names: list[str] | None = None, *, is_text: bool = False) -> pa.Table:
-    """A gzipped table without a header, or with one where ``names`` is an empty list."""
+    """Read a gzipped table: without a header if ``names`` is None, with a header if it is an empty list."""
     try:
         with pa.input_stream(str(path), compression="gzip") as file:
             return pacsv.read_csv(
@@ -154,7 +152,10 @@ def _csv(path: Path, names: list[str] | None = None, *, is_text: bool = False) -
 
 
 def read_matrix(path: Path, real: type[np.floating[Any]] = np.float32) -> Array:
-    """int64[n, k] where all values are integers, or else reals; empty cells are NaN."""
+    """Read a table as int64[n, k] if all cells are integers, else as ``real``[n, k].
+
+    Empty cells are NaN.
+    """
     table = _csv(path)
     is_whole = all(column.type == pa.int64() and not column.null_count for column in table.columns)
     matrix: Array = np.empty((table.num_rows, table.num_columns), np.int64 if is_whole else real)
@@ -166,7 +167,7 @@ def read_matrix(path: Path, real: type[np.floating[Any]] = np.float32) -> Array:
 
 
 def read_texts(path: Path, num_columns: int) -> list[EdgeType]:
-    """The edge types that a table names, as they are written."""
+    """Read the edge types that a table lists, in its order."""
     table = _csv(path, is_text=True)
     if table.num_columns != num_columns:
         raise SchemaError(f"{path} has {table.num_columns} columns; wanted source, relation, target")
@@ -177,7 +178,7 @@ def read_texts(path: Path, num_columns: int) -> list[EdgeType]:
 
 
 def read_named_row(path: Path) -> dict[str, Any]:
-    """The only row of a table, by the names in its header."""
+    """Read the only row of a table as a dict by the names in the header."""
     table = _csv(path, [])
     if table.num_rows != 1:
         raise SchemaError(f"{path} has {table.num_rows} rows; one graph is read, of one row")
@@ -193,15 +194,15 @@ INVERSES_OF = {
     **dict.fromkeys(("ogbn_proteins", "ogbn_products", "ogbl_ppa", "ogbl_collab", "ogbl_ddi", "ogbl_vessel"), True),
     **dict.fromkeys(("ogbn_arxiv", "ogbl_citation", "ogbl_citation2", "ogbl_wikikg", "ogbl_wikikg2"), False),
 }
-"""Datasets of one edge type in CSV: whether their files hold each edge in one direction, and ``ogb`` adds the other."""
+"""CSV datasets of one edge type to whether their files hold one direction of each edge and ``ogb`` adds the reverse."""
 LIBRARIES = ("_pyg", "_dgl")
-"""What older versions of ``ogb`` put behind the name of a folder."""
+"""Suffixes that older versions of ``ogb`` add to the name of a folder."""
 PLAIN_CSV, TYPED_CSV = "edge.csv.gz", "triplet-type-list.csv.gz"
 PLAIN_NPZ, TYPED_NPZ = "data.npz", "edge_index_dict.npz"
 
 
 def is_ogb_folder(folder: Path) -> bool:
-    """Whether a folder is, by its files, one of OGB's."""
+    """Whether a folder has the files of an OGB dataset."""
     raw = folder / "raw"
     return any((raw / name).is_file() for name in (PLAIN_CSV, TYPED_CSV, PLAIN_NPZ, TYPED_NPZ)) or _is_mapped(folder)
 
@@ -210,30 +211,31 @@ def read_ogb_folder(
     folder: str | os.PathLike[str], *, split: str | None = None, inverse_edges: bool | None = None,
     num_nodes: Mapping[str, int] | None = None, read_torch: ReadTorch | None = None,
 ) -> Graph:  # fmt: skip
-    """Read what OGB keeps in a folder: the graph that ``graph_from_ogb`` makes of the arrays that ``ogb`` gives.
+    """Read the graph in a folder of an OGB dataset.
 
-    Features, labels (``y``; MAG240M's are ``label``) and splits of nodes are read; links to predict are not, as they
-    are no edges of the graph: see ``hopstream.graph.read_ogb_links``.
+    It equals the result of ``graph_from_ogb`` for the arrays that ``ogb`` gives.
+
+    Features, labels (``y``; ``label`` in MAG240M) and splits of nodes are read. Links to predict are not part of the
+    graph; see ``hopstream.graph.read_ogb_links``.
 
     Args:
         folder: A dataset's folder, such as ``dataset/ogbn_arxiv``.
-        split: The folder below ``split/``; it may be left out where there is one.
-        inverse_edges: Behind each edge add its reverse, as ``ogb`` does for some datasets in CSV; None does it for
-            those, by the folder's name, with or without ``_pyg`` or ``_dgl`` behind it.
-        num_nodes: Node type to its nodes, for MAG240M's layout without ``meta.pt``.
-        read_torch: Reads ``.pt`` files.
+        split: Name of the folder in ``split/``; may be omitted if there is only one.
+        inverse_edges: Whether to add the reverse of each edge after it, as ``ogb`` does for some datasets in CSV. None
+            decides by the folder's name, with or without the suffix ``_pyg`` or ``_dgl``.
+        num_nodes: Node type to number of nodes, for MAG240M's layout without ``meta.pt``.
+        read_torch: Function that reads ``.pt`` files.
 
     Returns:
         A graph that passed ``Graph.check``.
 
     Raises:
-        FormatError: A file is missing or damaged, or the folder is of no layout that is known.
-        SchemaError: Files contradict each other, such as in how many nodes or edges there are, or there are several
-            graphs.
-        IdRangeError: An edge or split names a node that is not there.
-        SettingsError: There are several splits and none is chosen, or there is none of this name; or the folder has one
-            edge type in CSV, none of OGB's names, and ``inverse_edges`` is None.
-        MissingDependencyError: A ``.pt`` file is to be read and ``read_torch`` is None.
+        FormatError: A file is missing or damaged, or the folder has no known layout.
+        SchemaError: Files contradict each other, for example in numbers of nodes or edges, or hold several graphs.
+        IdRangeError: An edge or split names a node that does not exist.
+        SettingsError: There are several splits and none is chosen, or the chosen one does not exist; or
+            ``inverse_edges`` is None, and the folder has one edge type in CSV and no name of an OGB dataset.
+        MissingDependencyError: A ``.pt`` file must be read and ``read_torch`` is None.
     """
     root = local_path(folder)
     raw = root / "raw"
@@ -255,7 +257,7 @@ def read_ogb_folder(
 
 
 def _read_raw(root: Path) -> tuple[dict[str, Any], Any]:
-    """The graph and its labels, as ``ogb`` has them before it adds anything."""
+    """Read the graph and its labels as stored, before ``ogb`` adds reverses."""
     raw = root / "raw"
     readers = {
         PLAIN_CSV: _read_plain_csv, TYPED_CSV: _read_typed_csv, PLAIN_NPZ: _read_plain_npz, TYPED_NPZ: _read_typed_npz,
@@ -268,10 +270,10 @@ def _read_raw(root: Path) -> tuple[dict[str, Any], Any]:
 
 
 def find_split(root: Path, split: str | None) -> Path | None:
-    """The folder of a split; None where there are no splits and none is asked for.
+    """Return the folder of a split; None if there are no splits and none is chosen.
 
     Raises:
-        SettingsError: There are several and none is chosen, or there is none of this name.
+        SettingsError: There are several splits and none is chosen, or the chosen one does not exist.
     """
     parent = root / "split"
     found = sorted(path.name for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
@@ -292,7 +294,7 @@ def _has_inverses_by_name(root: Path) -> bool:
     """Whether ``ogb`` adds the reverses of a dataset's edges.
 
     Raises:
-        SettingsError: The folder has none of the names that ``ogb`` gives.
+        SettingsError: The folder's name is none that ``ogb`` gives.
     """
     for path in (Path(os.path.abspath(root)), root.resolve()):  # noqa: PTH100 a link may be called by either name
         name = path.name.lower().replace("-", "_")
@@ -312,7 +314,7 @@ def _read_plain_csv(raw: Path) -> tuple[dict[str, Any], Array | None]:
         "num_nodes": _only_count(raw / "num-node-list.csv.gz"), "edge_index": _edge_index(raw / PLAIN_CSV)
     }  # fmt: skip
     graph |= dict(_tables(raw, ("node", "edge")))
-    if (raw / "species.csv.gz").is_file():  # ogbn-proteins, before ogb renames it
+    if (raw / "species.csv.gz").is_file():  # ogbn-proteins, if ogb has not renamed the file yet
         graph["node_species"] = read_matrix(raw / "species.csv.gz")
     _check_edges(raw, graph["edge_index"])
     labels = raw / "node-label.csv.gz"
@@ -400,7 +402,7 @@ def _is_mapped(root: Path) -> bool:
 
 
 def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | None) -> Graph:
-    """A graph in the layout of MAG240M, whose arrays stay in their files."""
+    """Read a graph in the layout of MAG240M; its arrays are memory-mapped."""
     meta = root / "meta.pt"
     if not num_nodes:
         if not meta.is_file():
@@ -423,7 +425,7 @@ def _read_mapped(root: Path, num_nodes: dict[str, int], read_torch: ReadTorch | 
 
 
 def _read_split(folder: Path, read_torch: ReadTorch | None) -> dict[str, Any] | None:
-    """Splits of nodes; None where the folder has links to predict."""
+    """Read splits of nodes; None if the folder holds links to predict."""
     if (folder / "split_dict.pt").is_file():
         return dict(_read_pt(folder / "split_dict.pt", read_torch))
     typed = folder / "nodetype-has-split.csv.gz"
@@ -437,7 +439,7 @@ def _read_split(folder: Path, read_torch: ReadTorch | None) -> dict[str, Any] | 
 
 
 def _split_tables(folder: Path) -> dict[str, Array]:
-    """The keys of each split of a node type."""
+    """Read the keys of each split of a node type."""
     paths = {name: folder / f"{name}.csv.gz" for name in SPLIT_NAMES}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
@@ -459,7 +461,7 @@ def _read_pt(path: Path, read_torch: ReadTorch | None) -> dict[str, Any]:
 
 
 def _add_inverses(graph: dict[str, Any]) -> None:
-    """Put the reverse of each edge behind it, with the same features."""
+    """Insert the reverse of each edge after it, with the same features."""
     if "edge_index_dict" in graph:
         raise SettingsError("inverse_edges is for graphs of one edge type; reverses of others are of other types")
     for name, array in graph.items():
@@ -470,7 +472,7 @@ def _add_inverses(graph: dict[str, Any]) -> None:
 
 
 def _tables(folder: Path, kinds: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """``node_feat``, ``node_year`` …: the tables with a row per node or edge, by OGB's names of them."""
+    """Yield name (``node_feat``, ``node_year`` …) and values of each table with a row per node or edge."""
     for kind in kinds:
         feat = folder / f"{kind}-feat.csv.gz"
         if feat.is_file():
@@ -506,7 +508,7 @@ def _one_count(path: Path, counts: Array) -> int:
 def _check_types(
     counted: Path, num_nodes: Collection[str], edge_types: Collection[EdgeType], others: Collection[str] = ()
 ) -> None:
-    """Refuse node types that edges, or tables, have, and that are not among those counted."""
+    """Refuse node types of edges or tables that ``num_nodes`` does not count."""
     for node_type in (*(end for source, _, target in edge_types for end in (source, target)), *others):
         if node_type not in num_nodes:
             raise SchemaError(
@@ -516,7 +518,7 @@ def _check_types(
 
 
 def _check_edges(folder: Path, edge_index: Array) -> None:
-    """Refuse a table of edges that has not as many lines as is said beside it."""
+    """Refuse a table of edges whose number of lines differs from the count in ``num-edge-list.csv.gz``."""
     counted = folder / "num-edge-list.csv.gz"
     if counted.is_file():
         _check_count(counted, read_matrix(counted), folder / PLAIN_CSV, edge_index)

@@ -1,4 +1,4 @@
-"""Names the kind of source at a path, finds the file that describes tables, and keeps outputs apart from inputs."""
+"""Tells the kind of source at a path, finds the file that describes tables, and checks output paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METADATA = "metadata.json"
 PYG_META = "META.json"
 SCHEMA_SUFFIX = ".pbtxt"
 MAX_JSON = 16
-"""How many JSON files of a folder are looked into."""
+"""A folder with more JSON files than this is not searched for DGL's partitions."""
 EDGE_LISTS = frozenset({".txt", ".tsv", ".csv", ".edgelist", ".edges"})
 
 
@@ -30,13 +30,13 @@ def is_edge_list(path: Path) -> bool:
 
 
 def pyg_partitions_of(path: Path) -> Path | None:
-    """The folder of PyG's partitions that a path is, or whose ``META.json`` it is; None for all else."""
+    """Return the folder of PyG's partitions, given the folder or its ``META.json``; else None."""
     meta = path if path.name == PYG_META else path / PYG_META
     return meta.parent if meta.is_file() else None
 
 
 def dgl_config_of(path: Path) -> Path | None:
-    """The JSON file of DGL's partitions that a path is, or the only such file of a folder; None for all else."""
+    """Return the JSON file of DGL's partitions, given the file or a folder with exactly one; else None."""
     found = [path] if path.suffix == ".json" and path.is_file() else sorted(path.glob("*.json"))
     if len(found) > MAX_JSON:  # none of DGL's folders
         return None
@@ -48,21 +48,21 @@ def is_dgl_config(path: Path) -> bool:
     """Whether a file is the JSON file of DGL's partitions."""
     try:
         value = read_json(path)
-    except FormatError:  # its reader says what is wrong with it
+    except FormatError:  # the reader of the source reports the error
         return False
     return isinstance(value, dict) and "part-0" in value
 
 
 def are_partitions(path: Path) -> bool:
-    """Whether a path is PyG's or DGL's partitions."""
+    """Whether a path holds PyG's or DGL's partitions."""
     return pyg_partitions_of(path) is not None or dgl_config_of(path) is not None
 
 
 def refuse_partitions(path: Path) -> None:
-    """Say what reads the partitions of others.
+    """Refuse PyG's and DGL's partitions, and name the function that reads them.
 
     Raises:
-        FormatError: The path is PyG's or DGL's.
+        FormatError: The path holds PyG's or DGL's partitions.
     """
     if pyg_partitions_of(path) is not None:
         raise FormatError(f"{path} holds PyG's partitions; hopstream.compat.pyg.read_partitions reads them")
@@ -73,12 +73,12 @@ def refuse_partitions(path: Path) -> None:
 
 
 def description_of(source: Path) -> Path:
-    """The file that describes tables, or a chunked graph: the one given, or that of a folder.
+    """Return the file that describes tables or a chunked graph: the given file, or the one in a folder.
 
-    A folder is described by its ``metadata.json``, or else by the only ``.pbtxt`` in it.
+    In a folder it is ``metadata.json``, or without one the only ``.pbtxt``. The file may not exist.
 
     Raises:
-        FormatError: The folder has several ``.pbtxt``.
+        FormatError: The folder has several ``.pbtxt`` files.
     """
     if not source.is_dir() or (source / METADATA).is_file():
         return source / METADATA if source.is_dir() else source
@@ -90,30 +90,31 @@ def description_of(source: Path) -> Path:
 
 
 def check_data_path(path: Path, data_path: str | None) -> None:
-    """Refuse a folder of data for what is no unigraph.
+    """Refuse a data folder for any source but a unigraph.
 
     Args:
         path: The file that describes tables, or any other source.
-        data_path: The folder, if one was given.
+        data_path: The data folder, if one was given.
 
     Raises:
-        SettingsError: There is one, and the file is no unigraph's.
+        SettingsError: A folder is given, and ``path`` is not a unigraph's schema.
     """
     if data_path is not None and not is_unigraph(path):
         raise SettingsError(f"data_path is for unigraphs, and {path} is none; leave it out")
 
 
 def read_metadata(path: Path, data_path: str | None = None) -> TablesMetadata:
-    """Read and check what describes tables, and find their files.
+    """Read and check the description of tables, and find their files.
 
     Args:
         path: A JSON file, or the ``.pbtxt`` of a unigraph.
-        data_path: The folder that a unigraph's file names are relative to and lie below; that of ``path`` by default.
+        data_path: The folder that a unigraph's file names are relative to and must lie in; by default the folder of
+            ``path``.
 
     Raises:
-        SettingsError: ``data_path`` is given and ``path`` is no unigraph.
+        SettingsError: ``data_path`` is given, and ``path`` is not a unigraph's schema.
         FormatError: The file is missing or damaged, or a table's file is missing.
-        SchemaError: What it says contradicts itself, or a path leads out of the folder.
+        SchemaError: The description contradicts itself, or a path leads out of the folder.
     """
     check_data_path(path, data_path)
     if is_unigraph(path):
@@ -124,18 +125,18 @@ def read_metadata(path: Path, data_path: str | None = None) -> TablesMetadata:
 
 
 def check_apart(out: str | os.PathLike[str], inputs: Mapping[str, str | os.PathLike[str]], name: str = "out") -> None:
-    """Refuse a place to write that is, holds, or lies in something that is read.
+    """Refuse an output path that equals an input path, contains it, or lies in it.
 
-    Folders beside each other are apart, whatever they lie in; so is a folder beside a file that is read.
+    Sibling folders are allowed, and so is a folder beside an input file.
 
     Args:
-        out: The place.
-        inputs: What is read, in a few words, to where it is: a folder, or a file. The metadata of a chunked graph
-            means its folder, because all its files lie there.
-        name: The argument that gave the place, for the message.
+        out: The output path.
+        inputs: Description of each input ("the tables") to its path, a folder or a file. The metadata file of a
+            chunked graph or of partitions counts as its whole folder.
+        name: The argument that gave the output path, for the message.
 
     Raises:
-        SettingsError: They are not apart; the message says which is in which.
+        SettingsError: The paths overlap; the message says how.
     """
     target = Path(os.path.realpath(local_path(out)))
     for what, given in inputs.items():

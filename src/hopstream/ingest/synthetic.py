@@ -1,6 +1,6 @@
 """Makes R-MAT graphs, for benchmarks and demos.
 
-They have the skewed degrees and the communities of real graphs, and any size.
+R-MAT graphs have skewed degrees and communities like real graphs, and scale to any size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hopstream.schema import EDGE, NODE
 MAX_SCALE = 32
 CHUNK_EDGES = 1 << 20
 NOISE = np.float32(3.0)
-"""Standard deviation of the features' noise; the classes' centroids are corners of the cube of side 2."""
+"""Standard deviation of the noise in features. Class centroids are corners of the cube with coordinates -1 and 1."""
 SPLIT_SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
 
 
@@ -30,16 +30,18 @@ def rmat_graph(
 ) -> Graph:
     """Make an R-MAT graph (a = .57, b = .19, c = .19) with one node type and one edge type.
 
-    Equal arguments give equal graphs on every machine. Parallel edges, self loops and isolated nodes occur, as R-MAT
-    has it. A node's label follows the community it lies in, so that neighbours tend to share labels; its features are
-    its class's centroid under noise, so that one node's features hint at its label and a neighbourhood's tell it.
+    Equal arguments give equal graphs on every machine. As usual for R-MAT, there are parallel edges, self loops and
+    isolated nodes. A node's label follows its community, so neighbours tend to share labels. A node's features are the
+    centroid of its class plus noise: one node's features predict its label poorly, those of a neighbourhood predict it
+    well.
 
     Args:
         scale: The graph has ``2**scale`` nodes, at most 2**32.
-        edges_per_node: It has ``edges_per_node * 2**scale`` directed edges.
-        num_features: Width of the float32 feature ``x``; 0 for none.
-        num_classes: Values of the int64 feature ``y``, equally frequent; 0 for none, and then ``x`` is noise.
-        rng_seed: Names the graph.
+        edges_per_node: The graph has ``edges_per_node * 2**scale`` directed edges.
+        num_features: Width of the float32 feature ``x``; 0 for no feature.
+        num_classes: Number of equally frequent values of the int64 feature ``y``; 0 for no labels. Without labels all
+            nodes are of one class, so ``x`` tells nothing about a node.
+        rng_seed: Seed of all random draws.
 
     Returns:
         A graph whose nodes are in splits ``train`` (60 %), ``val`` (20 %) and ``test`` (20 %).
@@ -102,7 +104,7 @@ def _make_features(labels: IntArray, num_classes: int, num_features: int, rng_se
 
 
 def _make_splits(num_nodes: int, rng_seed: int) -> dict[str, IntArray]:
-    """Each node's split is a draw of its own, so shares are met on average."""
+    """Draw each node's split independently; the shares hold on average only."""
     draws = np.empty(num_nodes, np.uint64)
     hash_keys(np.arange(num_nodes, dtype=np.int64), np.uint64(derive_seed(rng_seed, "splits")), draws)
     bounds = np.cumsum([0.0, *SPLIT_SHARES.values()])

@@ -1,7 +1,8 @@
 """Reads a graph in memory from CSV, Parquet and TFRecord tables.
 
-Node tables are read first, each once: they give every raw id its key. Node types that only edges name are collected by
-one more pass over the edges' ends. Then edges are read once, and their raw ids are looked up a few million at a time.
+Node tables are read first, once each; they define the key of every raw id. For node types without a table, an extra
+pass over the edges collects the raw ids. Then edges are read once, and their raw ids are looked up a few million at a
+time.
 """
 
 from __future__ import annotations
@@ -37,23 +38,26 @@ from hopstream.schema import EdgeType, type_label
 from hopstream.uris import local_path
 
 MERGED_BATCHES = 64
-"""How many batches' distinct raw ids are kept before they are made one."""
+"""Number of batches after which their distinct raw ids are merged."""
 
 
 def read_node_table(
     node_type: str, spec: NodeTableSpec, files: TableFiles, *, is_dropping: bool
 ) -> tuple[RawIds, NodeTable, dict[str, IntArray], int]:
-    """Read one node type's raw ids, features and splits, and how many rows were left out.
+    """Read the table of one node type.
 
     Args:
-        node_type: Its name.
+        node_type: Name of the node type.
         spec: Its columns.
         files: Its files.
-        is_dropping: Leave out rows whose raw id an earlier row has, instead of raising.
+        is_dropping: Drop rows whose raw id an earlier row has, instead of raising.
+
+    Returns:
+        The raw ids, the nodes with their features, the splits, and the number of dropped rows.
 
     Raises:
         FormatError: A file is missing or damaged.
-        SchemaError: A raw id is empty, of the wrong dtype or there twice, or a feature is not what its spec says.
+        SchemaError: A raw id is empty, repeated or of the wrong dtype, or a feature contradicts its spec.
     """
     table = _TableRows(node_type, spec)
     origins: list[Origin] = []
@@ -84,7 +88,7 @@ class _TableRows:
         self._splits: list[pa.Array] = []
 
     def batches(self, files: TableFiles, id_columns: Sequence[str]) -> Iterator[Batch]:
-        """Read the table once; the batches also have the columns of raw ids."""
+        """Read the table once; the batches also hold the columns of raw ids."""
         splits = [self._split_column] if self._split_column is not None else []
         for batch in read_batches(files, [*self._columns, *id_columns, *splits]):
             for reader in self._readers.values():
@@ -94,14 +98,14 @@ class _TableRows:
                 self._splits.append(split_names(self._label, self._split_column, batch))
 
     def features(self) -> dict[str, Column]:
-        """All rows of each feature."""
+        """Return all rows of each feature."""
         return {name: reader.finish() for name, reader in self._readers.items()}
 
     def splits(self, kept: IntArray | None = None) -> dict[str, IntArray]:
-        """Split name to ascending keys, in the order in which the table first names them.
+        """Return split name to ascending keys, in the order of the splits' first rows.
 
         Args:
-            kept: int64[n], the rows that are kept, ascending, which are numbered anew; None for all.
+            kept: int64[n], the kept rows, ascending, whose keys are 0..n-1; None if all rows are kept.
         """
         if not self._splits:
             return {}
@@ -116,7 +120,9 @@ def _take(features: Mapping[str, Column], rows: IntArray) -> dict[str, Column]:
 
 
 def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetadata) -> RawIds:
-    """The distinct raw ids that edges name as nodes of a type, ascending; empty ends name none.
+    """Collect the distinct raw ids of a node type from the ends of edges, ascending.
+
+    Empty ends are skipped.
 
     Raises:
         FormatError: A file is missing or damaged.
@@ -139,15 +145,15 @@ def raw_ids_of_edges(node_type: str, spec: NodeTableSpec, metadata: TablesMetada
 
 
 def not_integers_error(label: str, node_type: str) -> SchemaError:
-    """The error of ends of edges that are not what the raw ids of a node type without a table are declared to be."""
+    """Build the error for edge ends that are not integers although the node type declares integer raw ids."""
     return SchemaError(f"{label} holds raw ids that are no integers, as {node_type}.id.dtype has them")
 
 
 def node_raw_ids(node_type: str, spec: NodeTableSpec, batch: Batch) -> pa.Array:
-    """The raw ids of a batch of a node table, as its file has them.
+    """Return the raw ids of a batch of a node table, with the type that the file has.
 
     Raises:
-        SchemaError: A raw id is empty, or none of the declared dtype.
+        SchemaError: A raw id is empty, or not of the declared dtype.
     """
     label = f"{node_type}.{spec.id_column}"
     raw = raw_id_column(batch, str(spec.id_column), label)
@@ -174,7 +180,7 @@ def _refuse_repeated(node_type: str, ids: RawIds, origins: Sequence[Origin], raw
 
 
 def repeated_error(node_type: str, raw: object, places: Sequence[str]) -> SchemaError:
-    """The error of a raw id that is in two places."""
+    """Build the error for a raw id that two rows have."""
     return SchemaError(
         f"{node_type} has raw id {quoted(raw)} twice: {places[0]} and {places[1]}; "
         'read with on_duplicate="drop" to keep the first of such rows'
@@ -182,7 +188,7 @@ def repeated_error(node_type: str, raw: object, places: Sequence[str]) -> Schema
 
 
 LOOKUP_ROWS = 1 << 22
-"""Edges whose ends are looked up at once; a lookup hashes all raw ids of the node type again."""
+"""Edges per lookup; every lookup builds a hash table of all raw ids of the node type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +206,17 @@ def read_edge_table(
     """Read one edge type.
 
     Args:
-        edge_type: Its name.
+        edge_type: The edge type.
         spec: Its files and columns.
         raw_ids: The raw ids of every node type.
-        is_dropping: Leave out edges with an end that is no node, instead of raising.
+        is_dropping: Drop edges with an end that is empty or names no node, instead of raising.
 
     Returns:
-        The edges in table order, their splits, and how many were left out.
+        The edges in table order, their splits, and the number of dropped edges.
 
     Raises:
         FormatError: A file is missing or damaged.
-        SchemaError: An end is empty or no node, or a feature is not what its spec says.
+        SchemaError: An end is empty or names no node, or a feature contradicts its spec.
     """
     label = type_label(edge_type)
     table = _TableRows(label, spec)
@@ -258,13 +264,13 @@ def _refuse_dangling(
 
 
 def dangling_error(label: str, raw: object, node_type: str, place: str) -> SchemaError:
-    """The error of an end that is empty (``raw`` is None) or no node."""
+    """Build the error for an end that is empty (``raw`` is None) or names no node."""
     got = "is empty" if raw is None else f"is {quoted(raw)}, which no {node_type} node has"
     return SchemaError(f'{label} {got}, at {place}; read with on_dangling="drop" to leave such edges out')
 
 
 def split_names(label: str, column: str, batch: Batch) -> pa.Array:
-    """The name of each row's split; null where the cell is empty.
+    """Return the name of each row's split; null for empty cells.
 
     Raises:
         SchemaError: The column does not hold strings.
@@ -286,14 +292,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings(Settings):
-    """How tables are read.
+    """Settings of the reader of tables.
 
     Attributes:
         keep_raw_ids: Keep the raw ids of a node type as a feature named like their column.
-        on_dangling: What happens to an edge with an end that is empty or no node: ``error``, or ``drop`` it and count.
-        on_duplicate: What happens to a node whose raw id an earlier row has: ``error``, or ``drop`` it and count.
-        data_path: The folder that file names in a unigraph's schema are relative to, and below which absolute ones lie;
-            the schema's own by default. It is kept as an absolute path.
+        on_dangling: What to do with an edge that has an empty end or an end that is no node: raise an ``error``, or
+            ``drop`` and count it.
+        on_duplicate: What to do with a node whose raw id an earlier row has: raise an ``error``, or ``drop`` and count
+            it.
+        data_path: The folder that file names in a unigraph's schema are relative to, and that absolute names must lie
+            in; by default the folder of the schema. It is kept as an absolute path.
     """
 
     keep_raw_ids: bool = True
@@ -302,7 +310,11 @@ class TableSettings(Settings):
     data_path: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the reader does not know."""
+        """Check the values.
+
+        Raises:
+            SettingsError: A setting is out of range.
+        """
         for name in ("on_dangling", "on_duplicate"):
             if getattr(self, name) not in ("error", "drop"):
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; wanted error or drop")
@@ -311,18 +323,18 @@ class TableSettings(Settings):
         if self.data_path is not None:
             if not isinstance(self.data_path, str | os.PathLike) or not local_path(self.data_path).is_dir():
                 raise SettingsError(f"data_path is {self.data_path!r}; wanted a folder that is there")
-            # Workers may run in other folders.
+            # Workers may have another working directory.
             object.__setattr__(self, "data_path", str(Path(self.data_path).absolute()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesResult:
-    """What reading tables gave.
+    """Result of reading tables.
 
     Attributes:
         graph: The graph; it passed ``Graph.check``.
-        num_dropped: Edge type to the number of its edges that were dropped because an end is no node.
-        num_repeated: Node type to the number of its rows that were dropped because an earlier row has their raw id.
+        num_dropped: Edge type to number of edges dropped because an end is empty or names no node.
+        num_repeated: Node type to number of rows dropped because an earlier row has the same raw id.
     """
 
     graph: Graph
@@ -331,17 +343,18 @@ class TablesResult:
 
 
 def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResult:
-    """Read a graph out of CSV and Parquet tables.
+    """Read a graph from CSV, Parquet and TFRecord tables.
 
     Args:
-        path: The JSON file, or the ``.pbtxt`` of a unigraph, that describes the tables; their paths are relative to
-            its folder, or to ``settings.data_path``.
-        settings: How to read them; ``TableSettings()`` by default.
+        path: The file that describes the tables: JSON, or the ``.pbtxt`` of a unigraph. Paths of tables are relative
+            to its folder, or to ``settings.data_path``.
+        settings: Settings of the reader; ``TableSettings()`` by default.
 
     Raises:
         FormatError: A file is missing or damaged.
-        SchemaError: The file is not what it has to be, a table is not what the file says, a raw id is there twice, or
-            an edge names a raw id that no node has. The message names the file and the line or row.
+        SchemaError: The description is invalid, a table contradicts it, a raw id is repeated, or an edge names a raw
+            id that no node has. The message names the file and the line or row.
+        SettingsError: ``settings.data_path`` is given, and ``path`` is not a unigraph's schema.
     """
     path, settings = local_path(path), settings or TableSettings()
     metadata = read_metadata(path, settings.data_path)
@@ -386,14 +399,14 @@ def read_tables(path: Path, settings: TableSettings | None = None) -> TablesResu
 def _with_raw_ids(node_type: str, spec: NodeTableSpec, nodes: NodeTable, raw_ids: RawIds) -> NodeTable:
     name = str(spec.id_column)
     if name in nodes.features:
-        if spec.features[name].columns == (name,):  # asked for as a feature, so it is there already
+        if spec.features[name].columns == (name,):  # the table already declares the raw ids as a feature
             return nodes
         raise clashing_raw_ids_error(node_type, name)
     return replace(nodes, features={name: raw_ids.as_column(), **nodes.features})
 
 
 def clashing_raw_ids_error(node_type: str, name: str) -> SchemaError:
-    """The error of a feature that has the name that raw ids are to have."""
+    """Build the error for a feature that has the name of the raw ids' column and other columns."""
     return SchemaError(
         f"{node_type} has a feature {name!r} that is not its column of raw ids; rename it, or read with "
         f"keep_raw_ids=False"

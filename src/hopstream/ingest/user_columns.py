@@ -1,9 +1,10 @@
-"""Turns what a user holds (arrays, tensors, lists, strings) into columns or keys, and checks the names of features.
+"""Converts users' arrays, tensors, lists and strings to columns or keys, and checks names of features.
 
-Nothing is copied that need not be, so a graph may share memory with what it was made from, memory maps included.
-Tensors are known by their methods alone: this room does not import torch.
+Copies are avoided, so a graph may share memory with its inputs, memory maps included. Tensors are recognized by their
+methods, because this package does not import torch.
 
-Tables of unigraphs and chunked graphs may have such features: they are DGL's or TF-GNN's, whose users export them.
+Batches have attributes of their own, whose names features must not have. Unigraphs and chunked graphs are exempt,
+because their users export them for DGL or TF-GNN.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ LOG = logging.getLogger(__name__)
 
 
 def check_batch_names(features: Mapping[str | EdgeType, Iterable[str]], *, is_exempt: bool = False) -> None:
-    """Check the names of features by node type and edge type, and name those that only some loaders refuse in the log.
+    """Refuse names of features that every batch uses itself.
+
+    Names that only some loaders use cause a warning in the log.
 
     Args:
-        features: Type to names of features.
-        is_exempt: The source may have features of any name; those that every loader refuses are named in the log too.
+        features: Node type or edge type to names of features.
+        is_exempt: Allow all names, and log a warning for those that would be refused.
 
     Raises:
-        SchemaError: A batch has an attribute of its own of this name.
+        SchemaError: A feature has the name of an attribute of every batch.
     """
     is_untyped = features.keys() <= {NODE, EDGE}
     attached: list[str] = []
@@ -65,10 +68,10 @@ def check_batch_names(features: Mapping[str | EdgeType, Iterable[str]], *, is_ex
 
 
 def check_graph(graph: Graph, *, is_exempt: bool = False) -> None:
-    """Check the features of a graph as ``check_batch_names`` does.
+    """Apply ``check_batch_names`` to the features of a graph.
 
     Raises:
-        SchemaError: As there.
+        SchemaError: A feature has the name of an attribute of every batch.
     """
     features: dict[str | EdgeType, Iterable[str]] = {t: nodes.features for t, nodes in graph.nodes.items()}
     features |= {t: edges.features for t, edges in graph.edges.items()}
@@ -78,10 +81,10 @@ def check_graph(graph: Graph, *, is_exempt: bool = False) -> None:
 def check_tables(
     metadata: TablesMetadata, *, keep_raw_ids: bool, leave_out: Collection[str] = (), is_exempt: bool = False
 ) -> None:
-    """Check the features that tables will have with ``check_batch_names``; ``leave_out`` has those that they will not.
+    """Apply ``check_batch_names`` to the features of tables that are not in ``leave_out``.
 
     Raises:
-        SchemaError: As there.
+        SchemaError: A feature has the name of an attribute of every batch.
     """
     names: dict[str | EdgeType, list[str]] = {}
     for node_type, spec in metadata.nodes.items():
@@ -100,29 +103,29 @@ class TensorLike(Protocol):
     """A torch tensor, or another object that becomes an array by ``.detach().cpu().numpy()``."""
 
     def detach(self) -> Any:
-        """The same values without a gradient."""
+        """Return the same values without a gradient."""
         ...
 
     def cpu(self) -> Any:
-        """The same values in main memory."""
+        """Return the same values in main memory."""
         ...
 
 
 ColumnLike = Array | RaggedArray | TensorLike | Sequence[object]
-"""What can become a column: an array or tensor with a row dimension, ragged rows, a list of strings or of arrays.
+"""Values that convert to a column: an array or tensor with a row dimension, ragged rows, a list of strings or arrays.
 
-So can an object that hands out its memory by ``__dlpack__``, the arrays of JAX for example.
+Objects that share memory by ``__dlpack__``, for example arrays of JAX, convert as well.
 """
 
 
 def as_column(value: ColumnLike, where: str) -> Column:
-    """Turn one value per row into a column.
+    """Convert one value per row to a column.
 
-    A list of arrays becomes a fixed-width column where all have one shape, and a ragged one where they do not.
+    A list of arrays of one shape becomes a column of fixed width, a list of arrays of different lengths a ragged one.
 
     Args:
         value: Array, tensor, list, or ragged array.
-        where: What the message calls the column, for example ``paper.title``.
+        where: Name of the column in messages, for example ``paper.title``.
 
     Raises:
         SchemaError: The value has no rows, or a dtype that cannot be stored.
@@ -142,10 +145,10 @@ def as_column(value: ColumnLike, where: str) -> Column:
 
 
 def as_array(value: object, where: str) -> Array:
-    """A tensor's or an array-like's values as they are.
+    """Return the values of a tensor or array-like, without a copy where possible.
 
     Raises:
-        SchemaError: The value is neither, or is a tensor that numpy has no dtype or layout for.
+        SchemaError: The value is neither, or it is a tensor whose dtype or layout numpy does not have.
     """
     if isinstance(value, np.ndarray):
         return _plain(value, where)
@@ -157,7 +160,7 @@ def as_array(value: object, where: str) -> Array:
     if hasattr(value, "__dlpack__"):
         try:
             return np.from_dlpack(cast(Any, value))
-        except Exception as error:  # whatever the library that made it raises
+        except Exception as error:  # each library raises its own errors
             raise SchemaError(f"{where} is a {type(value).__name__} that numpy cannot share ({error}); copy it to main "
                               "memory, or convert it, first") from error  # fmt: skip
     if hasattr(value, "__array__"):
@@ -170,7 +173,7 @@ def as_array(value: object, where: str) -> Array:
 
 
 def as_keys(value: ColumnLike, where: str) -> IntArray:
-    """int64[n], contiguous, from any integers.
+    """Convert any integers to int64[n], contiguous.
 
     Raises:
         SchemaError: The values are not integers of rank 1, or do not fit 63 bits.
@@ -200,7 +203,10 @@ def _storable(array: Array, where: str) -> Array:
 
 
 def _plain(array: Array, where: str) -> Array:
-    """An array that has nothing but values; memory maps are such."""
+    """Return a masked array or matrix as a plain array.
+
+    Other arrays, memory maps included, stay as they are.
+    """
     if isinstance(array, np.ma.MaskedArray):
         if np.ma.is_masked(array):
             raise SchemaError(f"{where} has masked values; fill them first: array.filled(value)")
@@ -228,7 +234,7 @@ def _has_unequal_rows(rows: Sequence[Any]) -> bool:
 
 
 def _rows_of_one_dtype(rows: Sequence[Any], where: str) -> list[Array]:
-    """Give rows written as Python lists, which have no dtype of their own, the dtype that holds all rows."""
+    """Convert rows to arrays; Python lists, which have no dtype, get the dtype that holds all rows."""
     arrays = [_array_of_list(row, where) if isinstance(row, list | tuple) else _storable(row, where) for row in rows]
     filled = [array for array in arrays if len(array)]
     dtype, tail = np.result_type(*filled), filled[0].shape[1:]
@@ -244,7 +250,7 @@ def _array_of_list(values: Sequence[Any], where: str) -> Array:
     except (ValueError, TypeError, OverflowError) as error:
         raise SchemaError(f"{where} is a list that makes no array ({error})") from error
     if array.dtype == np.float64 and values and all(isinstance(value, int | np.integer) for value in values):
-        try:  # integers beside one above 2**63, which numpy would round
+        try:  # numpy makes floats of integers if one is above 2**63, and would round them
             return np.array([int(value) for value in values], np.uint64)
         except OverflowError as error:
             raise SchemaError(f"{where} has integers that neither int64 nor uint64 holds all of") from error

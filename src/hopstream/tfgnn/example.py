@@ -1,4 +1,4 @@
-"""Encodes and decodes ``tf.Example`` messages, many at once."""
+"""Encodes and decodes batches of ``tf.Example`` messages."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Values = Array | RaggedArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueLists:
-    """One feature of a batch of messages.
+    """The lists of one feature in a batch of messages.
 
     Attributes:
-        values: The values of all messages, one after the other.
+        values: The concatenated values of all messages.
         offsets: int64[num_messages + 1]; message ``i`` has values ``offsets[i]`` to ``offsets[i + 1]``.
     """
 
@@ -51,17 +51,17 @@ class ValueLists:
 
     @property
     def counts(self) -> IntArray:
-        """int64[num_messages], how many values each message has."""
+        """int64[num_messages], number of values of each message."""
         return self.offsets[1:] - self.offsets[:-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedExamples:
-    """Messages in one buffer, with room around each for what TFRecord files add.
+    """Messages in one buffer, each with room for the header and footer of a TFRecord.
 
     Attributes:
         data: uint8[num_bytes].
-        offsets: int64[num_messages + 1]; message ``i`` with that room is ``data[offsets[i]:offsets[i + 1]]``.
+        offsets: int64[num_messages + 1]; ``data[offsets[i]:offsets[i + 1]]`` is message ``i`` with header and footer.
     """
 
     data: Array
@@ -72,27 +72,27 @@ class EncodedExamples:
         return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> bytes:
-        """One message alone."""
+        """Return one message without header and footer."""
         return self.data[self.offsets[number] + HEAD_BYTES : self.offsets[number + 1] - TAIL_BYTES].tobytes()
 
     @property
     def bounds(self) -> IntArray:
-        """int64[num_messages, 2], begin and end of each."""
+        """int64[num_messages, 2], start and end of each message in ``data``."""
         return np.stack([self.offsets[:-1] + HEAD_BYTES, self.offsets[1:] - TAIL_BYTES], axis=1)
 
 
 def encode_examples(
     features: Mapping[str, ValueLists], num_messages: int, *, room: Array | None = None
 ) -> EncodedExamples:
-    """Write a batch of messages; features are in the order of their names.
+    """Encode a batch of messages; features are in order of names.
 
     Args:
-        features: Name to its lists in all messages.
-        num_messages: How many messages there are.
-        room: uint8[...] to write to where it is large enough; None allocates.
+        features: Feature name to its lists in all messages.
+        num_messages: Number of messages.
+        room: uint8[...], a buffer to use if it is large enough; None to allocate one.
 
     Raises:
-        SchemaError: Values are of another dtype, or a feature has lists for another number of messages.
+        SchemaError: Values are not float32, int64 or strings, or the number of lists is not that of messages.
     """
     totals = np.zeros(num_messages, np.int64)
     payloads: dict[str, IntArray] = {}
@@ -101,7 +101,7 @@ def encode_examples(
             raise SchemaError(f"{name} has lists for {len(lists.offsets) - 1} messages; there are {num_messages}")
         payloads[name] = _payload_sizes(name, lists)
         add_entry_sizes(payloads[name], isinstance(lists.values, np.ndarray), len(name.encode()), totals)
-    # An Example without features still has its map, of no bytes.
+    # Even an Example without features contains its map, of 0 bytes.
     lengths = totals + 1 + _varint_lengths(totals)
     offsets = offsets_of(lengths + HEAD_BYTES + TAIL_BYTES)
     num_bytes = int(offsets[-1])
@@ -138,13 +138,15 @@ def _varint_lengths(numbers: IntArray) -> IntArray:
 
 
 def decode_example(data: bytes) -> dict[str, Values]:
-    """The lists of one message by name, read by protobuf. A feature without a list is an empty int64 list.
+    """Decode the lists of one message by name, with protobuf.
+
+    A feature without a list becomes an empty int64 list.
 
     Raises:
-        FormatError: The bytes are no ``Example``.
+        FormatError: The bytes are not an ``Example``.
     """
     lists: dict[str, Values] = {}
-    for name, feature in _features_of(data).items():  # [:] makes plain lists, which NumPy reads faster
+    for name, feature in _features_of(data).items():  # [:] makes plain lists, which NumPy converts faster
         kind = feature.WhichOneof("kind")
         if kind == "bytes_list":
             strings = list(feature.bytes_list.value)
@@ -158,10 +160,10 @@ def decode_example(data: bytes) -> dict[str, Values]:
 
 
 def feature_names(data: bytes) -> list[str]:
-    """The names of one message's features.
+    """Return the names of one message's features.
 
     Raises:
-        FormatError: The bytes are no ``Example``.
+        FormatError: The bytes are not an ``Example``.
     """
     return list(_features_of(data))
 
@@ -179,18 +181,18 @@ def _features_of(data: bytes) -> dict[str, Any]:
 
 T = TypeVar("T")
 MAX_NAMES = 10_000
-"""Different names in a batch of messages; nobody's graphs have more, and names take memory."""
+"""Most different names in a batch of messages. Graphs do not have more, and names take memory."""
 FEATURES_ROOM = 64
-"""Features of a message that there is room for at first."""
+"""Initial size of the table of a message's features; it grows if a message has more."""
 KIND_NAMES = {FLOAT_LIST: "float32", INT64_LIST: "int64", BYTES_LIST: "strings"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedLists(ValueLists):
-    """The lists of one name in a batch of messages, with the messages that have the name at all.
+    """The lists of one feature in a batch of messages, and which messages have the feature.
 
     Attributes:
-        is_there: bool[num_messages].
+        is_there: bool[num_messages], whether the message has the feature, possibly with an empty list.
     """
 
     is_there: Array
@@ -201,8 +203,8 @@ class Messages:
     """Messages in one buffer.
 
     Attributes:
-        data: uint8[...], which holds them.
-        bounds: int64[num_messages, 2], begin and end of each.
+        data: uint8[...], the buffer of the messages.
+        bounds: int64[num_messages, 2], start and end of each message in ``data``.
     """
 
     data: Array
@@ -210,16 +212,16 @@ class Messages:
 
     @classmethod
     def of(cls, records: Sequence[bytes]) -> Messages:
-        """Messages that are given one by one."""
+        """Concatenate single messages to a buffer."""
         ends = np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
         bounds = np.stack([np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)], ends], axis=1)
         return cls(np.frombuffer(b"".join(records), np.uint8), bounds)
 
     def alone(self, number: int, read: Callable[[bytes], T]) -> T:
-        """What ``read`` makes of one message.
+        """Call ``read`` with one message and return the result.
 
         Raises:
-            FormatError: The bytes are no ``Example``; the error names the message.
+            FormatError: The bytes are not an ``Example``; the error names the message.
         """
         start, end = self.bounds[number].tolist()
         try:
@@ -228,10 +230,10 @@ class Messages:
             raise FormatError(f"message {number}: {error}") from error
 
     def rewritten(self, numbers: Iterable[int]) -> Messages:
-        """The same messages; some are written again in the usual way, behind the others.
+        """Re-encode some messages in the usual encoding; the new ones are appended to the buffer.
 
         Raises:
-            FormatError: One of them is no ``Example``; the error names it.
+            FormatError: One of them is not an ``Example``; the error names it.
         """
         pieces, bounds, end = [self.data], self.bounds.copy(), len(self.data)
         for number in numbers:
@@ -245,15 +247,15 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocatedLists:
-    """Where the lists of some names are in messages.
+    """Positions of the lists of some features in messages.
 
     Attributes:
         messages: The messages.
-        found: int64[num_names, num_messages, 3]: the kind of the list (``MISSING`` where the message has no feature of
-            the name, 0 where the feature has no list), and begin and end of its values.
-        counts: int64[num_names, num_messages], the values of each list.
-        num_bytes: int64[num_names, num_messages], the bytes of all strings of each list.
-        num_others: int64[num_messages], features of other names.
+        found: int64[num_names, num_messages, 3]: the kind of the list (``MISSING`` if the message does not have the
+            feature, 0 if the feature has no list), and start and end of its values.
+        counts: int64[num_names, num_messages], number of values of each list.
+        num_bytes: int64[num_names, num_messages], bytes of all strings of each list.
+        num_others: int64[num_messages], number of features with other names.
     """
 
     messages: Messages
@@ -263,7 +265,7 @@ class LocatedLists:
     num_others: IntArray
 
     def first_there(self, names: Sequence[int]) -> LocatedLists:
-        """One list of each message: that of the first of some names that the message has."""
+        """Select one list of each message: that of the first of the given names that the message has."""
         found, counts, num_bytes = (of[names[0]] for of in (self.found, self.counts, self.num_bytes))
         for name in names[1:]:
             is_missing = found[:, 0] == MISSING
@@ -273,13 +275,13 @@ class LocatedLists:
         return LocatedLists(self.messages, found[None], counts[None], num_bytes[None], self.num_others)
 
     def read(self, kinds: Sequence[int]) -> list[NamedLists]:
-        """The lists of all names.
+        """Read the lists of all names.
 
         Args:
-            kinds: For each name the kind of all lists that hold anything.
+            kinds: For each name, the kind of all its non-empty lists.
 
         Raises:
-            FormatError: A message is no ``Example``; the error names it by its number.
+            FormatError: A message is not an ``Example``; the error names it by its number.
         """
         data, is_there = self.messages.data, self.found[:, :, 0] != MISSING
         ends = np.zeros((len(self.counts), self.counts.shape[1] + 1), np.int64)
@@ -299,19 +301,19 @@ class LocatedLists:
                 values = np.empty(offsets[-1], np.int64)
                 broken = read_int_lists(data, found, offsets, values)
                 if broken != UNUSUAL:
-                    self.messages.alone(broken, decode_example)  # which says what is wrong
+                    self.messages.alone(broken, decode_example)  # raises an error with the details
                     raise FormatError(f"message {broken}: not a tf.Example: an integer has more than 64 bits")
             lists.append(NamedLists(values, offsets, is_there[k]))
         return lists
 
 
 def locate(messages: Messages, names: Sequence[str]) -> LocatedLists:
-    """Find the lists of some names, which ascend.
+    """Find the lists of some features; ``names`` must be sorted.
 
     Raises:
-        FormatError: A message is no ``Example``; the error names it by its number.
+        FormatError: A message is not an ``Example``; the error names it by its number.
     """
-    for _ in range(2):  # again where messages were written in an unusual way
+    for _ in range(2):  # a second time if messages had to be re-encoded
         found, num_others = _located(messages, names)
         counts = np.empty(found.shape[:2], np.int64)
         num_bytes = np.empty_like(counts)
@@ -339,18 +341,18 @@ def _located(messages: Messages, names: Sequence[str]) -> tuple[IntArray, IntArr
 
 
 def decode_examples(records: Sequence[bytes], names: Sequence[str] | None = None) -> dict[str, NamedLists]:
-    """The lists of a batch of messages by name.
+    """Decode the lists of a batch of messages by name.
 
     Args:
-        records: Messages, ``tf.Example`` each.
-        names: Which are wanted; a name that no message has gets empty lists. None: all that any message has.
+        records: ``tf.Example`` messages.
+        names: The features to read; a name that no message has gets empty lists. None: all features of all messages.
 
     Returns:
-        Lists per name, in the order of the names. Values are float32, int64 or strings.
+        Lists per name, in order of names. Values are float32, int64 or strings.
 
     Raises:
-        FormatError: A message is no ``Example``, or a name's lists are of different kinds; the error names the message
-            by its number among ``records``.
+        FormatError: A message is not an ``Example``, or the lists of a name are of different kinds; the error names the
+            message by its index in ``records``.
     """
     messages = Messages.of(records)
     wanted = sorted(set(names)) if names is not None else _names_of(messages, range(len(records))[:1])
@@ -372,7 +374,11 @@ def _names_of(messages: Messages, numbers: Iterable[int]) -> list[str]:
 
 
 def _kinds_of(names: Sequence[str], located: LocatedLists) -> list[int]:
-    """The kind of each name's lists that hold anything."""
+    """Return for each name the kind of its non-empty lists.
+
+    Raises:
+        FormatError: The kinds of a name's lists differ.
+    """
     kinds, is_filled = located.found[:, :, 0], located.counts > 0
     most = np.where(is_filled, kinds, 0).max(axis=1, initial=0)
     is_other = is_filled & (kinds != most[:, None])

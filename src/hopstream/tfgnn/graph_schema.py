@@ -1,4 +1,4 @@
-"""Reads, checks and writes a TF-GNN ``GraphSchema``, and makes one of Hopstream's schema."""
+"""Reads, checks and writes TF-GNN's ``GraphSchema``, and converts Hopstream's schema to one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from hopstream.tfgnn.spec import DTYPES, EdgeSetSpec, FieldSpec, GraphSpec, Node
 from hopstream.uris import local_path
 
 MAX_SHOWN = 160
-"""Characters of what protobuf says of a syntax error."""
+"""Most characters of protobuf's text about a syntax error."""
 MAX_SCHEMA_BYTES = 64 << 20
 AUXILIARY = re.compile(r"[_#!%.^~]")
-"""How names of sets begin that are no objects or relations of their own, such as ``_readout``."""
+"""First character of the names of auxiliary sets such as ``_readout``, which are not part of the data."""
 
 
 def parse_message(text: str, name: str, where: str = "text") -> Any:
-    """A message from its text form.
+    """Parse a message from its text form.
 
     Args:
         text: The text.
-        name: The full name of the message, out of ``messages``.
-        where: What errors call the text.
+        name: The full name of the message type, see ``messages``.
+        where: Name of the text in errors.
 
     Raises:
-        FormatError: It is not such a message; the error names line and column.
+        FormatError: The text is not such a message; the error names line and column.
     """
     message = message_class(name)()
     try:
@@ -50,10 +50,12 @@ def parse_message(text: str, name: str, where: str = "text") -> Any:
 
 
 def read_message(path: Path, name: str) -> Any:
-    """A message from a file, in text form, or in binary form where the suffix is ``.pb`` or ``.binarypb``.
+    """Read a message from a file.
+
+    The file is in binary form if its suffix is ``.pb`` or ``.binarypb``, else in text form.
 
     Raises:
-        FormatError: It is not such a message.
+        FormatError: The file is not such a message.
         OSError: The file cannot be read.
     """
     if path.stat().st_size > MAX_SCHEMA_BYTES:
@@ -71,21 +73,21 @@ def read_message(path: Path, name: str) -> Any:
 
 
 def message_text(message: Any) -> str:
-    """The text form of a message, with keys of maps in order."""
+    """Return the text form of a message, with sorted keys of maps."""
     return str(text_format.MessageToString(message, descriptor_pool=pool()))
 
 
 def parse_schema(text: str) -> Any:
-    """A ``GraphSchema`` message from its text form.
+    """Parse a ``GraphSchema`` message from its text form.
 
     Raises:
-        FormatError: It is none; the error names line and column.
+        FormatError: The text is not a ``GraphSchema``; the error names line and column.
     """
     return parse_message(text, GRAPH_SCHEMA)
 
 
 def names_tables(path: Path) -> bool:
-    """Whether a file is a ``GraphSchema`` that names the files of tables, as that of a unigraph does."""
+    """Whether a file is a ``GraphSchema`` that names files of tables, like that of a unigraph."""
     try:
         schema = read_message(path, GRAPH_SCHEMA)
     except FormatError:
@@ -95,10 +97,10 @@ def names_tables(path: Path) -> bool:
 
 
 def schema_path(given: str | Path) -> Path:
-    """The file of a schema: the one given, or the only ``.pbtxt`` of a folder.
+    """Return the file of a schema: the given file, or the only ``.pbtxt`` of a folder.
 
     Raises:
-        FormatError: There is no such file, or the folder has none or several.
+        FormatError: The file does not exist, or the folder has no ``.pbtxt`` or several.
     """
     path = local_path(given)
     if path.is_dir():
@@ -113,10 +115,10 @@ def schema_path(given: str | Path) -> Path:
 
 
 def read_schema(path: str | Path) -> Any:
-    """A ``GraphSchema`` message from its file, or from the folder that holds it.
+    """Read a ``GraphSchema`` message from its file, or from the folder that contains it.
 
     Raises:
-        FormatError: There is none, or it is no ``GraphSchema``.
+        FormatError: The file is missing or not a ``GraphSchema``; see ``schema_path``.
         OSError: The file cannot be read.
     """
     return read_message(schema_path(path), GRAPH_SCHEMA)
@@ -126,7 +128,7 @@ def check_schema(schema: Any, where: str = "schema") -> None:
     """Refuse a schema that contradicts itself.
 
     Raises:
-        SchemaError: It does; the error lists all that is wrong.
+        SchemaError: It does; the message lists all problems.
     """
     problems = list(schema_problems(schema))
     if problems:
@@ -135,7 +137,7 @@ def check_schema(schema: Any, where: str = "schema") -> None:
 
 
 def schema_problems(schema: Any) -> Iterator[str]:
-    """What is wrong with a schema, a line each."""
+    """Yield the problems of a schema, one line each."""
     yield from _feature_problems("context", schema.context.features, ())
     for name, nodes in sorted(schema.node_sets.items()):
         where = f"node set {name!r}"
@@ -163,7 +165,7 @@ def schema_problems(schema: Any) -> Iterator[str]:
 
 
 def schema_remarks(schema: Any) -> Iterator[str]:
-    """What is allowed in a schema and seldom meant, a line each."""
+    """Yield warnings about valid but suspicious features of a schema, one line each."""
     for where, features in _all_features(schema):
         for name, feature in sorted(features.items()):
             if [dim.size for dim in feature.shape.dim] == [1]:
@@ -183,7 +185,7 @@ def _all_features(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def field_dtype(feature: Any) -> str | None:
-    """The dtype of a feature in our words, or None where it cannot be stored."""
+    """Return Hopstream's name of a feature's dtype; None if it cannot be stored."""
     try:
         return field_of(feature, "").dtype
     except SchemaError:
@@ -222,14 +224,16 @@ def _context_problems(where: str, names: Any, schema: Any) -> Iterator[str]:
 
 
 def columns_of(features: Mapping[str, Any], where: str) -> dict[str, FeatureSchema]:
-    """The columns that features of a set are, in the order of their names; those of ids and weights, ``#id``, are none.
+    """Convert the features of a set to schemas of columns, in order of names.
+
+    Names that begin with ``#`` are ids and weights, and are skipped.
 
     Raises:
         SchemaError: A feature has a dtype that cannot be stored, or a shape that no column has.
     """
     columns = {}
     for name, feature in sorted(features.items()):
-        if name.startswith("#"):  # ids and weights are columns of tables
+        if name.startswith("#"):  # ids and weights, which are not features
             continue
         spec = field_of(feature, f"{where}: feature {name!r}")
         inner = spec.shape[1:] if spec.ragged_dims[:1] == (1,) else spec.shape
@@ -246,12 +250,12 @@ def columns_of(features: Mapping[str, Any], where: str) -> dict[str, FeatureSche
 
 
 def schema_message(schema: GraphSchema) -> Any:
-    """The ``GraphSchema`` message of our schema.
+    """Convert Hopstream's schema to a ``GraphSchema`` message.
 
-    Edge sets are called by their relation, or, where several edge types share it, by ``src__rel__dst``.
+    The name of an edge set is its relation; if several edge types share the relation, it is ``src__rel__dst``.
 
     Raises:
-        SchemaError: A column is of complex numbers, which TF-GNN does not store.
+        SchemaError: A column holds complex numbers, which TF-GNN does not store.
     """
     return spec_message(
         GraphSpec(
@@ -272,13 +276,13 @@ def _fields_of(columns: Mapping[str, FeatureSchema]) -> dict[str, FieldSpec]:
 
 
 def edge_set_names(schema: GraphSchema) -> dict[str, EdgeType]:
-    """The edge types of our schema by the names of their edge sets."""
+    """Return the name of each edge type's edge set to the edge type."""
     relations = [edge_type[1] for edge_type in schema.edges]
     return {(t[1] if relations.count(t[1]) == 1 else type_label(t)): t for t in schema.edges}
 
 
 def spec_message(spec: GraphSpec) -> Any:
-    """The ``GraphSchema`` message of a spec: names, dtypes, shapes, and what edge sets connect.
+    """Convert a spec to a ``GraphSchema`` message: names, dtypes, shapes, and the ends of edge sets.
 
     Raises:
         SchemaError: A feature is of a dtype that TF-GNN does not store.

@@ -1,7 +1,7 @@
-"""Encodes graph tensors as ``tf.Example`` messages, a batch at once, and decodes them.
+"""Encodes batches of graph tensors as ``tf.Example`` messages, and decodes them.
 
-[Names] ``context/<feature>``, ``nodes/<set>.<feature>``, ``edges/<set>.<feature>``; ``#size``, ``#source``, ``#target``
-    of sets; ``<feature>.d<k>`` are the row lengths of dimension ``k``, with the items' own as 0.
+[Names] ``context/<feature>``, ``nodes/<set>.<feature>``, ``edges/<set>.<feature>``; sets also have ``#size``, edge sets
+    ``#source`` and ``#target``. ``<feature>.d<k>`` are the row lengths of dimension ``k``; 0 is that of the items.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class EdgePieces:
 
     Attributes:
         sizes: int64[num_components], edges of each component.
-        source: int64[num_edges], the node of the source set that each edge comes from, counted from the first one of
-            the graph (not of the component).
-        target: int64[num_edges], likewise the node of the target set that it goes to.
-        source_set: The node set that edges come from.
-        target_set: The node set that they go to.
+        source: int64[num_edges], the source of each edge: its index among the graph's nodes of the source set, counted
+            from the first node of the graph, not of the component.
+        target: int64[num_edges], the target of each edge, likewise.
+        source_set: Node set of the sources.
+        target_set: Node set of the targets.
         features: Values of all edges by name.
     """
 
@@ -58,7 +58,7 @@ class EdgePieces:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GraphPieces:
-    """The pieces of graph tensors, one or a batch of them one after the other.
+    """The pieces of one graph tensor, or of a batch of concatenated ones.
 
     Attributes:
         component_offsets: int64[num_graphs + 1], the components of each graph.
@@ -74,25 +74,25 @@ class GraphPieces:
 
     @property
     def num_graphs(self) -> int:
-        """How many graphs there are."""
+        """Number of graphs."""
         return len(self.component_offsets) - 1
 
     def item_offsets(self, sizes: IntArray) -> IntArray:
-        """int64[num_graphs + 1], where the items of each graph begin in a set with these sizes."""
+        """Return int64[num_graphs + 1], the offsets of each graph's items in a set with these sizes."""
         return offsets_of(sizes)[self.component_offsets]
 
 
 def encode_graphs(pieces: GraphPieces, *, prefix: str = "") -> EncodedExamples:
-    """Write graph tensors as messages, one each.
+    """Encode graph tensors as messages, one each.
 
     Raises:
-        SchemaError: A set has sizes for another number of components, or a feature values for another number of items.
+        SchemaError: The sizes of a set do not fit the components, or the values of a feature do not fit the items.
     """
     return encode_examples(graph_lists(pieces, prefix=prefix), pieces.num_graphs)
 
 
 def graph_lists(pieces: GraphPieces, *, prefix: str = "") -> dict[str, ValueLists]:
-    """The lists that the messages of graph tensors are made of, by name; each has one list per graph.
+    """Convert graph tensors to the lists of their messages, by name; each name has one list per graph.
 
     Raises:
         SchemaError: See ``encode_graphs``.
@@ -127,7 +127,7 @@ def _add_feature(lists: dict[str, ValueLists], key: str, values: FeatureValues, 
 
 
 def _stored(flat: Array | RaggedArray) -> Values:
-    """Values in one of the three dtypes that lists have: integers keep their bits, reals are rounded to float32."""
+    """Convert values to a dtype of lists: integers keep their bits, reals are rounded to float32."""
     if isinstance(flat, RaggedArray):
         return flat
     if flat.dtype.kind == "f":
@@ -137,10 +137,10 @@ def _stored(flat: Array | RaggedArray) -> Values:
 
 
 def decode_graph(data: bytes, spec: GraphSpec, *, num_components: int | None = 1, prefix: str = "") -> GraphPieces:
-    """Read the graph tensor of a spec from one message, as ``decode_graphs`` reads many.
+    """Decode a graph tensor from one message; see ``decode_graphs``.
 
     Raises:
-        FormatError: As ``decode_graphs``; the error names the feature.
+        FormatError: See ``decode_graphs``; the message names the feature.
     """
     try:
         return decode_graphs([data], spec, num_components=num_components, prefix=prefix)
@@ -151,25 +151,25 @@ def decode_graph(data: bytes, spec: GraphSpec, *, num_components: int | None = 1
 def decode_graphs(
     records: Sequence[bytes], spec: GraphSpec, *, num_components: int | None = 1, prefix: str = ""
 ) -> GraphPieces:
-    """Read the graph tensors of a spec from a batch of messages.
+    """Decode graph tensors from a batch of messages.
 
     Args:
-        records: ``tf.Example`` each.
-        spec: What to look for; other features are passed over.
-        num_components: How many components each graph has, so that empty sets may be left out; None: as many as sizes
-            say.
-        prefix: What stands before every name.
+        records: ``tf.Example`` messages.
+        spec: The sets and features to read; other features are ignored.
+        num_components: Number of components of each graph; messages may then omit empty sets. None: the lists of sizes
+            tell it.
+        prefix: Prefix of all names.
 
     Raises:
-        FormatError: A message is no ``Example``, its lists contradict the spec or each other, or messages claim far
-            more than they hold; the error names the message by its number among ``records``, and the feature.
+        FormatError: A message is not an ``Example``, its lists contradict the spec or each other, or messages claim far
+            more items than they hold. The error names the message by its index in ``records``, and the feature.
     """
     lists = decode_examples(records, list(list_names(spec, prefix)))
     return graphs_of_lists(lists, len(records), spec, num_components=num_components, prefix=prefix)
 
 
 def list_names(spec: GraphSpec, prefix: str = "") -> Iterator[str]:
-    """The names of the lists that the graph tensors of a spec may have."""
+    """Yield the names of the lists that graph tensors of a spec may have."""
     yield from _feature_names(f"{prefix}context/", spec.context)
     for kind, sets in (("nodes", spec.node_sets), ("edges", spec.edge_sets)):
         for set_name, of in sets.items():
@@ -188,10 +188,10 @@ def graphs_of_lists(
     lists: Mapping[str, ValueLists], num_messages: int, spec: GraphSpec, *, num_components: int | None = 1,
     prefix: str = "",
 ) -> GraphPieces:  # fmt: skip
-    """The graph tensors of lists that have been read already, from messages or from a table's columns.
+    """Build graph tensors from lists that were read from messages or from the columns of a table.
 
     Raises:
-        FormatError: As ``decode_graphs``.
+        FormatError: See ``decode_graphs``.
     """
     reader = ListReader.of(lists, num_messages)
     if num_components is None:
@@ -225,10 +225,10 @@ def graphs_of_lists(
 
 
 def concatenate_graphs(graphs: Sequence[GraphPieces]) -> GraphPieces:
-    """Graph tensors of one spec as one batch; indices stay those of each graph.
+    """Concatenate graph tensors of one spec to a batch; indices still count from the start of each graph.
 
     Raises:
-        SchemaError: There are none.
+        SchemaError: There are no graphs.
     """
     if not graphs:
         raise SchemaError("no graph is given, so there is nothing to make a batch of")

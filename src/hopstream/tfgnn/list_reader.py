@@ -1,4 +1,4 @@
-"""Reads the lists of ``tf.Example`` messages as the sizes, the indices and the features of graph tensors."""
+"""Converts the lists of ``tf.Example`` messages to sizes, indices and features of graph tensors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from hopstream.tfgnn.spec import FieldSpec
 from hopstream.tfgnn.values import Dim, FeatureValues
 
 MAX_ITEMS = 1 << 24
-"""Nodes or edges of a set in one message. Rows without values take no bytes, so a message may claim any number."""
+"""Most nodes or edges of a set in one message. The limit is needed because items without values take no bytes, so a
+small message could claim any number."""
 MAX_LEFT_OUT = 1 << 16
-"""Rows whose lengths a message may leave out, unless it has more values than that: memory follows what it holds."""
+"""Most rows whose lengths a message may omit, or its number of values if that is larger. So the memory for a message is
+bounded by its size."""
 MAX_BATCH_LEFT_OUT = 1 << 24
-"""Rows whose lengths the messages of a batch leave out, all features together, unless they have more values."""
+"""Most rows whose lengths the messages of a batch may omit in all features, or their number of values if larger."""
 MAX_BATCH_NODES = 1 << 26
-"""Nodes of a set in a batch, unless the messages have more values: nodes without features take no bytes."""
+"""Most nodes of a set in a batch, or the number of values if larger: nodes without features take no bytes."""
 
 
 def _refuse(is_wrong: Array, what: Callable[[int], str]) -> None:
-    """Raise ``FormatError`` about the first message of which something is wrong; ``is_wrong`` is bool[num_messages]."""
+    """Raise ``FormatError`` for the first message that is wrong; ``is_wrong`` is bool[num_messages]."""
     if is_wrong.any():
         number = int(np.argmax(is_wrong))
         raise FormatError(f"message {number}: {what(number)}")
@@ -32,13 +34,13 @@ def _refuse(is_wrong: Array, what: Callable[[int], str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ListReader:
-    """Reads lists and checks them against each other. Counts and numbers are int64[num_messages].
+    """Reads the lists of messages and checks them against each other. Counts are int64[num_messages].
 
     Attributes:
-        lists: What messages hold.
-        num_messages: How many messages there are.
-        num_held: The values of all lists of each message.
-        num_left_out: Rows whose lengths each message has left out so far; it is added to.
+        lists: List name to the lists of all messages.
+        num_messages: Number of messages.
+        num_held: Number of values in all lists of each message.
+        num_left_out: Rows whose lengths each message omits, summed up while reading.
     """
 
     lists: Mapping[str, ValueLists]
@@ -48,14 +50,18 @@ class ListReader:
 
     @classmethod
     def of(cls, lists: Mapping[str, ValueLists], num_messages: int) -> ListReader:
-        """Reads the lists of some messages by name."""
+        """Build a reader for the lists of messages, by name."""
         num_held = np.zeros(num_messages, np.int64)
         for of in lists.values():
             num_held += of.counts
         return cls(lists, num_messages, num_held, np.zeros(num_messages, np.int64))
 
     def ints(self, key: str) -> tuple[IntArray, IntArray]:
-        """The integers of a name, and how many each message has."""
+        """Return the integers of a list, and how many each message has.
+
+        Raises:
+            FormatError: The list is not int64.
+        """
         lists = self.lists.get(key)
         if lists is None:
             return np.empty(0, np.int64), np.zeros(self.num_messages, np.int64)
@@ -69,7 +75,11 @@ class ListReader:
         return lists.values, counts
 
     def component_counts(self, keys: Sequence[str]) -> IntArray:
-        """How many components each message has, by the lists of sizes of all sets."""
+        """Return the number of components of each message, from the lists of sizes of all sets.
+
+        Raises:
+            FormatError: A list of sizes is missing, or two disagree.
+        """
         if not keys:
             raise FormatError("the schema has no sets, whose sizes would say how many components there are")
         _, wanted = self.ints(keys[0])
@@ -86,7 +96,7 @@ class ListReader:
         )
 
     def sizes(self, key: str, components: IntArray) -> tuple[IntArray, IntArray]:
-        """The sizes of a set's components, and how many items each message has of the set."""
+        """Return the sizes of a set's components, and its number of items in each message."""
         values, counts = self.ints(key)
         _refuse(
             (counts > 0) & (counts != components),
@@ -96,7 +106,7 @@ class ListReader:
         return sizes, self._sums(key, sizes, components)
 
     def indices(self, key: str, num_edges: IntArray, node_set: str, num_nodes: Mapping[str, IntArray]) -> IntArray:
-        """The indices at one end of a set's edges."""
+        """Return the node indices at one end of a set's edges, after a check of their range."""
         values, counts = self.ints(key)
         _refuse(counts != num_edges, lambda m: f"{key} has {counts[m]} indices; there are {num_edges[m]} edges")
         if node_set not in num_nodes:
@@ -111,7 +121,7 @@ class ListReader:
         return values
 
     def features(self, key: str, features: Mapping[str, FieldSpec], num_items: IntArray) -> dict[str, FeatureValues]:
-        """The values of a set's features."""
+        """Return the values of a set's features."""
         return {name: self._feature(key + name, spec, num_items) for name, spec in features.items()}
 
     def _feature(self, key: str, spec: FieldSpec, num_items: IntArray) -> FeatureValues:
@@ -138,14 +148,14 @@ class ListReader:
         return FeatureValues(_loaded_values(key, lists.values, spec), int(num_items.sum()), tuple(dims))
 
     def _row_lengths(self, key: str, number: int, num_rows: IntArray, num_values: IntArray) -> IntArray:
-        """The lengths of the rows of a dimension that varies; zeros for messages that leave them out."""
+        """Return the row lengths of a dimension that varies; zeros for messages that omit them."""
         name = f"{key}.d{number}"
         _refuse(
             num_rows > MAX_ITEMS,
             lambda m: f"{key} has {num_rows[m]} rows in dimension {number}; a message has at most {MAX_ITEMS}",
         )
         lengths, counts = self.ints(name)
-        is_left_out = (counts == 0) & (num_values == 0)  # where all rows are empty
+        is_left_out = (counts == 0) & (num_values == 0)  # allowed if all rows are empty
         _refuse(
             ~is_left_out & (counts != num_rows),
             lambda m: f"{name} has the lengths of {counts[m]} rows; there are {num_rows[m]}",
@@ -154,7 +164,7 @@ class ListReader:
         return _filled(lengths, ~is_left_out, num_rows)
 
     def refuse_many_nodes(self, key: str, num_nodes: IntArray) -> None:
-        """Refuse more nodes of a set than a batch has room for; what is made of them takes memory for each."""
+        """Refuse batches with too many nodes of a set, because each node takes memory after decoding."""
         most = max(MAX_BATCH_NODES, int(self.num_held.sum()))
         _refuse(
             np.cumsum(num_nodes) > most,
@@ -162,11 +172,13 @@ class ListReader:
         )
 
     def _refuse_much_left_out(self, key: str, num_rows: IntArray) -> None:
-        """Refuse rows that have no bytes in the messages, where memory for their lengths would be far more than those.
+        """Refuse messages that omit the lengths of too many rows.
+
+        Decoding them would take far more memory than the messages.
 
         Args:
-            key: The lengths.
-            num_rows: Rows of the messages that leave them out.
+            key: Name of the list of lengths.
+            num_rows: Number of rows in each message that omits the lengths, 0 for other messages.
         """
         np.add(self.num_left_out, num_rows, out=self.num_left_out)
         is_much = self.num_left_out > np.maximum(MAX_LEFT_OUT, self.num_held)
@@ -184,7 +196,11 @@ class ListReader:
         )
 
     def _sums(self, key: str, lengths: IntArray, counts: IntArray) -> IntArray:
-        """The sum of each message's lengths; each of them, and each sum, must be in 0..``MAX_ITEMS``."""
+        """Return the sum of each message's lengths.
+
+        Raises:
+            FormatError: A length or a sum is outside 0..``MAX_ITEMS``.
+        """
         is_wrong = (lengths < 0) | (lengths > MAX_ITEMS)
         if is_wrong.any():
             at = int(np.argmax(is_wrong))
@@ -201,12 +217,15 @@ class ListReader:
 
 
 def _message_of(place: int, counts: IntArray) -> int:
-    """The message that has a value, where ``counts`` says how many each message has."""
+    """Return the message that holds the value at an index, given the number of values of each message."""
     return int(np.searchsorted(np.cumsum(counts), place, side="right"))
 
 
 def _filled(values: IntArray, is_there: Array, counts: IntArray) -> IntArray:
-    """Values of the messages that have them, and zeros for the others; ``counts`` says how many each message has."""
+    """Insert zeros for messages without values.
+
+    ``counts`` is the number of values of each message in the result.
+    """
     if (is_there | (counts == 0)).all():
         return values
     filled = np.zeros(int(counts.sum()), np.int64)
@@ -215,12 +234,16 @@ def _filled(values: IntArray, is_there: Array, counts: IntArray) -> IntArray:
 
 
 def kind_text(values: Values) -> str:
-    """What messages call the kind of a list."""
+    """Return the kind of a list as a word for messages."""
     return "strings" if isinstance(values, RaggedArray) else str(values.dtype)
 
 
 def _loaded_values(key: str, values: Values, spec: FieldSpec) -> Array | RaggedArray:
-    """Values in the dtype of the spec, as ``tf.cast`` gives them."""
+    """Convert values to the dtype of the spec, like ``tf.cast``.
+
+    Raises:
+        FormatError: The list is of a kind that does not fit the dtype.
+    """
     if not len(values):
         return RaggedArray.from_strings([]) if spec.is_string else np.empty(0, spec.numpy_dtype)
     wanted = "strings" if spec.is_string else "float32" if spec.numpy_dtype.kind == "f" else "int64"

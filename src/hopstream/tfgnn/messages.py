@@ -1,9 +1,9 @@
-"""Makes the classes of the protocol messages that TF-GNN's files hold.
+"""Classes of the protobuf messages in TF-GNN's files.
 
-``protos/*.proto`` declares the messages under the names and numbers of TensorFlow's and TF-GNN's own, so bytes and text
-go both ways. The classes live in a pool of their own: a process may load TensorFlow too.
+``protos/*.proto`` declares the messages with the names and field numbers of TensorFlow and TF-GNN, so bytes and text
+are compatible. The classes are in a separate descriptor pool, so that a process can also load TensorFlow.
 
-``protos/messages.binpb`` is made of the declarations, in ``protos/`` and with grpcio-tools installed, by
+To compile ``protos/messages.binpb`` from the declarations, install grpcio-tools and run in ``protos/``:
 ``python -m grpc_tools.protoc -I . --descriptor_set_out=messages.binpb tensorflow.proto tensorflow_gnn.proto
 sampler.proto``.
 """
@@ -23,7 +23,7 @@ EXAMPLE = "tensorflow.Example"
 
 @functools.cache
 def pool() -> Any:
-    """The pool of descriptors that all messages here are of."""
+    """Return the descriptor pool of the messages."""
     compiled = resources.files("hopstream.tfgnn").joinpath("protos", "messages.binpb").read_bytes()
     made = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
@@ -33,11 +33,11 @@ def pool() -> Any:
 
 @functools.cache
 def message_class(name: str) -> Any:
-    """The class of a message, by its full name."""
+    """Return the class of a message, by its full name."""
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
 
 
 @functools.cache
 def enum_names(name: str) -> dict[int, str]:
-    """The names of an enumeration's values by number."""
+    """Return the names of an enumeration's values by number."""
     return {value.number: value.name for value in pool().FindEnumTypeByName(name).values}

@@ -1,4 +1,4 @@
-"""Draws random graph tensors that are valid under a spec, for tests of models and of readers of examples."""
+"""Draws random graph tensors that fit a spec, for tests of models and of readers of examples."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from hopstream.tfgnn.values import Dim, FeatureValues
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
 MAX_VALUES = 1 << 26
 INT_BOUND = 100
-"""Integers are drawn below it, so that all dtypes hold them."""
+"""Upper bound of random integers; every integer dtype can hold them."""
 
 
 def random_graphs(
     spec: GraphSpec, numbers: Iterable[int], *, rng_seed: int = 0, settings: RandomSettings | None = None
 ) -> GraphPieces:
-    """Random graphs of a spec; each is a function of its number and the rng seed.
+    """Draw random graphs of a spec; each depends only on its number and the rng seed.
 
-    Readouts keep their rules: one prediction per component, and one edge of each key to it, from a random node (or
-    edge) of a random one of the key's sets; none where there is nothing to read from.
+    Readouts are valid: each component has one prediction, and for each key one edge to it, from a random node (or edge)
+    of a random one of the key's sets. A component has no prediction if the sets of a key are empty.
 
     Args:
         spec: The sets and features.
         numbers: The numbers of the graphs, such as ``range(10)``.
         rng_seed: 64 bits.
-        settings: How large they are.
+        settings: Sizes of the graphs; ``RandomSettings()`` by default.
 
     Raises:
-        SchemaError: There are no numbers, or a feature would have absurdly many values.
+        SchemaError: There are no numbers, or a feature would have more than ``MAX_VALUES`` values.
     """
     chosen = settings or RandomSettings()
     return concatenate_graphs([_Draw(spec, chosen, derive_seed("graph", rng_seed, n)).graph() for n in numbers])
@@ -95,7 +95,7 @@ class _Draw:
         self._edges[name] = (sizes, self._ends(sizes, num_sources), self._ends(sizes, num_targets))
 
     def _ends(self, sizes: IntArray, num_nodes: IntArray) -> IntArray:
-        """A random node of the own component for each edge."""
+        """Draw for each edge a random node of its component."""
         firsts = offsets_of(num_nodes)[:-1]
         return np.repeat(firsts, sizes) + self._rng.integers(0, np.repeat(num_nodes, sizes))
 
@@ -112,7 +112,7 @@ class _Draw:
         self._node_sizes[node_set] = has_all.astype(np.int64)
         predictions: IntArray = np.cumsum(has_all) - has_all
         for names in by_key.values():
-            # The set with the highest draw among those that have anything to read from.
+            # Choose the set with the highest draw; empty sets have draw 0.
             draws = np.array([self._rng.random(len(has_all)) * (sizes_of[name] > 0) for name in names])
             chosen = np.argmax(draws, axis=0)
             for number, name in enumerate(names):

@@ -12,7 +12,7 @@ MAX_ANY = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSettings(Settings):
-    """How large random graphs are; numbers are drawn uniformly, both bounds included."""
+    """Sizes of random graphs. Numbers are drawn uniformly, both bounds included."""
 
     num_components: int = field(default=1, metadata={"help": "components of each graph"})
     min_nodes: int = field(default=1, metadata={"help": "nodes of each node set and component, at least"})
@@ -25,7 +25,11 @@ class RandomSettings(Settings):
     max_letters: int = field(default=8, metadata={"help": "letters of a string, at most"})
 
     def __post_init__(self) -> None:
-        """Refuse sizes that nobody can mean."""
+        """Check the sizes.
+
+        Raises:
+            SettingsError: A size is out of range, or a lower bound is above its upper bound.
+        """
         for name in ("num_components", "min_nodes", "max_nodes", "max_edges", "min_row", "max_row", "max_letters"):
             value, least = getattr(self, name), int(name == "num_components")
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_ANY:

@@ -1,4 +1,4 @@
-"""Shows an example to people, whatever bytes it holds, and finds the examples that contradict their schema."""
+"""Formats examples for people, and finds examples that contradict their schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hopstream.tfgnn.tfrecord import RecordBlock, example_blocks
 from hopstream.tfgnn.values import FeatureValues
 
 MAX_TEXT = 60
-"""Characters of a string in text."""
+"""Most characters of a string in text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class ShownFeature:
     """One feature, or the indices or sizes of a set.
 
     Attributes:
-        key: What it belongs to: ``context``, ``nodes/<set>``, ``edges/<set>``, or nothing where no schema is given.
-        section: The same for people, such as ``node set paper, 3 nodes``.
-        name: What it is called there.
-        kind: Its dtype and shape.
+        key: Its owner: ``context``, ``nodes/<set>`` or ``edges/<set>``; "" without a schema.
+        section: The owner in words, such as ``node set paper, 3 nodes``.
+        name: Name of the feature in its owner.
+        kind: Dtype and shape as text.
         values: Nested lists of bool, int, float and bytes.
     """
 
@@ -45,10 +45,10 @@ class ShownFeature:
 
 
 def shown_lists(record: bytes) -> list[ShownFeature]:
-    """The lists of an example as they are stored, in the order of their names.
+    """Return the lists of an example as stored, in order of names.
 
     Raises:
-        FormatError: The bytes are no ``Example``.
+        FormatError: The bytes are not an ``Example``.
     """
     found = []
     for key, values in sorted(decode_example(record).items()):
@@ -60,17 +60,17 @@ def shown_lists(record: bytes) -> list[ShownFeature]:
 
 
 def shown_graph(record: bytes, spec: GraphSpec, prefix: str = "") -> list[ShownFeature]:
-    """The graph tensor of an example: features in their shapes, set by set.
+    """Return the features of an example's graph tensor in their shapes, set by set.
 
     Raises:
-        FormatError: The bytes are no ``Example``, or contradict the spec.
+        FormatError: The bytes are not an ``Example``, or contradict the spec.
     """
     graph = decode_graph(record, spec, num_components=num_components_of(decode_example(record)), prefix=prefix)
     return list(_shown(graph))
 
 
 def num_components_of(lists: Mapping[str, Values]) -> int:
-    """How many components the sizes of an example are of; 1 where it has none."""
+    """Return the number of components from the lists of sizes; 1 if there are none."""
     return max((len(values) for key, values in lists.items() if key.endswith("." + SIZE)), default=1) or 1
 
 
@@ -104,7 +104,7 @@ def _feature(where: tuple[str, str], name: str, values: FeatureValues) -> ShownF
 
 
 def plain_values(values: FeatureValues) -> list[Any]:
-    """Nested lists, with floats in as few digits as their dtype needs."""
+    """Return nested lists, with floats in the fewest digits that identify them in their dtype."""
     flat = values.flat
     if not isinstance(flat, RaggedArray) and flat.dtype.kind == "f" and flat.dtype.itemsize < 8:
         flat = np.array([float(text) for text in flat.astype(str).tolist()], np.float64)
@@ -112,7 +112,10 @@ def plain_values(values: FeatureValues) -> list[Any]:
 
 
 def json_value(value: Any) -> Any:
-    """A value that JSON can hold: bytes as text, or as ``{"base64": …}``; NaN and infinite numbers by their names."""
+    """Convert a value for JSON.
+
+    Bytes become text or ``{"base64": …}``, NaN and infinite numbers their names.
+    """
     if isinstance(value, list):
         return [json_value(item) for item in value]
     if isinstance(value, bytes):
@@ -126,7 +129,10 @@ def json_value(value: Any) -> Any:
 
 
 def value_text(value: Any, max_values: int) -> str:
-    """A value in one line: of each list its first ``max_values`` values; what does not print is escaped."""
+    """Format a value in one line, with at most ``max_values`` values per list.
+
+    Unprintable characters are escaped.
+    """
     if isinstance(value, list):
         shown = [value_text(item, max_values) for item in value[:max_values]]
         if len(value) > max_values:
@@ -146,28 +152,29 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Examination:
-    """Reads examples in bounded memory, and says what is wrong with them."""
+    """Checks examples against a spec in bounded memory."""
 
     def __init__(self, spec: GraphSpec, *, num_components: int = 1, prefix: str = "") -> None:
-        """Examine examples of graphs of ``num_components`` each."""
+        """Prepare to check examples of graphs of ``num_components`` components each."""
         self._spec, self._num_components, self._prefix = spec, num_components, prefix
         self.num_examples = 0
-        """Examples that have been looked at."""
+        """Number of examples checked so far."""
         self.empty_paths: list[Path] = []
-        """Files that have none."""
+        """Files without examples."""
 
     def problems(
         self, paths: Sequence[Path], blocks_of: Callable[[Sequence[Path]], Iterator[RecordBlock]] = example_blocks,
         *, max_problems: int = 100,
     ) -> list[str]:  # fmt: skip
-        """What is wrong, a line each, with file and record; a file is left where it cannot be read on.
+        """Check files and return the problems, one line each, with file and record.
 
-        Of records that differ from the schema in the same way, the first is named and the others are counted.
+        For records with the same kind of problem, the line names the first one and counts the others. A file is
+        skipped from the first unreadable record on.
 
         Args:
             paths: The files.
-            blocks_of: How they are read.
-            max_problems: How many to tell.
+            blocks_of: Function that reads the blocks of files.
+            max_problems: Most lines to return.
         """
         found: dict[tuple[str, ...], tuple[str, int]] = {}
         for path in paths:
@@ -182,13 +189,13 @@ class Examination:
                     self.num_examples += len(block.bounds)
                 if self.num_examples == num_before:
                     self.empty_paths.append(path)
-            except FormatError as error:  # the file itself; that of a record is caught below
+            except FormatError as error:  # about the file; _problems_of catches errors about a record
                 if len(found) < max_problems:
                     found[str(path), str(error)] = (str(error), 1)
         return [line + _alike(count - 1) for line, count in found.values()]
 
     def _problems_of(self, block: RecordBlock) -> Iterator[tuple[str, str]]:
-        """The places and the texts."""
+        """Yield place and text of each problem."""
         records = block.records()
         try:
             self._check(records)
@@ -217,7 +224,7 @@ class Examination:
 
 
 def _kind_of(text: str) -> tuple[str, str]:
-    """The feature that is named first, and what is said of it but for numbers."""
+    """Return the feature that a text names first, and the rest of the text without its numbers."""
     match = _VERB.search(text)
     at = match.start() if match else 0
     return text[:at], _NUMBER.sub("0", text[at:])

@@ -1,8 +1,8 @@
-"""Adds, checks and reads the node sets and edge sets that say what is predicted.
+"""Adds, checks and reads readouts: the node sets and edge sets that define predictions.
 
 [Names] Node set ``_readout``, or ``_readout:<tag>``, has a node per prediction. Edge sets ``<readout>/<key>`` or
-    ``<readout>/<key>/<suffix>`` go from node sets to it; for each key every prediction has exactly one edge. A node set
-    ``_shadow/<edge set>`` stands for the edges of a set, so that they can be read out.
+    ``<readout>/<key>/<suffix>`` lead from node sets to it; for each key, every prediction has exactly one edge. Node
+    set ``_shadow/<edge set>`` has a node per edge of an edge set, so that edges can be read out.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _READOUT_EDGE = re.compile(r"(_readout(?::[A-Za-z0-9_]+)?)/(\w+)(?:/(.+))?")
 
 
 def is_readout(node_set: str) -> bool:
-    """Whether a node set has a node per prediction."""
+    """Whether the name of a node set is that of a readout."""
     return _READOUT_NAME.fullmatch(node_set) is not None
 
 
 def readout_edge(edge_set: str) -> tuple[str, str] | None:
-    """The readout node set and the key of an edge set, or None where it is no readout's."""
+    """Return the readout node set and the key of an edge set; None if it is not part of a readout."""
     match = _READOUT_EDGE.fullmatch(edge_set)
     return None if match is None else (match[1], match[2])
 
 
 def readout_problems(schema: Any) -> Iterator[str]:
-    """What is wrong with the readout of a ``GraphSchema`` message, a line each."""
+    """Yield the problems of the readouts in a ``GraphSchema`` message, one line each."""
     seen: dict[tuple[str, str, str], str] = {}
     for name in sorted(schema.node_sets):
         if name.startswith(READOUT) and not is_readout(name):
@@ -58,7 +58,7 @@ def readout_problems(schema: Any) -> Iterator[str]:
 
 
 def readout_edges(graph: GraphPieces, node_set: str = READOUT) -> dict[str, list[str]]:
-    """The edge sets of each key of a readout node set, in the order of their names."""
+    """Return the edge sets of each key of a readout node set, in order of names."""
     found: dict[str, list[str]] = {}
     for name in sorted(graph.edge_sets):
         of = readout_edge(name)
@@ -68,16 +68,16 @@ def readout_edges(graph: GraphPieces, node_set: str = READOUT) -> dict[str, list
 
 
 def check_readout(graph: GraphPieces, node_set: str = READOUT, keys: Sequence[str] | None = None) -> None:
-    """Refuse readout edges that do not give each prediction exactly one node for each key.
+    """Check that each prediction has exactly one readout edge for each key.
 
     Args:
         graph: Graphs, one or a batch.
         node_set: The readout node set.
-        keys: Which keys are looked at; all if None.
+        keys: The keys to check; all if None.
 
     Raises:
         SchemaError: The node set or a key is missing, targets of an edge set do not ascend, or a prediction has no edge
-            or two; the error names the key and the edge set.
+            or several; the message names the key and the edge set.
     """
     if node_set not in graph.node_sets:
         raise SchemaError(f"node set {node_set!r} is not there; {known_words(node_set, sorted(graph.node_sets))}")
@@ -108,7 +108,7 @@ def _check_key(graph: GraphPieces, node_set: str, key: str, names: list[str]) ->
 
 
 def _across(indices: IntArray, item_offsets: IntArray, sizes: IntArray) -> IntArray:
-    """Indices into the items of all graphs, from indices into those of each."""
+    """Convert indices that count from the start of each graph to indices into the whole batch."""
     return indices + np.repeat(offsets_of(sizes)[:-1], np.diff(item_offsets))
 
 
@@ -120,13 +120,13 @@ def add_readout(
 
     Args:
         graph: Graphs, one or a batch.
-        sources: Key to the node set that it is read from and int64[num_components], the node of each component, counted
-            from the first of its graph.
-        node_set: What the readout node set is called.
-        features: Values per prediction, labels foremost.
+        sources: Key to a node set and int64[num_components], the node to read in each component, counted from the first
+            node of its graph.
+        node_set: Name of the readout node set.
+        features: Feature name to values, one per prediction, for example labels.
 
     Raises:
-        SchemaError: The readout or a key of it is there already, or a node is not.
+        SchemaError: The graphs have this readout or key already, or a node set does not exist.
     """
     if not is_readout(node_set):
         raise SchemaError(f"{node_set!r} is called neither {READOUT} nor {READOUT}:<letters, digits, _>")
@@ -158,10 +158,10 @@ def add_readout(
 def add_readout_from_first_node(
     graph: GraphPieces, key: str, node_set_name: str, *, readout_node_set: str = READOUT
 ) -> GraphPieces:
-    """Add a readout of the first node of each component in one node set, where samplers put the seed.
+    """Add a readout of the first node of each component in one node set; samplers put the seed there.
 
     Raises:
-        SchemaError: A component has no node in the set, the set is not there, or the key is.
+        SchemaError: The node set does not exist, a component has no node in it, or the key exists already.
     """
     if node_set_name not in graph.node_sets:
         raise SchemaError(
@@ -178,20 +178,20 @@ def add_readout_from_first_node(
 def structured_readout(
     graph: GraphPieces, key: str, feature_name: str, *, node_set: str = READOUT, validate: bool = True
 ) -> FeatureValues:
-    """Values of the nodes, or edges, that each prediction is read out from.
+    """Read a feature of the nodes, or edges, that the predictions are read out from.
 
     Args:
         graph: Graphs, one or a batch.
-        key: Which of the readout's keys.
-        feature_name: A feature of one uniform shape of every set that the key reads from.
+        key: Key of the readout.
+        feature_name: Name of a feature of uniform shape that every set of the key has.
         node_set: The readout node set.
         validate: Check the readout first.
 
     Returns:
-        Values per prediction, in order.
+        Values, one per prediction, in order.
 
     Raises:
-        SchemaError: The readout is not as it should be, or a feature is missing or of another shape than the others.
+        SchemaError: The readout is invalid, a set lacks the feature, or shapes differ between sets.
     """
     if validate:
         check_readout(graph, node_set, [key])
@@ -208,7 +208,7 @@ def structured_readout(
 
 
 def _read_from(graph: GraphPieces, source_set: str, feature_name: str) -> tuple[IntArray, FeatureValues]:
-    """The sizes and the values of a node set, or of the edge set that it stands for."""
+    """Return sizes and values of a node set; for a shadow node set, those of its edge set."""
     name = source_set.removeprefix(SHADOW)
     held: NodePieces | EdgePieces = graph.edge_sets[name] if name != source_set else graph.node_sets[name]
     if name != source_set and not np.array_equal(held.sizes, graph.node_sets[source_set].sizes):

@@ -1,7 +1,7 @@
-"""Reads any record of many TFRecord files, without reading what lies before it.
+"""Random access to the records of many TFRecord files.
 
-Plain files are mapped, and the place of each record is found once, from the sizes that records begin with. Files that
-are compressed with gzip can only be read from their beginning: stretches of records are kept while they are in use.
+Plain files are memory-mapped, and the offsets of all records are found once, from the sizes in the records' headers.
+Files compressed with gzip can only be read from the start, so chunks of their records are cached.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ STARTS_ROOM = 1 << 16
 
 
 class RowCache(Generic[T]):
-    """Keeps what was loaded last, up to a number of rows. Safe to use from many threads, of which one loads."""
+    """LRU cache with a limit on the total number of rows. Thread-safe; one thread loads at a time."""
 
     def __init__(self, max_rows: int) -> None:
-        """Keep up to ``max_rows``, and always what was loaded last."""
+        """Keep entries of up to ``max_rows`` rows in total, and always the last one."""
         self._max_rows, self._num_rows = max_rows, 0
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
-        """What a key stands for; ``load`` brings it, and its number of rows, where it is not kept."""
+        """Return the value of a key; on a cache miss, ``load`` returns the value and its number of rows."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -58,26 +58,26 @@ class RowCache(Generic[T]):
             return found[0]
 
     def __reduce__(self) -> tuple[type[RowCache[T]], tuple[int]]:
-        """A copy in another process begins with nothing."""
+        """Pickle the cache without its entries."""
         return RowCache, (self._max_rows,)
 
 
 class RecordFiles:
-    """Any record of some files, by its number: those of the first file, then those of the second, and so on.
+    """Random access to the records of files by their number across all files, in the order of the files.
 
-    Safe to use from many threads. Copies in other processes bring along where records begin, and look no more.
+    Thread-safe. Pickled copies contain the offsets of records, so other processes need not search for them again.
     """
 
     def __init__(self, paths: Sequence[Path], *, stretch: int = 1024) -> None:
         """Find the records of all files.
 
         Args:
-            paths: TFRecord files, plain or compressed with gzip, which are read through once to count their records.
-            stretch: Records of a compressed file that are kept together; some four stretches are in memory at a time.
+            paths: TFRecord files, plain or compressed with gzip. Compressed files are read once to count the records.
+            stretch: Records per cached chunk of a compressed file; about four chunks are in memory at a time.
 
         Raises:
-            FormatError: A file is cut off, or no TFRecord file.
-            ChecksumError: The size of a record is not what was written.
+            FormatError: A file is truncated, or not a TFRecord file.
+            ChecksumError: The checksum of a record or of its size is wrong.
             OSError: A file cannot be read.
         """
         self.paths = tuple(paths)
@@ -90,38 +90,38 @@ class RecordFiles:
             _num_records(path) if starts is None else len(starts) - 1
             for path, starts in zip(self.paths, self._starts, strict=True)
         )
-        """Records of each file."""
+        """Number of records of each file."""
         self._offsets = offsets_of(np.array(self.sizes, np.int64))
         self._cache: RowCache[list[bytes]] = RowCache(4 * stretch)
         self._streams: OrderedDict[int, tuple[int, Iterator[bytes]]] = OrderedDict()
         self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without open files."""
+        """Return the state without maps and open files."""
         return {**self.__dict__, "_maps": [None for _ in self.paths], "_streams": OrderedDict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the files again."""
+        """Restore the state, and map the files again."""
         self.__dict__.update(state)
         self._maps = [
             None if starts is None else _mapped(path) for path, starts in zip(self.paths, self._starts, strict=True)
         ]
 
     def __len__(self) -> int:
-        """Records of all files."""
+        """Number of records of all files."""
         return int(self._offsets[-1])
 
     def place(self, number: int) -> tuple[Path, int]:
-        """The file of a record, and its number in the file."""
+        """Return the file of a record, and the record's number in the file."""
         file = int(np.searchsorted(self._offsets, number, side="right")) - 1
         return self.paths[file], number - int(self._offsets[file])
 
     def read(self, numbers: IntArray) -> list[bytes]:
-        """The records of some numbers, in the order of the numbers.
+        """Read records, in the order of ``numbers``.
 
         Raises:
-            IdRangeError: There is no such record.
-            ChecksumError: A record is not what was written.
+            IdRangeError: A number is out of range.
+            ChecksumError: The checksum of a record is wrong.
         """
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
             raise IdRangeError(f"records {int(numbers.min())}..{int(numbers.max())} of files that have {len(self)}")
@@ -141,8 +141,8 @@ class RecordFiles:
         return record
 
     def _load(self, file: int, number: int) -> tuple[list[bytes], int]:
-        """A stretch of a compressed file; where it follows the last one, what lies before is not read again."""
-        if self._process != os.getpid():  # a fork shares its parent's places in files, which both would move
+        """Read a chunk of a compressed file; reuse the open stream if the chunk is not before its position."""
+        if self._process != os.getpid():  # after a fork, parent and child share file positions
             self._streams.clear()
             self._process = os.getpid()
         first = number * self._stretch
@@ -159,12 +159,15 @@ class RecordFiles:
 
 
 def _mapped(path: Path) -> Array:
-    """The bytes of a plain file."""
+    """Map the bytes of a plain file."""
     return np.memmap(path, np.uint8, "r").view(np.ndarray) if path.stat().st_size else np.empty(0, np.uint8)
 
 
 def _starts(path: Path, data: Array) -> IntArray:
-    """Where the records of a plain file begin, and where the last one ends: int64[num_records + 1]."""
+    """Find the offsets of the records of a plain file: int64[num_records + 1].
+
+    The last value is the end of the last record.
+    """
     pieces, at, num_records, state = [np.empty(0, np.int64)], 0, 0, WHOLE
     while at < len(data) and state == WHOLE:
         starts = np.empty(STARTS_ROOM, np.int64)
@@ -179,5 +182,5 @@ def _starts(path: Path, data: Array) -> IntArray:
 
 
 def _num_records(path: Path) -> int:
-    """How many records a compressed file has, all of which are read."""
+    """Count the records of a compressed file by reading it."""
     return sum(len(block.bounds) for block in read_record_blocks(path))

@@ -1,8 +1,8 @@
 """Reads and checks a TF-GNN ``SamplingSpec``.
 
-A spec is a list of ops. The seed op names the node set that sampling starts from; each sampling op draws, for every
-distinct node that its inputs reached, up to ``sample_size`` edges of one edge set, by one of four strategies. Where
-links between two node sets are seeds, an op behind the seed op starts from those ends that its edge set starts from.
+A spec is a list of ops. The seed op names the node set that sampling starts from. Each sampling op draws up to
+``sample_size`` edges of one edge set for every distinct node that its inputs reached, by one of four strategies. If
+seeds are links between two node sets, an op after the seed op expands the ends in the source set of its edge set.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from hopstream.uris import local_path
 TOP_K, RANDOM_UNIFORM, RANDOM_WEIGHTED, LATEST_K = range(4)
 WEIGHTED = (TOP_K, RANDOM_WEIGHTED)
 WEIGHT_NAMES = ("#weight", "weight")
-"""What the feature that holds an edge set's weights is called."""
+"""Possible names of the feature that holds an edge set's weights."""
 _TEXT = re.compile(r"[\n<{]|:\s")
-"""What the text form of a spec has, and hardly any path."""
+"""Matches the text form of a spec, and hardly any path."""
 LINK_ENDS = (f"{READOUT}/source", f"{READOUT}/target")
 
 
 def strategy_name(number: int) -> str:
-    """The name of a strategy by its number."""
+    """Return the name of a strategy by its number."""
     return enum_names("tensorflow_gnn.sampler.SamplingStrategy").get(number, str(number))
 
 
 def parse_spec(text: str, where: str = "text") -> Any:
-    """A ``SamplingSpec`` message from its text form.
+    """Parse a ``SamplingSpec`` message from its text form.
 
     Raises:
-        FormatError: It is none; the error names line and column.
+        FormatError: The text is not a ``SamplingSpec``; the message names line and column.
     """
     return parse_message(text, SAMPLING_SPEC, where)
 
 
 def read_spec(path: str | Path) -> Any:
-    """A ``SamplingSpec`` message from its file.
+    """Read a ``SamplingSpec`` message from a file.
 
     Raises:
-        FormatError: There is none, or it is no ``SamplingSpec``.
+        FormatError: The file is missing or not a ``SamplingSpec``.
         OSError: The file cannot be read.
     """
     path = local_path(path)
@@ -57,15 +57,15 @@ def read_spec(path: str | Path) -> Any:
 
 
 def spec_text(spec: Any) -> str:
-    """The text form of a spec that is given as a file, as text, or as a message.
+    """Return the text form of a spec given as a file, as text, or as a message.
 
     Args:
-        spec: The path of a file, as a ``Path`` or as a string; the text
-            form itself; or a ``SamplingSpec`` message, as ``SamplingSpecBuilder.build`` gives it.
+        spec: The path of a file, as a ``Path`` or a string; the text form itself; or a ``SamplingSpec`` message, for
+            example from ``SamplingSpecBuilder.build``.
 
     Raises:
-        FormatError: There is no such file, or it is no ``SamplingSpec``.
-        SettingsError: It is none of these.
+        FormatError: The file does not exist, or it or the text is not a ``SamplingSpec``.
+        SettingsError: The value is of another type.
         OSError: The file cannot be read.
     """
     if isinstance(spec, str) and (_TEXT.search(spec) or not spec.strip()) and not _is_file(spec):
@@ -79,25 +79,25 @@ def spec_text(spec: Any) -> str:
 
 
 def spec_name(spec: Any) -> str:
-    """What errors call a spec that ``spec_text`` takes: its file, if it is one."""
+    """Return a spec's name in messages: the path of its file, or "spec"."""
     return str(spec) if isinstance(spec, Path) or (isinstance(spec, str) and _is_file(spec)) else "spec"
 
 
 def _is_file(text: str) -> bool:
-    """Whether a text is the path of a file that is there."""
+    """Whether a text is the path of an existing file."""
     try:
         return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a path, or no path at all
+    except (OSError, ValueError):  # too long for a path, or with a null byte
         return False
 
 
 def seed_of(spec: Any, schema: Any) -> tuple[str, tuple[str, ...]]:
-    """The name of the seed op and the node set that it starts from, or those of a link's source and target.
+    """Return the name of the seed op and its node sets: one, or for links those of source and target.
 
     The readout edge sets of the schema name the node sets of links' ends.
 
     Raises:
-        SchemaError: The spec has no seed op, or the schema not the readout that links need.
+        SchemaError: The spec has no seed op, or seeds are links and the schema has no readout of links.
     """
     kind = spec.WhichOneof("seed_type")
     if kind is None:
@@ -116,7 +116,7 @@ def check_spec(spec: Any, schema: Any, where: str = "spec") -> None:
     """Refuse a spec that contradicts itself or the schema of the graph.
 
     Raises:
-        SchemaError: It does; the error lists all that is wrong.
+        SchemaError: It does; the message lists all problems.
     """
     problems = list(spec_problems(spec, schema))
     if problems:
@@ -125,8 +125,8 @@ def check_spec(spec: Any, schema: Any, where: str = "spec") -> None:
 
 
 def spec_problems(spec: Any, schema: Any) -> Iterator[str]:
-    """What is wrong with a spec, a line each."""
-    reached: dict[str, tuple[str, ...]] = {}  # nothing where it is unknown
+    """Yield the problems of a spec, one line each."""
+    reached: dict[str, tuple[str, ...]] = {}  # op name to node sets; empty if unknown
     try:
         seed_name, seed_sets = seed_of(spec, schema)
     except SchemaError as error:
@@ -192,7 +192,7 @@ def _why_not_reached(
 
 
 def _all_inputs(name: str, inputs: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """The ops that an op hangs on, at any distance."""
+    """Return all direct and indirect inputs of an op."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -203,14 +203,15 @@ def _all_inputs(name: str, inputs: Mapping[str, tuple[str, ...]]) -> set[str]:
 
 
 def weight_feature(features: Any) -> str | None:
-    """What the feature is called that holds weights, or None where there is none."""
+    """Return the name of the feature that holds weights, or None."""
     return next((name for name in WEIGHT_NAMES if name in features), None)
 
 
 def strategy_of(op: Any, edges: Any) -> int:
-    """The strategy that an op draws by: the one that it names, else ``TOP_K``, or ``RANDOM_UNIFORM`` without weights.
+    """Return the strategy of an op.
 
-    TF-GNN 1.0.3 draws uniformly where no strategy is named, and its message format says ``TOP_K``.
+    An op without a strategy uses ``TOP_K`` if its edge set has weights, else ``RANDOM_UNIFORM``. The default of
+    TF-GNN's message format is ``TOP_K``, but TF-GNN 1.0.3 draws uniformly if no strategy is named.
 
     Args:
         op: A sampling op.
@@ -221,7 +222,7 @@ def strategy_of(op: Any, edges: Any) -> int:
 
 
 def uniform_by_default(spec: Any, schema: Any) -> list[str]:
-    """The names of the ops that name no strategy and draw uniformly, because their edge sets have no weights."""
+    """List the ops without a strategy that draw uniformly because their edge sets have no weights."""
     ops = [op for op in spec.sampling_ops if not op.HasField("strategy")]
     return [op.op_name for op in ops if strategy_of(op, schema.edge_sets[op.edge_set_name]) == RANDOM_UNIFORM]
 

@@ -1,6 +1,6 @@
-"""Describes the node sets, edge sets and features of a graph tensor.
+"""Spec of a graph tensor: its node sets, edge sets and features.
 
-A spec is what encoding and decoding need of a ``GraphSchema``: names, dtypes and shapes.
+A spec is the part of a ``GraphSchema`` that encoding and decoding need: names, dtypes and shapes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ DTYPES = {
     "DT_UINT8": "uint8", "DT_UINT16": "uint16", "DT_UINT32": "uint32", "DT_UINT64": "uint64",
     "DT_BOOL": "bool", "DT_STRING": STRING,
 }  # fmt: skip
-"""TensorFlow's names of dtypes that a feature can have, and ours."""
+"""TensorFlow's names of the dtypes that a feature can have to the names used here."""
 _MEMORY_DTYPES = {"bfloat16": "float32", STRING: "uint8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSpec:
-    """One feature.
+    """Dtype and shape of one feature.
 
     Attributes:
-        dtype: A numpy name, ``bfloat16`` (held as float32), or ``string``.
-        shape: Of one item's value; None is a dimension of varying size.
+        dtype: A numpy name, ``bfloat16`` (float32 in memory), or ``string``.
+        shape: Shape of one item's value; None for a dimension of varying size.
     """
 
     dtype: str
@@ -39,17 +39,20 @@ class FieldSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """How values are held; strings as bytes."""
+        """Dtype of the values in memory; strings are bytes."""
         return np.dtype(_MEMORY_DTYPES.get(self.dtype, self.dtype))
 
     @property
     def is_string(self) -> bool:
-        """Values are strings."""
+        """Whether values are strings."""
         return self.dtype == STRING
 
     @property
     def ragged_dims(self) -> tuple[int, ...]:
-        """Which dimensions vary, counted with the items' own as 0, as names of row lengths have them."""
+        """Numbers of the dimensions that vary, as in the names of row lengths.
+
+        Dimension 0 is that of the items.
+        """
         return tuple(number for number, size in enumerate(self.shape, 1) if size is None)
 
 
@@ -79,7 +82,7 @@ class GraphSpec:
 
     @classmethod
     def of_schema(cls, schema: Any) -> GraphSpec:
-        """The spec of a ``GraphSchema`` message.
+        """Return the spec of a ``GraphSchema`` message.
 
         Raises:
             SchemaError: A feature has a dtype that cannot be stored, or no known rank.
@@ -104,10 +107,10 @@ def _fields(features: Any, where: str) -> dict[str, FieldSpec]:
 
 
 def field_of(feature: Any, where: str) -> FieldSpec:
-    """The spec of a ``Feature`` message.
+    """Return the spec of a ``Feature`` message.
 
     Raises:
-        SchemaError: Its dtype cannot be stored, or its rank is unknown.
+        SchemaError: The dtype cannot be stored, or the rank is unknown.
     """
     tf_name = enum_names("tensorflow.DataType").get(feature.dtype, str(feature.dtype))
     if tf_name not in DTYPES:

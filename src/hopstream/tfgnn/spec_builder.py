@@ -1,4 +1,4 @@
-"""Writes a ``SamplingSpec`` step by step, with the names and the order of ops that TF-GNN 1.0.3 gives them."""
+"""Builder of a ``SamplingSpec``, with the names and the order of ops of TF-GNN 1.0.3."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hopstream.tfgnn.messages import GRAPH_SCHEMA, SAMPLING_SPEC, message_class
 from hopstream.tfgnn.sampling_spec import LATEST_K, RANDOM_UNIFORM, TOP_K, strategy_name
 
 MAX_SAMPLE_SIZE = 2**31 - 1
-"""What the message's int32 holds."""
+"""Largest int32, the type of the message's field."""
 STRATEGY_NUMBERS = range(TOP_K, LATEST_K + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingStep:
-    """One op of a spec that is being written. ``sample`` gives a new step.
+    """One op of a spec under construction; ``sample`` returns a new step.
 
     Attributes:
-        builder: What the step belongs to.
+        builder: The builder that the step belongs to.
         node_set_name: The node set that it reaches.
-        op_name: The name that was given; None where ``build`` makes one.
-        edge_set_name: The edge set that it draws from; empty for the seed op.
+        op_name: The given name; None if ``build`` chooses one.
+        edge_set_name: The edge set that it draws from; "" for the seed op.
         sample_size: Edges per node; 0 for the seed op.
-        strategy: The strategy's number; 0 for the seed op.
-        inputs: The steps that it draws for; none for the seed op.
-        children: The steps that draw for it, in the order in which they were made.
+        strategy: Number of the strategy; 0 for the seed op.
+        inputs: The input steps; none for the seed op.
+        children: The steps that have this step as an input, in order of creation.
     """
 
     builder: SamplingSpecBuilder
@@ -52,20 +52,21 @@ class SamplingStep:
         """Draw edges for every node that this step reaches.
 
         Args:
-            sample_size: Edges per node, or, for several steps along one edge set, those of each.
-            edge_set_name: The edge set; may be left out where there is only one.
-            strategy: ``TOP_K``, ``RANDOM_UNIFORM``, ``RANDOM_WEIGHTED`` or ``LATEST_K``; the builder's if None.
-            op_name: A name for the op, which numbers follow where there are several; made from node sets if None.
+            sample_size: Edges per node; a list for several consecutive ops along one edge set.
+            edge_set_name: The edge set; may be omitted if there is only one.
+            strategy: ``TOP_K``, ``RANDOM_UNIFORM``, ``RANDOM_WEIGHTED`` or ``LATEST_K``; None for the builder's.
+            op_name: Name of the op; the second, third … op gets the suffix ``.2``, ``.3`` … None: the names of the node
+                sets.
 
         Raises:
             UnknownNameError: There is no such edge set.
-            SettingsError: A size is no integer of 1 to 2**31 - 1, the edge set starts from another node set, there is
-                no such strategy, or another op is called so.
+            SettingsError: A size is not an integer from 1 to 2**31 - 1, the edge set starts from another node set,
+                there is no such strategy, or another op has this name.
         """
         return self.builder._sample((self,), sample_size, edge_set_name, strategy, op_name)
 
     def join(self, others: Iterable[SamplingStep]) -> JoinedSteps:
-        """This step and others, to be sampled from together.
+        """Join this step and others, so that one op draws for all of them.
 
         Raises:
             SettingsError: There are no others, or they belong to another builder or reach another node set.
@@ -76,23 +77,24 @@ class SamplingStep:
         return JoinedSteps((self, *joined))
 
     def merge_then_sample(self, other_steps: Iterable[SamplingStep], *args: Any, **options: Any) -> SamplingStep:
-        """``join(other_steps).sample(…)``, by TF-GNN's older name."""
+        """Call ``join(other_steps).sample(…)``; TF-GNN's older name."""
         return self.join(other_steps).sample(*args, **options)
 
     def build(self) -> Any:
-        """The ``SamplingSpec`` of all steps of the builder."""
+        """Build the ``SamplingSpec`` of all steps of the builder."""
         return self.builder.build()
 
     def to_sampling_spec(self) -> Any:
-        """``build()``, by TF-GNN's older name."""
+        """Call ``build()``; TF-GNN's older name."""
         return self.build()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedSteps:
-    """Steps that reach one node set; the next op draws once for each node that any of them reaches.
+    """Steps that reach the same node set; the next op draws once for each node that any of them reaches.
 
-    Of several sizes in a list, the first ops draw for the first step alone, and the last op for all, as in TF-GNN.
+    With a list of sizes, all ops but the last draw only for the first step, and the last op for all steps, as in
+    TF-GNN.
 
     Attributes:
         steps: The steps.
@@ -101,7 +103,11 @@ class JoinedSteps:
     steps: tuple[SamplingStep, ...]
 
     def __post_init__(self) -> None:
-        """Refuse steps of different builders, or that reach different node sets."""
+        """Check the steps.
+
+        Raises:
+            SettingsError: There are no steps, or they have different builders or reach different node sets.
+        """
         for step in self.steps:
             if not isinstance(step, SamplingStep):
                 raise SettingsError(f"join takes steps, which seed and sample give; got {type(step).__name__}")
@@ -115,50 +121,50 @@ class JoinedSteps:
         self, sample_size: int | Sequence[int], edge_set_name: str | None = None, strategy: int | None = None,
         op_name: str | None = None,
     ) -> SamplingStep:  # fmt: skip
-        """Draw edges as ``SamplingStep.sample`` does."""
+        """Draw edges; see ``SamplingStep.sample``."""
         return self.steps[0].builder._sample(self.steps, sample_size, edge_set_name, strategy, op_name)
 
 
 class SamplingSpecBuilder:
-    """Writes one spec: ``SamplingSpecBuilder(schema).seed("paper").sample(8, "cites").build()``."""
+    """Builder of one spec: ``SamplingSpecBuilder(schema).seed("paper").sample(8, "cites").build()``."""
 
     def __init__(self, graph_schema: Any, default_strategy: int = TOP_K) -> None:
-        """Begin.
+        """Start with an empty spec.
 
         Args:
-            graph_schema: A ``GraphSchema`` message, as ``read_schema`` or ``schema_message`` give it.
-            default_strategy: For ops that name none.
+            graph_schema: A ``GraphSchema`` message, for example from ``read_schema`` or ``schema_message``.
+            default_strategy: Strategy of ops that do not name one.
 
         Raises:
-            SettingsError: It is no such message, or there is no such strategy.
+            SettingsError: The schema is not a ``GraphSchema`` message, or there is no such strategy.
         """
         self._schema = _checked_schema(graph_schema)
         self._default_strategy = _checked_strategy(default_strategy)
-        self._names: set[str] = set()  # those that were given
+        self._names: set[str] = set()  # names given by the user
         self._seed: SamplingStep | None = None
-        self._targets: SamplingStep | None = None  # the seed op once more, where links lead to another node set
+        self._targets: SamplingStep | None = None  # a second step of the seed op, if links' targets have another set
         self._is_of_links = False
 
     @staticmethod
     def join(steps: Iterable[SamplingStep]) -> JoinedSteps:
-        """Steps to be sampled from together."""
+        """Join steps, so that one op draws for all of them."""
         return JoinedSteps(tuple(steps))
 
     def seed(self, node_set_name: str | None = None, op_name: str | None = None) -> SamplingStep:
-        """Start from a node set, which may be left out where there is only one.
+        """Start from a node set; its name may be omitted if there is only one.
 
         Raises:
             UnknownNameError: There is no such node set.
-            SettingsError: There are several and none is named, or the spec has a seed already.
+            SettingsError: There are several node sets and none is named, or the spec has a seed already.
         """
         return self._begin(node_set_name, op_name)
 
     def seed_links(self, node_set_name: str | None = None, op_name: str | None = None) -> SamplingStep:
-        """Start from links, with both of their ends in a node set, which may be left out where there is only one.
+        """Start from links with both ends in one node set; its name may be omitted if there is only one.
 
         Raises:
             UnknownNameError: There is no such node set.
-            SettingsError: There are several and none is named, or the spec has a seed already.
+            SettingsError: There are several node sets and none is named, or the spec has a seed already.
         """
         step = self._begin(node_set_name, op_name)
         self._is_of_links = True
@@ -167,9 +173,10 @@ class SamplingSpecBuilder:
     def seed_links_between(
         self, source_set_name: str, target_set_name: str, op_name: str | None = None
     ) -> tuple[SamplingStep, SamplingStep]:
-        """Start from links between two node sets: a step at their sources and one at their targets, of one seed op.
+        """Start from links between two node sets; return a step for the sources and one for the targets.
 
-        The spec does not say which of the two is which; ``link_set`` of an export does.
+        Both steps belong to one seed op. The spec does not store which node set holds the sources; ``link_set`` of an
+        export does.
 
         Raises:
             UnknownNameError: There is no such node set.
@@ -182,10 +189,10 @@ class SamplingSpecBuilder:
         return sources, self._targets or sources
 
     def build(self) -> Any:
-        """The ``SamplingSpec`` as it is now; ops follow their inputs.
+        """Build the ``SamplingSpec`` of the steps so far; every op comes after its inputs.
 
         Raises:
-            SchemaError: It has no seed.
+            SchemaError: The spec has no seed.
         """
         if self._seed is None:
             raise SchemaError("the spec has no seed; call seed or seed_links first")
@@ -207,7 +214,7 @@ class SamplingSpecBuilder:
         return spec
 
     def to_sampling_spec(self) -> Any:
-        """``build()``, by TF-GNN's older name."""
+        """Call ``build()``; TF-GNN's older name."""
         return self.build()
 
     def _sample(
@@ -260,14 +267,17 @@ class SamplingSpecBuilder:
 
 
 class _Names:
-    """The names of the ops of one spec: those that were given, and for the others ``x->y``, ``x->y.2`` and so on."""
+    """Names of the ops of one spec: given by the user, or generated as ``x->y``, ``x->y.2`` and so on."""
 
     def __init__(self, given: set[str]) -> None:
         self._taken = set(given)
         self.of: dict[SamplingStep, str] = {}
 
     def give(self, step: SamplingStep, made: str) -> str:
-        """Name a step: as its user did, or as ``made`` with the first number from 2 that no other op has."""
+        """Name a step: as given by the user, else ``made``.
+
+        If that name is taken, it gets a suffix from ``.2`` on.
+        """
         if not step.op_name:
             numbered = (f"{made}.{number}" for number in count(2))
             made = next(name for name in chain((made,), numbered) if name not in self._taken)
@@ -277,9 +287,10 @@ class _Names:
 
 
 def _in_order(seed: SamplingStep) -> list[SamplingStep]:
-    """The steps that a seed leads to, each behind its inputs.
+    """List the steps that a seed leads to, each after its inputs.
 
-    Of the steps whose inputs are there, the one that became so last comes first: TF-GNN's order, which names depend on.
+    Of the steps whose inputs are all listed, the one that became ready last comes next. This is TF-GNN's order, and the
+    generated names depend on it.
     """
     found: list[SamplingStep] = []
     ready, met = [seed], dict[SamplingStep, int]()
@@ -309,7 +320,7 @@ def _checked_strategy(strategy: object) -> int:
 
 
 def _checked_sizes(sample_size: object) -> list[int]:
-    """The sample size of each op; numbers of NumPy are numbers too."""
+    """Return the sample size of each op as a list; NumPy integers are allowed."""
     many = isinstance(sample_size, Sequence | np.ndarray) and not isinstance(sample_size, str | bytes)
     sizes: list[Any] = list(sample_size) if many else [sample_size]  # type: ignore[call-overload]
     for size in sizes:
@@ -323,17 +334,18 @@ def _checked_sizes(sample_size: object) -> list[int]:
 def make_sampling_spec_tree(
     graph_schema: Any, seed_nodeset: str, *, sample_sizes: Sequence[int], sampling_strategy: int = RANDOM_UNIFORM
 ) -> Any:
-    """A spec that follows every edge set from every node set that it reaches, to a depth.
+    """Build a spec that follows every edge set from every reached node set, down to a depth.
 
     Args:
         graph_schema: A ``GraphSchema`` message.
         seed_nodeset: The node set of the seeds.
-        sample_sizes: Edges per node of each depth, for every edge set.
-        sampling_strategy: One for all ops.
+        sample_sizes: Edges per node and edge set, one number for each depth.
+        sampling_strategy: Strategy of all ops.
 
     Raises:
         UnknownNameError: There is no such node set.
-        SettingsError: A size is below 1.
+        SettingsError: The schema is not a ``GraphSchema`` message, a size is out of range, or there is no such
+            strategy.
     """
     builder = SamplingSpecBuilder(graph_schema, sampling_strategy)
 

@@ -1,6 +1,6 @@
-"""Sums up what is in exported examples: the sizes of their sets, and the values of their features.
+"""Statistics of exported examples: sizes of their sets, and values of their features.
 
-Everything is added up block by block, so memory does not grow with the number of examples.
+Examples are added block by block, so memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hopstream.tfgnn.list_reader import kind_text
 from hopstream.tfgnn.spec import GraphSpec
 
 MAX_NAMES, MAX_NAME_LENGTH = 10_000, 1_000
-"""Names beside the schema's that are kept, and their characters: foreign files may have new ones in every example."""
+"""Limits for names that are not in the schema, number and length: foreign files may have new ones in every example."""
 _BOUNDS = 1 << np.arange(62, dtype=np.int64)
 
 
 @dataclass(slots=True)
 class Numbers:
-    """The extent of some numbers, which may be NaN or infinite.
+    """Count, sum, minimum and maximum of numbers.
 
     Attributes:
-        count: How many there are, NaN and infinite ones included.
-        num_nan: How many are NaN.
-        num_infinite: How many are infinite.
-        total: The sum of the others.
-        least: The least of the others; infinite where there are none.
-        most: The highest of the others.
+        count: Number of values, NaN and infinite ones included.
+        num_nan: Number of NaN values.
+        num_infinite: Number of infinite values.
+        total: Sum of the finite values.
+        least: Minimum of the finite values; inf if there are none.
+        most: Maximum of the finite values; -inf if there are none.
     """
 
     count: int = 0
@@ -43,7 +43,7 @@ class Numbers:
     most: float = -math.inf
 
     def add(self, values: Array) -> None:
-        """Add numbers."""
+        """Add values."""
         self.count += len(values)
         if values.dtype.kind == "f" and not bool(np.all(np.isfinite(values))):
             self.num_nan += int(np.sum(np.isnan(values)))
@@ -56,27 +56,27 @@ class Numbers:
 
     @property
     def num_finite(self) -> int:
-        """How many are neither NaN nor infinite."""
+        """Number of finite values."""
         return self.count - self.num_nan - self.num_infinite
 
     @property
     def mean(self) -> float | None:
-        """The mean of those; None where there are none."""
+        """Mean of the finite values; None if there are none."""
         return self.total / self.num_finite if self.num_finite else None
 
     def to_json(self) -> dict[str, float | None]:
-        """The least, the mean and the highest; None each where there are none."""
+        """Return minimum, mean and maximum; None each if there are no finite values."""
         has_any = self.num_finite > 0
         return {"min": self.least if has_any else None, "mean": self.mean, "max": self.most if has_any else None}
 
 
 @dataclass(slots=True)
 class SizeStatistics:
-    """How many items something has in each example.
+    """Distribution of a size over examples.
 
     Attributes:
-        numbers: The sizes.
-        histogram: Examples with no item, with 1, 2 to 3, 4 to 7 and so on.
+        numbers: Statistics of the sizes.
+        histogram: Number of examples of size 0, 1, 2 to 3, 4 to 7 and so on.
     """
 
     numbers: Numbers = field(default_factory=Numbers)
@@ -93,15 +93,15 @@ class SizeStatistics:
 
 @dataclass(slots=True)
 class FeatureStatistics:
-    """The values of one feature.
+    """Statistics of one feature.
 
     Attributes:
-        kind: ``float32``, ``int64`` or ``strings``, as messages store it; ``uint64`` where the schema says so,
-            which also says it where there are no values.
-        num_examples: Examples that have it.
-        num_filled: Examples that have it and whose set has items.
-        lengths: Values per example that has it.
-        values: The numbers, or the sizes of strings in bytes.
+        kind: ``float32``, ``int64`` or ``strings`` as stored; ``uint64`` if the schema declares it. Without values, the
+            kind that the schema declares.
+        num_examples: Number of examples that have the feature.
+        num_filled: Number of examples that have the feature and whose set is not empty.
+        lengths: Values per example, over examples that have the feature.
+        values: The numbers; for strings, their sizes in bytes.
     """
 
     kind: str = "int64"
@@ -111,7 +111,7 @@ class FeatureStatistics:
     values: Numbers = field(default_factory=Numbers)
 
     def add(self, lists: ValueLists, sizes: IntArray | None) -> None:
-        """Add the values of some examples, whose sets have so many items; None: it is of no set."""
+        """Add the values of examples; ``sizes`` are those of the feature's set, None for a feature of no set."""
         lengths = np.diff(lists.offsets)
         is_there = lists.is_there if isinstance(lists, NamedLists) else lengths > 0
         self.num_examples += int(is_there.sum())
@@ -124,17 +124,17 @@ class FeatureStatistics:
 
 @dataclass(slots=True)
 class ExampleStatistics:
-    """What is in some examples.
+    """Statistics of a set of examples.
 
     Attributes:
-        spec: What their schema says, or None.
-        prefix: What stands before every name.
-        num_examples: How many there are.
-        example_bytes: Their sizes.
-        sets: ``nodes/<set>`` and ``edges/<set>`` to the items per example.
-        features: The full name to a feature's values; row lengths, as ``.d1``, are features of their own.
-        unknown: Names that the schema does not have.
-        num_left_out: Lists that are part of nothing above, because their names were too many or too long.
+        spec: The spec of their schema, or None.
+        prefix: Prefix of all names.
+        num_examples: Number of examples.
+        example_bytes: Sizes of the examples in bytes.
+        sets: ``nodes/<set>`` or ``edges/<set>`` to the number of items per example.
+        features: Full name of a feature to its statistics; row lengths, for example ``.d1``, are separate features.
+        unknown: Names that are not in the schema.
+        num_left_out: Number of lists without statistics, because there are too many names or their names are too long.
     """
 
     spec: GraphSpec | None = None
@@ -148,7 +148,7 @@ class ExampleStatistics:
     _kept: set[str] = field(default_factory=set)
 
     def add(self, lists: Mapping[str, ValueLists], records: Sequence[bytes]) -> None:
-        """Add some examples, whose lists are those of ``decode_examples``."""
+        """Add examples, with their lists from ``decode_examples``."""
         num_examples = len(records)
         known = None if self.spec is None else set(list_names(self.spec, self.prefix))
         lists = {key: of for key, of in lists.items() if (known and key in known) or self._keeps(key, of)}
@@ -169,18 +169,18 @@ class ExampleStatistics:
                 of_set = sizes.get(self.prefix + self._set_of(name))
                 kind = kinds.get(name, "int64")
                 if kind == "uint64" and not isinstance(of.values, RaggedArray) and of.values.dtype == np.int64:
-                    of = replace(of, values=of.values.view(np.uint64))  # as which they were written
+                    of = replace(of, values=of.values.view(np.uint64))  # uint64 is stored as int64 with the same bits
                 self.features.setdefault(name, FeatureStatistics(kind)).add(of, of_set)
         self.num_examples += num_examples
 
     def num_missing(self, name: str) -> int:
-        """Examples that do not have a feature, although its set has items."""
+        """Return the number of examples that lack a feature although its set is not empty."""
         of = self.sets.get(self._set_of(name))
         num_filled = self.num_examples if of is None else self.num_examples - (of.histogram[0] if of.histogram else 0)
         return num_filled - self.features[name].num_filled
 
     def _keeps(self, name: str, lists: ValueLists) -> bool:
-        """Whether a name that the schema does not have is kept; what is not is counted."""
+        """Whether to keep a name that is not in the schema; lists of other names are only counted."""
         if name in self._kept:
             return True
         if len(self._kept) < MAX_NAMES and len(name) <= MAX_NAME_LENGTH:
@@ -191,7 +191,7 @@ class ExampleStatistics:
         return False
 
     def left_out_text(self) -> str:
-        """What is part of no statistics, as a sentence; nothing where all is."""
+        """Return a sentence about the lists without statistics; "" if there are none."""
         if not self.num_left_out:
             return ""
         return (
@@ -200,21 +200,21 @@ class ExampleStatistics:
         )
 
     def _set_of(self, name: str) -> str:
-        """The name of the set that a feature is of; sets and features may have dots in their names."""
+        """Return the set of a feature; names of sets and features may contain dots."""
         of = name.rpartition(".")[0]
         while of and of not in self.sets:
             of = of.rpartition(".")[0]
         return of or name.partition(".")[0]
 
     def never_seen(self) -> list[str]:
-        """Names of the schema's features that no example has."""
+        """List the features of the schema that no example has."""
         names = [] if self.spec is None else list(list_names(self.spec))
         ends = tuple("." + of for of in (SIZE, SOURCE, TARGET))
         return sorted(name for name in names if not name.endswith(ends) and name not in self.features)
 
 
 def _kinds(spec: GraphSpec) -> Iterator[tuple[str, str]]:
-    """Features and the kinds of their values."""
+    """Yield the full name and the kind of each feature."""
     holders = [("context/", spec.context)]
     holders += [(f"nodes/{name}.", of.features) for name, of in spec.node_sets.items()]
     holders += [(f"edges/{name}.", of.features) for name, of in spec.edge_sets.items()]
@@ -225,7 +225,7 @@ def _kinds(spec: GraphSpec) -> Iterator[tuple[str, str]]:
 
 
 def _sums(lists: ValueLists) -> IntArray:
-    """The sum of each example's numbers."""
+    """Return int64[num_examples], the sum of each example's values."""
     if isinstance(lists.values, RaggedArray):
         return np.zeros(len(lists.offsets) - 1, np.int64)
     return np.diff(offsets_of(lists.values.astype(np.int64))[lists.offsets])

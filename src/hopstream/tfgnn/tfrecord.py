@@ -1,7 +1,7 @@
-"""Reads records from TFRecord files and writes them.
+"""Reads and writes TFRecord files.
 
-A record is preceded by its size and the size's checksum and followed by its own checksum. Files may be compressed with
-gzip as a whole. A name such as ``nodes.tfrecords@15`` means fifteen files, ``nodes.tfrecords-00003-of-00015`` one of
+A record is preceded by its size and the size's checksum, and followed by its own checksum. A whole file may be
+compressed with gzip. A name such as ``nodes.tfrecords@15`` means 15 files; ``nodes.tfrecords-00003-of-00015`` is one of
 them.
 """
 
@@ -26,17 +26,17 @@ from hopstream.uris import local_path
 
 HEAD_BYTES, TAIL_BYTES = 12, 4
 MAX_RECORD_BYTES = 1 << 30
-"""A longer record is no record: its size was misread, or somebody wants memory."""
+"""A longer record is refused: its size is damaged, or the file was made to exhaust memory."""
 BLOCK_BYTES, SMALL_BLOCK_BYTES = 4 << 20, 1 << 20
-"""What a block of records takes; the small ones are for those who keep many files open."""
+"""Size of a block of records; the small one is for callers that keep many files open."""
 BLOCK_RECORDS = 1 << 16
 EXAMPLES_BYTES, MAX_EXAMPLES = 16 << 20, 1024
-"""What a block of examples takes, and how many it holds."""
+"""Largest size and number of examples of a block."""
 MAX_SHARDS = 100_000
 SMALL_BYTES = 4 << 10
-"""Records of fewer bytes, on average, are framed faster by a kernel than one by one with the library's checksums."""
+"""Records with a smaller average size are framed faster by a kernel than one by one with the checksum library."""
 LARGE_BYTES = 2 << 10
-"""Records of more bytes are checked faster one by one with the library's checksums than by a kernel."""
+"""Larger records are checked faster one by one with the checksum library than by a kernel."""
 _GZIP = b"\x1f\x8b"
 _MASK = 0xA282EAD8
 _SHARDED = re.compile(r"(.+)@(\d{1,6})")
@@ -46,22 +46,25 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 
 
 def masked_checksum(data: bytes) -> int:
-    """CRC-32C of bytes, rotated and shifted as TFRecord files have it, so that sums of sums do not cancel out."""
+    """Return TFRecord's masked CRC-32C: rotated, plus a constant.
+
+    The mask keeps checksums of data that contains checksums from being degenerate.
+    """
     crc = int(google_crc32c.value(data))
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 class RecordWriter:
-    """Writes records to one file. Use it as a context, or ``close`` it."""
+    """Writer of one file. Use it as a context manager, or ``close`` it."""
 
     def __init__(self, path: Path, *, is_compressed: bool = False) -> None:
-        """Make the file, or empty the one that is there.
+        """Create the file, or truncate an existing one.
 
         Raises:
             OSError: The file cannot be written.
         """
         self._file: IO[bytes] = path.open("wb")
-        # No time and no name: the same records are the same bytes.
+        # Without time and file name, equal records give equal files.
         self._out = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0) if is_compressed else self._file
 
     def write(self, record: bytes) -> None:
@@ -72,38 +75,39 @@ class RecordWriter:
         self._out.write(struct.pack("<I", masked_checksum(record)))
 
     def write_framed(self, data: Array, offsets: IntArray) -> None:
-        """Write records that lie in a buffer with room for their sizes and checksums, which are filled in.
+        """Fill in sizes and checksums around records in a buffer, and write them.
 
         Args:
-            data: uint8[...].
-            offsets: int64[num_records + 1]; a record takes ``HEAD_BYTES`` before and ``TAIL_BYTES`` behind it.
+            data: uint8[...], changed in place.
+            offsets: int64[num_records + 1]; each range has ``HEAD_BYTES`` before the record and ``TAIL_BYTES`` after
+                it.
         """
         frame_records(data, offsets)
         self.write_bytes(data[int(offsets[0]) : int(offsets[-1])])
 
     def write_bytes(self, data: Array) -> None:
-        """Write records that ``frame_records`` has made complete: uint8[num_bytes]."""
+        """Write records completed by ``frame_records``: uint8[num_bytes]."""
         self._out.write(data.data)
 
     def close(self) -> None:
-        """Write what is left; it may be called again."""
+        """Flush and close the file; further calls do nothing."""
         if self._out is not self._file:
             self._out.close()
         self._file.close()
 
     def __enter__(self) -> RecordWriter:
-        """The writer itself."""
+        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close."""
+        """Close the file."""
         self.close()
 
 
 def frame_records(data: Array, offsets: IntArray) -> None:
-    """Fill in the sizes and checksums of records, as ``RecordWriter.write_framed`` takes them."""
+    """Fill in the sizes and checksums of records in place; see ``RecordWriter.write_framed``."""
     if int(offsets[-1] - offsets[0]) < SMALL_BYTES * len(offsets):
-        from hopstream.kernels.records import put_frames  # numba is for those who write
+        from hopstream.kernels.records import put_frames  # imported here, because it loads numba
 
         put_frames(data, offsets)
         return
@@ -117,7 +121,7 @@ def frame_records(data: Array, offsets: IntArray) -> None:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed with gzip, as its first bytes say."""
+    """Whether a file starts with gzip's magic bytes."""
     with path.open("rb") as file:
         return file.read(len(_GZIP)) == _GZIP
 
@@ -128,9 +132,9 @@ class RecordBlock:
 
     Attributes:
         path: The file.
-        data: uint8[...], which holds them.
-        bounds: int64[num_records, 2], begin and end of each.
-        first: The number of the first one in the file.
+        data: uint8[...], the buffer of the records.
+        bounds: int64[num_records, 2], start and end of each record in ``data``.
+        first: Number of the first record in the file.
     """
 
     path: Path
@@ -139,26 +143,26 @@ class RecordBlock:
     first: int
 
     def records(self) -> list[bytes]:
-        """The records one by one."""
+        """Return the records as bytes."""
         return [self.data[start:end].tobytes() for start, end in self.bounds.tolist()]
 
 
 def read_record_blocks(
     path: Path, block_bytes: int | None = None, max_records: int = BLOCK_RECORDS
 ) -> Iterator[RecordBlock]:
-    """The records of one file, plain or compressed with gzip, in blocks; checksums are checked.
+    """Read the records of one file, plain or compressed with gzip, in blocks, and check their checksums.
 
     Args:
         path: The file.
-        block_bytes: About what a block takes; one that is a single record takes what it takes.
-        max_records: The most records of a block.
+        block_bytes: Approximate size of a block; a larger record is a block of its own.
+        max_records: Most records of a block.
 
     Raises:
-        FormatError: The file is cut off, is no TFRecord file, or a record is longer than allowed.
-        ChecksumError: A record or its size is not what was written.
+        FormatError: The file is truncated or not a TFRecord file, or a record is too long.
+        ChecksumError: The checksum of a record or of its size is wrong.
         OSError: The file cannot be read.
     """
-    from hopstream.kernels.records import MORE_NEEDED, WHOLE, find_records  # numba is for those who read and write
+    from hopstream.kernels.records import MORE_NEEDED, WHOLE, find_records  # imported here, because it loads numba
 
     block_bytes = block_bytes or BLOCK_BYTES
     is_compressed = is_gzip(path)
@@ -193,7 +197,11 @@ def read_record_blocks(
 
 
 def _checked(block: RecordBlock) -> Iterator[RecordBlock]:
-    """The block as far as its large records, whose checksums nobody has looked at, are what was written."""
+    """Check the checksums of the large records of a block, which the kernel skips, and yield the block.
+
+    Raises:
+        ChecksumError: A checksum is wrong; the records before it are yielded first.
+    """
     from hopstream.kernels.records import BAD_RECORD
 
     for row in np.flatnonzero(block.bounds[:, 1] - block.bounds[:, 0] > LARGE_BYTES).tolist():
@@ -207,7 +215,7 @@ def _checked(block: RecordBlock) -> Iterator[RecordBlock]:
 
 
 def broken_record(path: Path, number: int, state: int, data: Array) -> FormatError:
-    """What to raise about a record at which a kernel's walk ended; ``data`` begins with it."""
+    """Build the error for a record at which a kernel stopped; ``data`` begins with the record."""
     from hopstream.kernels.records import BAD_SIZE, TOO_LONG
 
     if state == TOO_LONG:
@@ -218,16 +226,16 @@ def broken_record(path: Path, number: int, state: int, data: Array) -> FormatErr
 
 
 def _size_of(record: bytes) -> int:
-    """The size that a record begins with."""
+    """Return the size in a record's header."""
     return int.from_bytes(record[:8], "little")
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """The records of one file, plain or compressed with gzip, in order.
+    """Read the records of one file, plain or compressed with gzip, in order.
 
     Raises:
-        FormatError: The file is cut off, is no TFRecord file, or a record is longer than allowed.
-        ChecksumError: A record or its size is not what was written.
+        FormatError: The file is truncated or not a TFRecord file, or a record is too long.
+        ChecksumError: The checksum of a record or of its size is wrong.
         OSError: The file cannot be read.
     """
     for block in read_record_blocks(path, SMALL_BLOCK_BYTES):
@@ -235,11 +243,11 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def example_blocks(paths: Iterable[Path]) -> Iterator[RecordBlock]:
-    """The records of files, in order, in blocks whose graphs fit into memory.
+    """Read the records of files, in order, in blocks small enough to decode at once.
 
     Raises:
-        FormatError: A file is cut off, or is no TFRecord file.
-        ChecksumError: A record is not what was written.
+        FormatError: A file is truncated or not a TFRecord file, or a record is too long.
+        ChecksumError: The checksum of a record or of its size is wrong.
         OSError: A file cannot be read.
     """
     for path in paths:
@@ -247,15 +255,15 @@ def example_blocks(paths: Iterable[Path]) -> Iterator[RecordBlock]:
 
 
 def shard_paths(path: str | Path, num_shards: int) -> list[Path]:
-    """The files of a sharded name, ``name-00000-of-00003`` and so on."""
+    """Return the files of a sharded name: ``name-00000-of-00003`` and so on."""
     return [Path(f"{path}-{shard:05}-of-{num_shards:05}") for shard in range(num_shards)]
 
 
 def sharded_name(name: str) -> tuple[str, int | None]:
-    """A name and its number of shards, from ``name@15``; None where it is the name of one file.
+    """Split ``name@15`` into a name and a number of shards; None for the name of one file.
 
     Raises:
-        SettingsError: The number is 0, larger than anybody can mean, or none.
+        SettingsError: The text after @ is not a number from 1 to ``MAX_SHARDS``.
     """
     match = _SHARDED.fullmatch(name)
     if match is None:
@@ -274,12 +282,14 @@ def _num_shards(name: str, number: int) -> int:
 
 
 def output_name(name: str) -> tuple[str, int | None]:
-    """What names of files to write begin with, and their number; None where one file is called exactly so.
+    """Split an output name into the stem of the files' names and their number.
 
-    ``name@15``, ``name-?????-of-00015`` and ``name-00003-of-00015`` all ask for fifteen files, as in TF-GNN.
+    The number is None for one file of this name.
+
+    ``name@15``, ``name-?????-of-00015`` and ``name-00003-of-00015`` all ask for 15 files, as in TF-GNN.
 
     Raises:
-        SettingsError: The number is 0, larger than anybody can mean, or none; or the name is another pattern.
+        SettingsError: The number of files is not 1 to ``MAX_SHARDS``, or the name is another pattern.
     """
     match = _OUTPUT.fullmatch(name)
     stem, num_shards = sharded_name(name) if match is None else (match[1], _num_shards(name, int(match[2])))
@@ -292,15 +302,15 @@ def output_name(name: str) -> tuple[str, int | None]:
 
 
 def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
-    """The files that a name means: one file, the shards of ``name@15``, or what a pattern such as ``name-*`` finds.
+    """Find the files of a name: one file, the shards of ``name@15``, or the matches of a pattern.
 
     Args:
         name: The name.
-        root: The folder that it is relative to; None: the current one.
+        root: The folder that the name is relative to; None for the working directory.
 
     Raises:
-        FormatError: One of them, or any at all, is missing, or a pattern finds shards of two writings.
-        SettingsError: The number of shards cannot be meant.
+        FormatError: A file is missing, a pattern has no match, or it matches shards of different exports.
+        SettingsError: The number of shards is not 1 to ``MAX_SHARDS``.
     """
     stem, num_shards = sharded_name(str(name))
     path = local_path(name) if root is None else root / name
@@ -321,7 +331,7 @@ def files_of(name: str | Path, root: Path | None = None) -> list[Path]:
 
 
 def _check_all_there(name: str, paths: Sequence[Path]) -> None:
-    """Refuse shards of which some are missing."""
+    """Refuse a sharded name if a shard is missing."""
     missing = [path for path in paths if not path.is_file()]
     if not missing:
         return
@@ -338,7 +348,7 @@ def _check_all_there(name: str, paths: Sequence[Path]) -> None:
 
 
 def _check_one_writing(name: str, paths: Sequence[Path]) -> None:
-    """Refuse shards that a pattern finds where some are missing, or belong to another writing."""
+    """Refuse matches of a pattern that are not all shards of one export."""
     shards: dict[tuple[Path, str, str], dict[int, set[int]]] = {}
     for path in paths:
         match = _SHARD.fullmatch(path.name)

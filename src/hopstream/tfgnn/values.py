@@ -1,6 +1,6 @@
-"""Holds the values of a feature, whatever its shape.
+"""Values of a feature of any shape.
 
-As TensorFlow's ragged tensors are: flat, with the size of each dimension, or the lengths of its rows where they differ.
+Like TensorFlow's ragged tensors: flat values, and for each dimension its size, or the lengths of its rows if they vary.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class FeatureValues:
 
     Attributes:
         flat: dtype[num_values], or a ragged column of strings.
-        num_items: How many items there are.
-        dims: Each dimension of an item's value, the outermost first.
+        num_items: Number of items.
+        dims: The dimensions of an item's value, outermost first.
     """
 
     flat: Array | RaggedArray
@@ -35,7 +35,11 @@ class FeatureValues:
     dims: tuple[Dim, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse dimensions that do not make up the number of values."""
+        """Check that the dimensions fit the number of values.
+
+        Raises:
+            SchemaError: They do not.
+        """
         num_rows = self.num_items
         for number, dim in enumerate(self.dims, 1):
             if isinstance(dim, int):
@@ -53,11 +57,11 @@ class FeatureValues:
 
     @classmethod
     def of(cls, values: Any) -> FeatureValues:
-        """The values of an array, a ragged column, nested lists, or values themselves.
+        """Convert an array, a ragged column or nested lists; a ``FeatureValues`` is returned unchanged.
 
         Args:
-            values: dtype[num_items, ...], a ``RaggedArray``, strings, or lists in lists whose lengths may differ; where
-                they do not, the dimension is uniform.
+            values: dtype[num_items, ...], a ``RaggedArray``, strings, or nested lists. A dimension whose lists all have
+                one length is uniform.
 
         Raises:
             SchemaError: Lists are not equally deep, or hold neither numbers nor strings.
@@ -76,10 +80,10 @@ class FeatureValues:
         return _of_lists(values.tolist() if isinstance(values, np.ndarray) else list(values))
 
     def matching(self, spec: FieldSpec, where: str) -> FeatureValues:
-        """The same values in the dtype and with the ragged dimensions of a spec.
+        """Convert the values to the dtype and the ragged dimensions of a spec.
 
         Raises:
-            SchemaError: They do not have its shape or its kind of values.
+            SchemaError: Shape or kind of values does not fit the spec.
         """
         is_string = isinstance(self.flat, RaggedArray)
         fits = len(self.dims) == len(spec.shape) and all(
@@ -108,11 +112,11 @@ class FeatureValues:
 
     @property
     def shape(self) -> list[int | None]:
-        """Of one item's value; None is a dimension that varies."""
+        """Shape of one item's value; None for a dimension that varies."""
         return [dim if isinstance(dim, int) else None for dim in self.dims]
 
     def take(self, items: IntArray) -> FeatureValues:
-        """The values of the given items, in the given order.
+        """Return the values of the given items, in the given order.
 
         Raises:
             SchemaError: Values vary in size, or are lists of strings.
@@ -127,13 +131,13 @@ class FeatureValues:
         return FeatureValues(self.flat.reshape(self.num_items, *sizes)[items].reshape(-1), len(items), self.dims)
 
     def row_offsets(self, item_offsets: IntArray) -> list[IntArray]:
-        """Where stretches of items begin among the rows of each dimension, and, last, among the values.
+        """Convert offsets of ranges of items to offsets in the rows of each dimension and in the flat values.
 
         Args:
             item_offsets: int64[n + 1], ascending from 0 to the number of items.
 
         Returns:
-            One int64[n + 1] per dimension and one more.
+            ``item_offsets``, then int64[n + 1] for each dimension; the last ones are offsets in the flat values.
         """
         found = [item_offsets]
         for dim in self.dims:
@@ -143,10 +147,10 @@ class FeatureValues:
 
     @classmethod
     def concatenate(cls, values: Sequence[FeatureValues]) -> FeatureValues:
-        """The values of one feature for several sets of items, one after the other.
+        """Concatenate the values of one feature for several sets of items.
 
         Raises:
-            SchemaError: They are of different shapes, or some are strings and some are not.
+            SchemaError: Shapes differ, or only some values are strings.
         """
         shapes = {tuple(v.shape) for v in values if v.num_items} or {tuple(values[0].shape)}
         dims: list[Dim] = []
@@ -169,7 +173,7 @@ class FeatureValues:
         return cls(flat, sum(v.num_items for v in values), tuple(dims))
 
     def tolist(self) -> list[Any]:
-        """Nested lists of numbers, or of bytes."""
+        """Return nested lists of numbers or bytes."""
         flat: list[Any]
         if isinstance(self.flat, RaggedArray):
             data, bounds = self.flat.values.tobytes(), self.flat.offsets.tolist()

@@ -1,4 +1,4 @@
-"""Finds the examples that a command line names, and reads them in blocks."""
+"""Finds the example files that a command line names, and reads them in blocks."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ SchemaOption = Annotated[
 ]
 _FIRST_SHARD = re.compile(r"(.+)-00000-of-(\d{5})")
 ROWS = 64
-"""Rows of Parquet files that are read at once; a subgraph may have megabytes."""
+"""Rows of Parquet files that are read at once; few, because a subgraph may have megabytes."""
 PrefixOption = Annotated[str, typer.Option("--prefix", help="what stands before every name in the examples")]
 
 
 def read_spec(path: Path) -> tuple[Any, GraphSpec]:
-    """A schema, checked, and its spec.
+    """Read and check a schema; return the message and its spec.
 
     Raises:
-        FormatError: There is none.
-        SchemaError: It contradicts itself.
+        FormatError: The file is missing or not a ``GraphSchema``.
+        SchemaError: The schema contradicts itself.
     """
     from hopstream.tfgnn.graph_schema import check_schema, read_schema, schema_path
     from hopstream.tfgnn.spec import GraphSpec
@@ -50,11 +50,11 @@ def read_spec(path: Path) -> tuple[Any, GraphSpec]:
 
 
 def paths_of(files: Sequence[str]) -> list[Path]:
-    """The files that are named.
+    """Find the named files.
 
     Raises:
-        FormatError: One of them is missing, a folder, or the name of shards without their number; or they are of two
-            kinds.
+        FormatError: A file is missing, a folder, or the stem of shards without their number; or files have different
+            formats.
     """
     from hopstream.load.example_reader import example_paths
 
@@ -70,13 +70,13 @@ def paths_of(files: Sequence[str]) -> list[Path]:
 
 
 def _sharded_names(folder: Path, stem: str) -> list[str]:
-    """Names such as ``train@8`` of the shards in a folder, of one stem or of any."""
+    """List the sharded names, such as ``train@8``, in a folder; only those of ``stem`` unless it is empty."""
     found = (_FIRST_SHARD.fullmatch(path.name) for path in folder.glob("*-00000-of-*"))
     return sorted(f"{folder / match[1]}@{int(match[2])}" for match in found if match and stem in ("", match[1]))
 
 
 def blocks_of(paths: Iterable[Path]) -> Iterator[RecordBlock]:
-    """The examples of files in blocks; rows of Parquet files are made messages.
+    """Read the examples of files in blocks; rows of Parquet files are encoded as messages.
 
     Raises:
         FormatError: A file is damaged.

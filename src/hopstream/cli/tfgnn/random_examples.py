@@ -1,4 +1,4 @@
-"""Writes random examples that are valid under a schema."""
+"""Verb ``tfgnn random``: writes random examples that fit a schema."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
     *,
     settings: RandomSettings,
 ) -> None:
-    """Write random examples that are valid under a schema; equal settings give equal files."""
+    """Write random examples that fit a schema; equal settings give equal files."""
     from hopstream.arrays import written_whole
     from hopstream.tfgnn.graph_tensor import encode_graphs
     from hopstream.tfgnn.random_graphs import random_graphs
@@ -59,10 +59,10 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 
 
 def _make_room(paths: list[Path], *, overwrite: bool) -> None:
-    """Make the folder of files that are to be written.
+    """Check that files may be written, and create their folder.
 
     Raises:
-        SettingsError: One of them is there and is not to be replaced, or the folder cannot be made.
+        SettingsError: A file exists and may not be replaced, or the folder cannot be created.
     """
     there = [path for path in paths if path.exists()]
     if there and (not overwrite or there[0].is_dir()):

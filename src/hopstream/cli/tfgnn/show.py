@@ -1,4 +1,4 @@
-"""Shows what is in exported examples."""
+"""Verb ``tfgnn print``: prints exported examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag
     prefix: PrefixOption = "",
     json: JsonFlag = False,
 ) -> None:
-    """Print examples: with a schema as graphs, set by set; without as the lists that are stored."""
+    """Print examples: with a schema as graphs, set by set; without one as stored lists."""
     from hopstream.tfgnn.readable import shown_graph, shown_lists
 
     output = Output(is_json=json)
@@ -66,7 +66,7 @@ def _write_text(output: Output, shown: list[ShownFeature], max_values: int) -> N
 
 
 def _tree(shown: list[ShownFeature]) -> Json:
-    """Features by section and name; by name alone where there are no sections."""
+    """Build an object of features by owner and name; by name only if there is no schema."""
     from hopstream.tfgnn.readable import json_value
 
     tree: dict[str, dict[str, Json]] = {}

@@ -1,4 +1,4 @@
-"""Verb ``stats``: shows what exported examples hold, as a table or as a page."""
+"""Verb ``tfgnn stats``: shows statistics of exported examples, as tables or as a page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEATURE_HEADERS = (
 
 
 def feature_row(name: str, of: FeatureStatistics, num_missing: int) -> tuple[str, ...]:
-    """A feature's line under ``FEATURE_HEADERS``."""
+    """Return a feature's row for a table with ``FEATURE_HEADERS``."""
     mean_length = numbers_text(of.lengths, number_text)[1]
     counts = (of.num_examples, num_missing, of.values.count)
     odd = (of.values.num_nan, of.values.num_infinite)
@@ -47,19 +47,19 @@ def feature_row(name: str, of: FeatureStatistics, num_missing: int) -> tuple[str
 
 
 def number_text(number: float) -> str:
-    """A number in at most five digits, or all of its digits where it is whole and small."""
+    """Format a number: an integer below 1e9 with all digits, other numbers with five."""
     return str(int(number)) if number == int(number) and abs(number) < 1e9 else f"{number:.5g}"
 
 
 def numbers_text(numbers: Numbers, show: Callable[[float], str]) -> tuple[str, str, str]:
-    """The least, the mean and the highest; dashes where there are none."""
+    """Format minimum, mean and maximum; dashes if there are no finite numbers."""
     if numbers.mean is None:
         return ("-", "-", "-")
     return show(numbers.least), show(numbers.mean), show(numbers.most)
 
 
 def render_page(name: str, statistics: ExampleStatistics) -> str:
-    """The whole page."""
+    """Build the page of statistics as HTML."""
     size = statistics.example_bytes.numbers
     numbers = [("examples", count_text(statistics.num_examples)), ("sets", count_text(len(statistics.sets)))]
     if size.mean is not None:
@@ -103,7 +103,7 @@ def _figure(name: str, noun: str, sizes: SizeStatistics) -> str:
 
 
 def _bytes_figure(sizes: SizeStatistics) -> str:
-    """Over the range that was seen."""
+    """Draw the histogram of the sizes of examples, from the first bin that is not empty."""
     name, numbers = "bytes of an example", sizes.numbers
     first = next(number for number, count in enumerate(sizes.histogram) if count)
     mean = number_text(numbers.mean or 0)
@@ -120,7 +120,7 @@ def run(
     html: Annotated[Path | None, typer.Option(help="also write all this as one page with plots")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show how large the sets of exported examples are, and which values their features have; memory does not grow."""
+    """Show sizes of sets and values of features in exported examples, in bounded memory."""
     from hopstream.tfgnn.example import decode_examples
     from hopstream.tfgnn.statistics import ExampleStatistics
 

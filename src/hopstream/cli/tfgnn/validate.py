@@ -27,7 +27,7 @@ def run(
     max_findings: Annotated[int, typer.Option(help="how many findings in examples to list", min=1)] = 100,
     json: JsonFlag = False,
 ) -> None:
-    """Check a GraphSchema, and examples of it; the exit status is 1 where something is wrong."""
+    """Check a GraphSchema, and examples against it; the exit status is 1 if something is wrong."""
     from hopstream.tfgnn.graph_schema import read_schema, schema_path, schema_problems, schema_remarks
     from hopstream.tfgnn.readable import Examination
     from hopstream.tfgnn.spec import GraphSpec

@@ -1,4 +1,4 @@
-"""Reads and writes chunked graphs, which lie in many files, without holding them in memory.
+"""Reads and writes chunked graphs: graphs in many files, too large for memory.
 
 ``docs/guide-chunked.md`` describes the format for users.
 """

@@ -1,9 +1,9 @@
-"""Opens files of edges, and reads stretches of their rows from CSV, ``.npy`` and Parquet.
+"""Opens edge files, and reads ranges of their rows from CSV, ``.npy`` and Parquet.
 
-A line is two integers with one delimiter between them. There is no header, no quoting, and no empty line, so a row is a
-line and lines are counted by counting line feeds.
+A CSV line is two integers with one delimiter between them. There is no header, no quoting and no empty line. So each
+line is a row, and counting line feeds counts rows.
 
-Files are read, not mapped: mapped pages count as resident memory, and rows that are read once need no map.
+Files are read, not mapped: mapped pages count as resident memory, and a row that is read once gains nothing from a map.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class NpyFile:
 
     Attributes:
         path: The file.
-        shown: What messages call it.
+        shown: Its name in messages.
         num_rows: Length of the first dimension.
-        dtype: As the file has it, of either byte order.
+        dtype: Dtype in the file, of either byte order.
         shape: Shape of one row.
-        is_fortran: The first dimension is the one that varies quickest.
-        first_byte: Where values start.
+        is_fortran: The values are in Fortran order; False for arrays of one dimension.
+        first_byte: Offset of the first value.
     """
 
     path: Path
@@ -52,10 +52,10 @@ class NpyFile:
     first_byte: int
 
     def read_into(self, start: int, out: Array) -> None:
-        """Fill an array in C order, of this machine's byte order, with rows from ``start`` on.
+        """Fill an array in C order and native byte order with rows from ``start`` on.
 
         Raises:
-            FormatError: The file is shorter than it was.
+            FormatError: The file cannot be read, or is shorter than when it was opened.
         """
         if not out.size:
             return
@@ -82,7 +82,7 @@ class NpyFile:
     def _fill(self, file: IO[bytes], out: Array) -> None:
         room = out.reshape(-1).view(np.uint8).data
         done = 0
-        while done < len(room):  # one call reads no more than 2 GB
+        while done < len(room):  # one call reads at most 2 GB
             got = file.readinto(room[done:])  # type: ignore[attr-defined]
             if not got:
                 raise FormatError(f"{self.shown} is shorter than when it was opened; was it replaced?")
@@ -94,7 +94,7 @@ def open_npy(path: Path, shown: str) -> NpyFile:
 
     Raises:
         FormatError: The file is damaged or truncated.
-        SchemaError: Its dtype cannot be stored.
+        SchemaError: The dtype cannot be stored, or the array is a scalar.
     """
     try:
         with path.open("rb") as file:
@@ -122,54 +122,57 @@ def open_npy(path: Path, shown: str) -> NpyFile:
 
 
 Rows = tuple[int, IntArray, IntArray]
-"""First row of a block in its file, then sources and destinations, int64[num_rows] each."""
+"""First row of a block in its file, then source keys and destination keys, int64[num_rows] each."""
 MAX_KEY = (1 << 63) - 1
 
 
 class EdgeFile(ABC):
-    """One file of edges."""
+    """One edge file."""
 
     shown: str
-    """What messages call it."""
+    """Its name in messages."""
 
     @abstractmethod
     def place(self, row: int) -> str:
-        """A row, as messages show it."""
+        """Return a description of a row for messages."""
 
     @abstractmethod
     def count(self, declared: int | None) -> int | None:
-        """How many edges the file has; None where only reading it would tell.
+        """Return the number of edges in the file; None if that takes reading it.
 
         Raises:
-            SchemaError: It cannot have as many as are declared.
+            SchemaError: The file cannot have as many edges as are declared.
         """
 
     @abstractmethod
     def spans(self, number: int, declared: int | None, max_rows: int) -> list[Span]:
-        """Cut the rows into spans of at most ``max_rows``; ``number`` is the file's in its table."""
+        """Cut the rows into spans of at most ``max_rows``; ``number`` is the file's index in its table."""
 
     @abstractmethod
     def read(self, span: Span) -> Iterator[Rows]:
-        """Read blocks of at most ``BLOCK_ROWS``."""
+        """Read a span in blocks of at most ``BLOCK_ROWS``."""
 
 
 class CountedFile(EdgeFile):
-    """A file that says how many rows it has."""
+    """An edge file whose header or footer gives the number of rows."""
 
     num_rows: int
 
     def count(self, declared: int | None) -> int:
-        """As ``EdgeFile.count``."""
+        """See ``EdgeFile.count``."""
         if declared is not None and self.num_rows != declared:
             raise SchemaError(f"{self.shown} has {self.num_rows} edges; the metadata says {declared}")
         return self.num_rows
 
     def ends(self) -> Sequence[int]:
-        """Rows before which it is good to cut, ascending; the last is the number of rows."""
+        """Return preferred end rows of spans, ascending; the last one is the number of rows."""
         return [self.num_rows]
 
     def spans(self, number: int, declared: int | None, max_rows: int) -> list[Span]:
-        """As ``EdgeFile.spans``; row groups stay whole where they are small enough, so that none is decoded twice."""
+        """See ``EdgeFile.spans``; only row groups larger than ``max_rows`` are cut.
+
+        A span that ended inside a row group would make the next span decode that group again.
+        """
         cuts, last = [0], 0
         for end in self.ends():
             if end - cuts[-1] > max_rows and last > cuts[-1]:
@@ -181,7 +184,7 @@ class CountedFile(EdgeFile):
         return [Span(file=number, first_row=start, num_rows=end - start) for start, end in pairwise(cuts)]
 
     def keys(self, row: int, values: Array) -> IntArray:
-        """Integers of any dtype as int64; ``row`` is the first one's."""
+        """Convert integers of any dtype to int64; ``row`` is the row of the first one."""
         if values.dtype == np.uint64 and len(values) and int(values.max()) > MAX_KEY:
             bad_row = int(np.argmax(values > MAX_KEY))
             raise IdRangeError(f"{self.place(row + bad_row)} has {int(values[bad_row])}; keys are below 2**63")
@@ -190,38 +193,38 @@ class CountedFile(EdgeFile):
 
 SHORTEST_LINE = 4
 PARSED_BYTES = (4 << 20) - SHORTEST_LINE
-"""How much is parsed at once: at most ``BLOCK_ROWS`` of the shortest lines."""
+"""Bytes parsed at once: at most ``BLOCK_ROWS`` lines, even of the shortest ones."""
 COUNTED_BYTES = 1 << 20
 NAMES = ["src", "dst"]
 LINE_FEED = ord("\n")
 
 
 class LinesFile(EdgeFile):
-    """One CSV file."""
+    """An edge file in CSV."""
 
     def __init__(self, path: Path, shown: str, delimiter: str) -> None:
-        """Look at the size of the file."""
+        """Read the size of the file."""
         self._path = path
         self.shown = shown
         self._delimiter = delimiter
         self._num_bytes = path.stat().st_size
 
     def place(self, row: int) -> str:
-        """A row, as messages show it: its line, from 1."""
+        """See ``EdgeFile.place``; lines count from 1."""
         return f"{self.shown} line {row + 1}"
 
     def count(self, declared: int | None) -> int | None:
-        """As ``EdgeFile.count``."""
+        """See ``EdgeFile.count``."""
         shortest = (declared or 0) * SHORTEST_LINE - 1  # the last line may end without a line feed
         if declared is not None and (bool(declared) != bool(self._num_bytes) or self._num_bytes < shortest):
             raise SchemaError(f"{self.shown} is {self._num_bytes} bytes; the metadata says {declared} edges")
         return declared if self._num_bytes else 0
 
     def spans(self, number: int, declared: int | None, max_rows: int) -> list[Span]:
-        """As ``EdgeFile.spans``; lines are counted where the whole file is not one span of rows that are declared.
+        """See ``EdgeFile.spans``; counts lines unless the metadata declares that the whole file fits one span.
 
         Raises:
-            FormatError: The file cannot be read, or is shorter than it was.
+            FormatError: The file cannot be read, or is shorter than when it was opened.
         """
         if declared is not None and declared <= max_rows:
             return [_span(number, 0, declared, 0, self._num_bytes)] if declared else []
@@ -246,11 +249,11 @@ class LinesFile(EdgeFile):
         return found
 
     def read(self, span: Span) -> Iterator[Rows]:
-        """As ``EdgeFile.read``.
+        """See ``EdgeFile.read``.
 
         Raises:
-            FormatError: A line has not two cells, or the file is shorter than it was.
-            SchemaError: A cell is no integer.
+            FormatError: A line does not have two cells, or the file is shorter than when it was opened.
+            SchemaError: A cell is not an integer.
         """
         row, rest = span.first_row, b""
         for block in self._blocks(span.first_byte, span.end_byte, PARSED_BYTES):
@@ -282,7 +285,7 @@ class LinesFile(EdgeFile):
             yield batch.column(0).to_numpy(), batch.column(1).to_numpy()
 
     def _error(self, row: int, lines: bytes, error: Exception | None) -> FormatError | SchemaError:
-        """What is wrong with the first bad line; slow, but only an error reads lines this way."""
+        """Build the error for the first bad line, reading line by line; slow, but only used after an error."""
         delimiter = self._delimiter.encode()
         for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n"), row):
             cells = line.removesuffix(b"\r").split(delimiter)
@@ -325,7 +328,11 @@ class NpyEdges(CountedFile):
     """An ``.npy`` file of integers [num_edges, 2]."""
 
     def __init__(self, file: NpyFile) -> None:
-        """Refuse other shapes."""
+        """Check dtype and shape.
+
+        Raises:
+            SchemaError: The array is not integers [num_edges, 2].
+        """
         self._file, self.shown, self.num_rows = file, file.shown, file.num_rows
         if file.shape != (2,) or file.dtype.kind not in "iu":
             is_turned = len(file.shape) == 1 and file.num_rows == 2
@@ -334,11 +341,11 @@ class NpyEdges(CountedFile):
             raise SchemaError(f"{file.shown} is {file.dtype}{shape}; wanted integers [num_edges, 2]: {remedy}")
 
     def place(self, row: int) -> str:
-        """As ``EdgeFile.place``."""
+        """See ``EdgeFile.place``."""
         return f"{self.shown} row {row}"
 
     def read(self, span: Span) -> Iterator[Rows]:
-        """As ``EdgeFile.read``."""
+        """See ``EdgeFile.read``."""
         end = span.first_row + span.num_rows
         for row in range(span.first_row, end, BLOCK_ROWS):
             pairs = np.empty((min(BLOCK_ROWS, end - row), 2), self._file.dtype.newbyteorder("="))
@@ -347,11 +354,11 @@ class NpyEdges(CountedFile):
 
 
 def open_edge_file(spec: FileSpec, number: int) -> EdgeFile:
-    """Look at a file's size, header or footer.
+    """Open an edge file: read its size, header or footer.
 
     Raises:
         FormatError: The file is damaged or truncated.
-        SchemaError: It does not hold pairs of integers.
+        SchemaError: The file does not hold pairs of integers.
     """
     path, shown = spec.path(number), spec.shown(number)
     if spec.format == "csv":
@@ -372,7 +379,7 @@ class ParquetEdges(CountedFile):
 
         Raises:
             FormatError: The file is damaged or truncated.
-            SchemaError: It has not two columns of integers.
+            SchemaError: The file does not have exactly two columns, both of integers.
         """
         self._file = open_parquet(path, shown)
         self.shown, self.num_rows = shown, self._file.num_rows
@@ -382,15 +389,15 @@ class ParquetEdges(CountedFile):
             raise SchemaError(f"{shown} has columns {columns}; wanted two of integers, sources and destinations")
 
     def place(self, row: int) -> str:
-        """As ``EdgeFile.place``."""
+        """See ``EdgeFile.place``."""
         return self._file.place(row)
 
     def ends(self) -> Sequence[int]:
-        """As ``CountedFile.ends``: where row groups end."""
+        """Return the end row of each row group; see ``CountedFile.ends``."""
         return cast(list[int], self._file.group_offsets[1:].tolist())
 
     def read(self, span: Span) -> Iterator[Rows]:
-        """As ``EdgeFile.read``."""
+        """See ``EdgeFile.read``."""
         for row, columns in self._file.batches(span.first_row, span.first_row + span.num_rows, BATCH_ROWS):
             src_keys, dst_keys = (self._integers(row, column) for column in columns)
             yield row, src_keys, dst_keys

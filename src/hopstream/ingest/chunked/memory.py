@@ -36,7 +36,7 @@ class MemoryColumn(ColumnSource):
         self.num_rows, self.dtype, self.shape = len(array), array.dtype, tuple(array.shape[1:])
 
     def read(self, start: int, stop: int) -> Array:
-        """As ``ColumnSource.read``; the rows share memory with the feature where they lie in C order."""
+        """See ``ColumnSource.read``; the rows share memory with the feature if it is in C order."""
         if not 0 <= start <= stop <= self.num_rows:
             raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
         return np.ascontiguousarray(self._array[start:stop])
@@ -46,32 +46,32 @@ class MemoryRagged(RaggedSource):
     """A feature of strings, or of lists of any length, in memory."""
 
     def __init__(self, array: RaggedArray) -> None:
-        """Keep the rows."""
+        """Keep the array."""
         self._array = array
         self.num_rows, self.dtype, self.shape = len(array), array.values.dtype, tuple(array.values.shape[1:])
         self.is_string, self.num_elements = array.is_string, len(array.values)
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """As ``RaggedSource.pieces``; the rows share memory with the feature."""
+        """See ``RaggedSource.pieces``; the rows share memory with the feature."""
         offsets = self._array.offsets[start : stop + 1]
         for first, last in cut_rows(offsets, self.element_bytes):
             yield slice_rows(self._array, start + first, start + last)
 
     def lengths(self, start: int, stop: int) -> IntArray:
-        """As ``RaggedSource.lengths``."""
+        """See ``RaggedSource.lengths``."""
         return np.diff(self._array.offsets[start : stop + 1])
 
 
 class MemoryMask(ColumnSource):
-    """A split in memory, or mapped, as a mask."""
+    """The keys of a split, in memory or memory-mapped, as a mask."""
 
     def __init__(self, num_rows: int, *keys: IntArray) -> None:
-        """Keep the keys, which ascend over all arrays together."""
+        """Keep the keys, which must ascend across all arrays."""
         self._keys = keys
         self.num_rows, self.dtype, self.shape = num_rows, np.dtype(np.bool_), ()
 
     def read(self, start: int, stop: int) -> Array:
-        """As ``ColumnSource.read``."""
+        """See ``ColumnSource.read``."""
         mask = np.zeros(stop - start, np.bool_)
         for keys in self._keys:
             first, last = np.searchsorted(keys, [start, stop])
@@ -80,7 +80,7 @@ class MemoryMask(ColumnSource):
 
 
 class MemoryEdges(EdgeSource):
-    """Ends in memory, or mapped, which are keys of nodes."""
+    """The keys of edge ends, in memory or memory-mapped."""
 
     def __init__(self, table: EdgeTable) -> None:
         """Keep the table."""
@@ -88,7 +88,7 @@ class MemoryEdges(EdgeSource):
         self.num_edges = table.num_edges
 
     def pieces(self, max_rows: int) -> list[EdgeRange]:
-        """As ``EdgeSource.pieces``."""
+        """See ``EdgeSource.pieces``."""
         ends = ((first, min(first + max_rows, self.num_edges)) for first in range(0, self.num_edges, max_rows))
         return [
             EdgeRange(first=first, stop=stop, spans=(Span(file=0, first_row=first, num_rows=stop - first),))
@@ -96,7 +96,7 @@ class MemoryEdges(EdgeSource):
         ]
 
     def read(self, piece: EdgeRange) -> Iterator[Ends]:
-        """As ``EdgeSource.read``."""
+        """See ``EdgeSource.read``."""
         if not 0 <= piece.first <= piece.stop <= self.num_edges:
             raise FormatError(f"edges {piece.first}..{piece.stop} of {self.num_edges}; the piece is another graph's")
         for first in range(piece.first, piece.stop, BLOCK_ROWS):
@@ -106,9 +106,9 @@ class MemoryEdges(EdgeSource):
 
 
 def chunked_of_graph(graph: Graph) -> ChunkedGraph:
-    """A graph in memory, checked, as a source of pieces; it shares the graph's arrays.
+    """Wrap a graph in memory as a chunked graph that shares its arrays; the graph must be checked.
 
-    Splits of edges and label types are left behind: a chunked graph has none.
+    Splits of edges and label types are dropped, because a chunked graph cannot hold them.
     """
     return ChunkedGraph(
         name="graph",

@@ -1,4 +1,4 @@
-"""Reads a chunked graph's metadata. ``docs/guide-chunked.md`` describes it for users."""
+"""Reads the metadata of chunked graphs. ``docs/guide-chunked.md`` describes it for users."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hopstream.uris import is_uri
 
 OWN_FIELDS = frozenset({"graph_name", "node_type", "edge_type"})
 TABLES_FIELD = "nodes"
-"""What only the metadata of tables has."""
+"""A field that only the metadata of tables has."""
 PARTITIONS_FIELD = "part-0"
-"""What only the JSON file of DGL's partitions has."""
+"""A field that only the JSON file of DGL's partitions has."""
 SHAPE = b"shape"
-"""Key of the schema metadata of a Parquet file that gives the shape of its whole array."""
+"""Key in a Parquet file's schema metadata: the shape of the file's whole array."""
 RAGGED = b"ragged"
-"""Key of the schema metadata of a Parquet file that says, by ``true``, that its lists are of any length."""
+"""Key in a Parquet file's schema metadata: ``true`` declares that lists have any length."""
 MAX_COUNT = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSpec:
-    """The files of one table, in the order in which their rows follow each other.
+    """The files of one table, in the order of its rows.
 
     Attributes:
-        label: What messages call the table: ``paper.feat``, or the name of an edge type.
+        label: The table's name in messages: ``paper.feat``, or the name of an edge type.
         root: Folder of the metadata.
-        names: The files as the metadata names them.
-        format: How they are written.
+        names: File names as in the metadata.
+        format: Format of the files.
         delimiter: One character; CSV only.
     """
 
@@ -45,23 +45,23 @@ class FileSpec:
     delimiter: str = DELIMITER
 
     def path(self, file: int) -> Path:
-        """Where a file is."""
+        """Return the path of a file."""
         return self.root / self.names[file]
 
     def shown(self, file: int) -> str:
-        """The table and the file, as messages begin."""
+        """Return the table and the file name, for the start of a message."""
         return f"{self.label}: {self.names[file]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSpec:
-    """What the metadata says of one node type or edge type.
+    """Metadata of one node type or edge type.
 
     Attributes:
-        num_rows: How many nodes or edges there are.
-        chunk_rows: How many are in each chunk, where the metadata says so.
+        num_rows: Number of nodes or edges.
+        chunk_rows: Number of rows of each chunk; None if the metadata does not give it.
         features: Feature name to files.
-        ends: Files of edges; none for nodes.
+        ends: Edge files; None for nodes.
     """
 
     num_rows: int
@@ -72,7 +72,7 @@ class TypeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedMetadata:
-    """What the metadata says."""
+    """The metadata of a chunked graph."""
 
     name: str
     nodes: Mapping[str, TypeSpec]
@@ -80,18 +80,18 @@ class ChunkedMetadata:
 
 
 def describes_chunks(value: object) -> bool:
-    """Whether a JSON value is the metadata of a chunked graph, not that of tables or of partitions, by its fields."""
+    """Whether a JSON value has the fields of a chunked graph's metadata, and none of tables or partitions."""
     others = {TABLES_FIELD, PARTITIONS_FIELD}
     return isinstance(value, dict) and others.isdisjoint(value) and bool(OWN_FIELDS & value.keys())
 
 
 def read_chunked_metadata(path: Path) -> ChunkedMetadata:
-    """Read and check the metadata; of its files, only that they are there.
+    """Read and check the metadata, and check that the files exist; the files are not opened.
 
     Raises:
         FormatError: The metadata is missing or not JSON, a file that it names is missing, or a format is unknown.
-        SchemaError: A field is missing or of the wrong kind, counts contradict each other, a name is there twice or
-            unknown, or a path leads out of the folder.
+        SchemaError: A field is missing or of the wrong kind, counts contradict each other, a name is repeated or
+            unknown, or a relative path leads out of the folder.
     """
     value = read_json(path)
     if not isinstance(value, dict):
@@ -201,7 +201,10 @@ def _format(where: str, value: object, formats: Sequence[FileFormat]) -> tuple[F
 
 
 def _check_path(where: str, name: str, path: Path, resolved_root: Path) -> None:
-    """A relative path stays in the folder, a link among its folders included; an absolute one leads where it says."""
+    """Check that a file exists, and that a relative path stays in the folder of the metadata.
+
+    Links are resolved for this check.
+    """
     if is_uri(name) or ".." in Path(name).parts:
         raise SchemaError(
             f"{where} has {name!r}; wanted a local path, absolute or below the folder of the metadata, without .."
@@ -213,7 +216,10 @@ def _check_path(where: str, name: str, path: Path, resolved_root: Path) -> None:
 
 
 class _Fields:
-    """The fields at the top of the metadata. Fields that nobody asks for may be there: others write their own."""
+    """The top-level fields of the metadata.
+
+    Unknown fields are ignored, because other writers add their own.
+    """
 
     def __init__(self, where: str, value: Mapping[str, object]) -> None:
         self._where = where
@@ -234,7 +240,7 @@ class _Fields:
         return value
 
     def names(self, name: str) -> list[str]:
-        """A list of distinct strings."""
+        """Return a field that is a list of distinct strings."""
         value = self._take(name)
         if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
             raise SchemaError(f"{self._where}: {name} is {quoted(value)}; wanted a list of strings")
@@ -250,7 +256,10 @@ class _Fields:
         return value
 
     def counts(self, name: str, types: Sequence[str]) -> dict[str, tuple[int, tuple[int, ...] | None]]:
-        """Type to its rows, in all and by chunk where a field says so, from either field or both."""
+        """Return for each type its total rows and its rows per chunk, or None for the latter if not given.
+
+        The metadata gives the totals, the rows per chunk, or both.
+        """
         per_type, per_chunk = f"{name}_per_type", f"{name}_per_chunk"
         if per_type not in self._value and per_chunk not in self._value:
             raise SchemaError(f"{self._where} has neither {per_type!r} nor {per_chunk!r}; it has {sorted(self._value)}")

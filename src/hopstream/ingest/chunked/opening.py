@@ -1,4 +1,4 @@
-"""Opens a chunked graph: checks its metadata against its files, and reads their features and edges."""
+"""Opens chunked graphs: checks the metadata against the files, and reads features and edges."""
 
 from __future__ import annotations
 
@@ -35,20 +35,22 @@ if TYPE_CHECKING:
 
 
 SHOWN_FILES = 8
-"""How many files of a table a message names."""
+"""Most files of a table that a message names."""
 
 
 def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
-    """Read the headers or footers of a feature's files, and of lists as much as tells whether they are ragged.
+    """Open the files of a feature: read their headers or footers.
+
+    Lists are read, too, if only they tell whether rows are ragged.
 
     Args:
         spec: The files.
-        num_rows: How many rows they must have in all.
-        what: What a row is, ``node`` or ``edge``.
+        num_rows: Number of rows that the files must have in total.
+        what: Word for a row in messages, ``node`` or ``edge``.
 
     Raises:
         FormatError: A file is damaged or truncated.
-        SchemaError: A file is of another dtype or shape than those before, or they have another number of rows.
+        SchemaError: No file is listed, files differ in dtype or shape, or the total number of rows is wrong.
     """
     files = [_open_column(spec, file) for file in range(len(spec.names))]
     if not files:
@@ -58,7 +60,7 @@ def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
         shown = shown_counts(spec, [file.num_rows for file in files])
         raise SchemaError(f"{spec.label} has {offsets[-1]} rows {shown}; {num_rows} {what}s are declared")
     if _are_ragged(files):
-        from hopstream.ingest.chunked.parquet_ragged import ParquetRagged  # Arrow costs a worker 40 MB
+        from hopstream.ingest.chunked.parquet_ragged import ParquetRagged  # Arrow takes 40 MB of each worker's memory
 
         columns = [file for file in files if not isinstance(file, NpyFile)]
         return ParquetRagged(spec.names, columns, offsets)
@@ -66,7 +68,7 @@ def open_feature(spec: FileSpec, num_rows: int, what: str) -> FeatureSource:
 
 
 def _are_ragged(files: Sequence[NpyFile | ParquetColumn]) -> bool:
-    """Whether rows hold any number of elements: a file tells, or lists that may be of any length are not of one."""
+    """Whether rows are ragged: a file declares it, or lists of undeclared length differ in length."""
     columns = [file for file in files if not isinstance(file, NpyFile)]
     if any(file.is_ragged for file in columns):
         return True
@@ -84,15 +86,15 @@ class FileColumn(ColumnSource):
     """A feature in ``.npy`` or Parquet files."""
 
     def __init__(self, names: Sequence[str], files: Sequence[NpyFile | ParquetColumn], offsets: IntArray) -> None:
-        """Compare the files.
+        """Check that all files have one dtype and one shape.
 
         Args:
-            names: What the metadata calls the files.
-            files: At least one.
-            offsets: int64[num_files + 1], the first row of each.
+            names: File names as in the metadata.
+            files: The opened files, at least one.
+            offsets: int64[num_files + 1], the first row of each file.
 
         Raises:
-            SchemaError: One is of another dtype or shape than those before.
+            SchemaError: The files differ in dtype or shape.
         """
         self._files, self._offsets, self.num_rows = files, offsets, int(offsets[-1])
         self.dtype = self._files[0].dtype.newbyteorder("=")
@@ -104,7 +106,7 @@ class FileColumn(ColumnSource):
                 raise SchemaError(f"{file.shown} is {got}; {names[0]} is {wanted}: write all files of a feature alike")
 
     def read(self, start: int, stop: int) -> Array:
-        """As ``ColumnSource.read``."""
+        """See ``ColumnSource.read``."""
         if not 0 <= start <= stop <= self.num_rows:
             raise IdRangeError(f"rows {start}..{stop} of a column of {self.num_rows} rows")
         out = np.empty((stop - start, *self.shape), self.dtype)
@@ -119,19 +121,19 @@ class FileColumn(ColumnSource):
 
 
 class FileEdges(EdgeSource):
-    """The ends of the edges of one type in CSV, Parquet or ``.npy`` files."""
+    """The ends of one edge type's edges, in CSV, Parquet or ``.npy`` files."""
 
     def __init__(self, edge_type: EdgeType, spec: TypeSpec, num_nodes: tuple[int, int]) -> None:
-        """Look at the files' sizes, headers or footers.
+        """Open the files: read their sizes, headers or footers.
 
         Args:
             edge_type: The edge type.
-            spec: What the metadata says of it.
-            num_nodes: How many nodes the source type and the destination type have.
+            spec: Its metadata.
+            num_nodes: Number of nodes of the source type and of the destination type.
 
         Raises:
             FormatError: A file is damaged or truncated.
-            SchemaError: A file does not hold pairs of integers, or another number of edges than the metadata says.
+            SchemaError: A file does not hold pairs of integers, or its number of edges contradicts the metadata.
         """
         self.num_edges = spec.num_rows
         self._ends = ((edge_type[0], "source", num_nodes[0]), (edge_type[2], "destination", num_nodes[1]))
@@ -145,7 +147,7 @@ class FileEdges(EdgeSource):
             self._check_total(counts)
 
     def pieces(self, max_rows: int) -> list[EdgeRange]:
-        """As ``EdgeSource.pieces``."""
+        """See ``EdgeSource.pieces``."""
         if max_rows not in self._cuts:
             spans: list[list[Span]] = []
             for number, (file, declared) in enumerate(zip(self._files, self._declared, strict=False)):
@@ -158,7 +160,7 @@ class FileEdges(EdgeSource):
         return self._cuts[max_rows]
 
     def read(self, piece: EdgeRange) -> Iterator[Ends]:
-        """As ``EdgeSource.read``."""
+        """See ``EdgeSource.read``."""
         key = piece.first
         for span in piece.spans:
             if not 0 <= span.file < len(self._files):
@@ -189,7 +191,7 @@ class FileEdges(EdgeSource):
 def _open_column(spec: FileSpec, file: int) -> NpyFile | ParquetColumn:
     if spec.format == "numpy":
         return open_npy(spec.path(file), spec.shown(file))
-    from hopstream.ingest.chunked.parquet import open_parquet_column  # Arrow costs a worker 40 MB
+    from hopstream.ingest.chunked.parquet import open_parquet_column  # Arrow takes 40 MB of each worker's memory
 
     return open_parquet_column(spec.path(file), spec.shown(file))
 
@@ -203,7 +205,7 @@ def _check_range(file: EdgeFile, first_row: int, keys: IntArray, end: tuple[str,
 
 
 def _packed(spans: Sequence[Span], max_rows: int) -> list[EdgeRange]:
-    """Pieces of consecutive spans, so that a thousand small files make no thousand pieces."""
+    """Join consecutive spans to pieces of at most ``max_rows``, so that many small files make few pieces."""
     pieces: list[EdgeRange] = []
     first, num_rows = 0, 0
     held: list[Span] = []
@@ -218,7 +220,7 @@ def _packed(spans: Sequence[Span], max_rows: int) -> list[EdgeRange]:
 
 
 def shown_counts(spec: FileSpec, counts: Sequence[int]) -> str:
-    """Rows of the first few files."""
+    """Return a text with the number of files and the rows of the first ones, for messages."""
     pairs = zip(spec.names[:SHOWN_FILES], counts, strict=False)
     shown = ", ".join(f"{name} {count}" for name, count in pairs)
     more = ", …" if len(counts) > SHOWN_FILES else ""
@@ -229,10 +231,10 @@ METADATA = "metadata.json"
 
 
 def is_chunked(path: str | os.PathLike[str]) -> bool:
-    """Whether a JSON file is the metadata of a chunked graph, and not that of tables, by its fields."""
+    """Whether a JSON file is the metadata of a chunked graph; its fields tell."""
     try:
         return describes_chunks(read_json(local_path(path)))
-    except FormatError:  # its reader says what is wrong with it
+    except FormatError:  # the reader of the source reports the error
         return False
 
 
@@ -241,21 +243,22 @@ def open_chunked(
 ) -> ChunkedGraph:
     """Open a chunked graph: read its metadata and the headers or footers of its files.
 
-    Lists in Parquet files are looked at as well, up to 512 MiB of a feature, where footers leave open whether they all
-    have one length.
+    If the footers of Parquet files leave open whether a feature's lists all have one length, lists are read as well, up
+    to 512 MiB of a feature.
 
-    Lines of CSV files are counted when edges are cut into pieces, where the metadata does not count them.
+    If the metadata does not count the lines of CSV files, they are counted when edges are cut into pieces.
 
     Args:
-        path: The folder, or the metadata in it.
-        metadata_filename: Name of the metadata in the folder.
-        first_keys: Node type to the key of its first node here, for a graph whose edges name nodes that are elsewhere
-            as well; 0 where nothing is said.
+        path: The folder, or the metadata file in it.
+        metadata_filename: Name of the metadata file in the folder.
+        first_keys: Node type to the key of its first node in this graph, by default 0. For graphs that hold a part of
+            the nodes: edges may name any key from 0 to the last node of this graph.
 
     Raises:
-        FormatError: A file is missing, damaged or truncated, or of a format that is not read.
+        FormatError: A file is missing, damaged or truncated, or has an unknown format.
         SchemaError: A field of the metadata is missing or wrong, counts contradict each other or the files, dtypes or
             shapes differ between files, or a path leads out of the folder.
+        SettingsError: ``metadata_filename`` is not a plain file name.
     """
     root = local_path(path)
     if root.is_file():
@@ -270,7 +273,7 @@ def open_chunked(
         nodes={t: _nodes(t, spec) for t, spec in metadata.nodes.items()},
         edges={t: _edges(t, spec, metadata.nodes, first_keys or {}) for t, spec in metadata.edges.items()},
     )
-    _ = graph.schema  # refuses names that no file can carry
+    _ = graph.schema  # raises SchemaError for invalid names
     return graph
 
 

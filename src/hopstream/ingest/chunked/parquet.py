@@ -1,8 +1,8 @@
-"""Reads stretches of rows of a Parquet file, and what its footer says of row groups.
+"""Reads ranges of rows of Parquet files, and records of row groups from their footers.
 
 A row of a feature is one value of one column, one list of one list column, or one value of each of several columns. The
-schema metadata may give its shape: ``shape`` is the shape of the file's whole array, as ``(1000, 3, 4)``. Rows of one
-column may also be strings, or lists of any length, which the schema metadata may say: ``ragged`` is ``true``.
+schema metadata may declare ``shape``, the shape of the file's whole array, for example ``(1000, 3, 4)``. Rows of one
+column may also be strings or lists of any length; ``ragged`` = ``true`` in the schema metadata declares such lists.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hopstream.ingest.chunked.metadata import RAGGED, SHAPE
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
 BUFFER_BYTES = 1 << 20
-"""How much of a column of a row group is read at once; without it, all of it."""
+"""Read buffer per column. Without it Arrow reads the column of a whole row group at once."""
 NO_NULLS = "put a value where there is null"
 ANY_LENGTH = "for rows of any length, write lists of numbers, or of fixed-size lists, and leave shape out"
-"""Remedies, as messages name them."""
+"""Remedies at the end of messages."""
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 BYTE_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 PARQUET_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -44,10 +44,10 @@ class ParquetFile:
 
     Attributes:
         path: The file.
-        shown: What messages call it.
+        shown: Its name in messages.
         footer: Its footer.
         schema: Its Arrow schema.
-        group_offsets: int64[row groups + 1], first row of each row group.
+        group_offsets: int64[num_groups + 1], first row of each row group.
     """
 
     path: Path
@@ -58,9 +58,9 @@ class ParquetFile:
 
     @cached_property
     def list_sizes(self) -> tuple[IntArray, IntArray]:
-        """int64[num_groups] each, of the first column: values, and how many of them are nulls or empty lists.
+        """Values of the first column, and nulls or empty lists among them, int64[num_groups] each.
 
-        An empty list counts as one value. The second is 0 where the footer does not say it.
+        An empty list counts as one value. The number of nulls is 0 for row groups without usable statistics.
 
         Raises:
             FormatError: The footer is damaged.
@@ -68,7 +68,7 @@ class ParquetFile:
         sizes = np.zeros((self.num_groups, 2), np.int64)
         physical_type = self.footer.schema.column(0).physical_type
         for group, record in self.records(range(self.num_groups)):
-            # Statistics of a record of another type end the process, even where Arrow could read the column.
+            # Arrow aborts the process for statistics of a record of another type, even if it could read the column.
             has_statistics = record.physical_type == physical_type and record.is_stats_set
             sizes[group] = record.num_values, (record.statistics.null_count or 0) if has_statistics else 0
         if sizes.min(initial=0) < 0:
@@ -76,14 +76,14 @@ class ParquetFile:
         return sizes[:, 0], sizes[:, 1]
 
     def num_bytes(self, group: int) -> int:
-        """Bytes of a row group before compression, as the footer says; at least one."""
+        """Return the uncompressed bytes of a row group from the footer; at least 1."""
         return max(1, int(self.footer.row_group(group).total_byte_size))
 
     def records(self, groups: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        """What the footer says of the first column of some row groups, but for those without rows.
+        """Yield number and footer record of the first column of row groups that have rows.
 
-        pyarrow ends the process where a record contradicts itself, because it calls what throws as if it could not.
-        Reading a row first gives an error instead: no one-byte change of a footer ended the process then.
+        pyarrow aborts the process for a record that contradicts itself: it lets a C++ exception escape. Reading a row
+        first raises an error instead. With that read, no change of one byte of a footer aborted the process.
 
         Raises:
             FormatError: The file is damaged.
@@ -109,32 +109,32 @@ class ParquetFile:
 
     @property
     def num_groups(self) -> int:
-        """Row groups."""
+        """Number of row groups."""
         return len(self.group_offsets) - 1
 
     @property
     def num_rows(self) -> int:
-        """Rows in all row groups."""
+        """Number of rows in all row groups."""
         return int(self.group_offsets[-1])
 
     def place(self, row: int) -> str:
-        """A row and its row group, as messages show them."""
+        """Return a description of a row and its row group for messages."""
         return f"{self.shown} row {row} (row group {self.group_of(row)})"
 
     def group_of(self, row: int) -> int:
-        """The row group that holds a row."""
+        """Return the row group that holds a row."""
         return int(np.searchsorted(self.group_offsets, row, side="right")) - 1
 
     def batches(
         self, start: int, stop: int, batch_rows: int, *, as_dictionaries: bool = False
     ) -> Iterator[tuple[int, list[pa.Array]]]:
-        """Decode rows ``start`` to ``stop`` by batches; of row groups, only those that hold them.
+        """Decode the rows ``[start, stop)`` in batches; only row groups that hold such rows are read.
 
         Args:
             start: First row.
-            stop: One after the last.
+            stop: End row, exclusive.
             batch_rows: Rows that are decoded at once.
-            as_dictionaries: Leave strings in the dictionaries that the file has them in.
+            as_dictionaries: Return strings as dictionary arrays.
 
         Raises:
             FormatError: The file is damaged, or has changed since it was opened.
@@ -168,11 +168,11 @@ class ParquetColumn:
     Attributes:
         file: The file.
         dtype: Dtype of the values.
-        shape: Shape of one row; None where no row and nothing else tells it, and where rows are ragged. Where they may
-            be, it is the only one that the footer allows.
-        is_list: There is one column of lists.
-        is_ragged: Rows hold any number of elements, as the column's type, the schema metadata or the footer tells.
-        element_shape: Shape of one element where rows may be ragged; None where the file says that they are not.
+        shape: Shape of one row. None for ragged rows, and for files without rows that do not declare it. If rows may
+            be ragged, it is the only shape that the footer allows.
+        is_list: The feature is one column of lists.
+        is_ragged: Rows hold any number of elements, according to the column's type, the schema metadata or the footer.
+        element_shape: Shape of one element if rows may be ragged; None if type or schema metadata exclude that.
         is_string: Rows are strings.
     """
 
@@ -186,12 +186,12 @@ class ParquetColumn:
 
     @property
     def shown(self) -> str:
-        """What messages call the file."""
+        """The file's name in messages."""
         return self.file.shown
 
     @property
     def num_rows(self) -> int:
-        """Rows of the file."""
+        """Number of rows of the file."""
         return self.file.num_rows
 
     def read_into(self, start: int, out: Array) -> None:
@@ -199,7 +199,7 @@ class ParquetColumn:
 
         Raises:
             FormatError: The file is damaged.
-            SchemaError: A row has no value, or a list another length.
+            SchemaError: A row has no value, or lists differ in length.
         """
         width = math.prod(self.shape or ())
         flat = out.reshape(len(out), width)
@@ -235,7 +235,7 @@ class ParquetColumn:
 
     @property
     def _remedy(self) -> str:
-        """What makes lists of any length readable."""
+        """The remedy for lists that differ in length."""
         if self.element_shape is None:
             return ANY_LENGTH
         return f'give "{RAGGED.decode()}": "true" in the schema metadata where lists are of any length'
@@ -251,6 +251,7 @@ def open_parquet(path: Path, shown: str) -> ParquetFile:
 
     Raises:
         FormatError: The file is damaged or truncated.
+        SchemaError: The file has an index column of pandas.
     """
     try:
         footer = pq.read_metadata(path)
@@ -273,7 +274,7 @@ def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
 
     Raises:
         FormatError: The file is damaged or truncated.
-        SchemaError: Its columns are of several dtypes or none that can be stored, or their shape cannot be told.
+        SchemaError: Columns differ in type, a dtype cannot be stored, or the shape of a row is unknown or wrong.
     """
     file = open_parquet(path, shown)
     schema = file.schema
@@ -288,7 +289,7 @@ def open_parquet_column(path: Path, shown: str) -> ParquetColumn:
 
 
 def _fixed_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn:
-    """Columns of numbers, or of lists of one length."""
+    """Describe columns of numbers, or a column of lists of one length."""
     schema, shown, is_list = file.schema, file.shown, is_list_type(arrow_type)
     dims, leaf = _dims(arrow_type)
     dtype = _numpy_dtype(shown, leaf)
@@ -313,7 +314,7 @@ def _fixed_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn:
 
 
 def _ragged_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn | None:
-    """A column of strings, of bytes, or of lists of any length; None for others."""
+    """Describe a column of strings, of bytes, or of lists of any length; None for others."""
     value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
     is_string = any(check(value_type) for check in TEXT_TYPES)
     if len(file.schema) == 1 and (is_string or any(check(value_type) for check in BYTE_TYPES)):
@@ -334,7 +335,7 @@ def _ragged_column(file: ParquetFile, arrow_type: pa.DataType) -> ParquetColumn 
 
 
 def _element_shape(file: ParquetFile, arrow_type: pa.DataType) -> tuple[int, ...] | None:
-    """Shape of one element where a file's lists may be of any length; None where it says that they are not."""
+    """Return the shape of one element if a file's lists may have any length, else None."""
     first, *others = _dims(arrow_type)[0] or [0]
     if first is not None or None in others or _told_shape(file) is not None:
         return None
@@ -342,13 +343,13 @@ def _element_shape(file: ParquetFile, arrow_type: pa.DataType) -> tuple[int, ...
 
 
 def parse_shape(text: str) -> tuple[int, ...] | None:
-    """A shape as numpy prints it, ``(1000, 3)``, or as JSON, ``[1000, 3]``; None where it is neither."""
+    """Parse a shape as numpy prints it, ``(1000, 3)``, or as JSON, ``[1000, 3]``; None for other text."""
     found = _SHAPE_TEXT.fullmatch(text.strip())
     return tuple(map(int, (found[1] or found[2]).split(","))) if found else None
 
 
 def _told_shape(file: ParquetFile) -> tuple[int, ...] | None:
-    """Shape of one row as the schema metadata tells it."""
+    """Return the shape of one row that the schema metadata declares, or None."""
     text = (file.schema.metadata or {}).get(SHAPE)
     if text is None:
         return None
@@ -361,13 +362,16 @@ def _told_shape(file: ParquetFile) -> tuple[int, ...] | None:
 
 
 def _may_be_fixed(file: ParquetFile, element_size: int) -> bool:
-    """Whether a footer allows that all lists have one length, of elements of some values each."""
+    """Whether the footer allows that all lists have one length; each element has ``element_size`` values."""
     width = _list_width(file)
     return width is not None and element_size > 0 and width % element_size == 0
 
 
 def _list_width(file: ParquetFile) -> int | None:
-    """Values in each list, as the footer tells it; None where lists have not as many in each row group."""
+    """Return the average number of values per list from the footer.
+
+    None if it differs between row groups or is not an integer.
+    """
     group_rows = np.diff(file.group_offsets).tolist()
     counts = {pair for pair in zip(file.list_sizes[0].tolist(), group_rows, strict=True) if pair[1]}
     widths = {num_values // num_rows for num_values, num_rows in counts}
@@ -377,7 +381,7 @@ def _list_width(file: ParquetFile) -> int | None:
 
 
 def _dims(arrow_type: pa.DataType) -> tuple[list[int | None], pa.DataType]:
-    """The dimensions of a list's rows, None where they are not fixed, and the type of their values."""
+    """Return the dimensions of a list type, None for those of any length, and the type of its values."""
     if isinstance(arrow_type, pa.FixedShapeTensorType):
         return list(arrow_type.shape), arrow_type.value_type
     dims: list[int | None] = []

@@ -1,14 +1,14 @@
-"""Reads stretches of rows of Parquet files of strings, or of lists of any length, and checks whether lists are of one.
+"""Reads ranges of ragged rows from Parquet files, and checks whether lists have one length.
 
-[Memory] A batch holds as many rows as take ``BATCH_BYTES`` on the average of their row group, and never more than
-    ``MAX_BATCH_ROWS``: only long rows that lie side by side take more. A footer does not tell how long the strings are
-    that a file has in dictionaries, so these are read as dictionaries, and put together a block at a time. Where the
-    file gave its dictionary up, which Arrow would collect for a whole row group, strings are read as they are.
-[Cost] Parquet has no lengths apart from values, so values are decoded to see whether lists are of one length: 0.4 s for
-    400 MB. A footer counts the values of a row group, and an empty list as one, so lists of other lengths may even out.
-    All lists of a feature are looked at up to ``CHECK_BYTES``. Of larger features, that many bytes are, spread over the
-    row groups, and in full those row groups whose statistics count empty lists or nulls; the rest is checked when it is
-    read.
+[Memory] The size of a batch is ``BATCH_BYTES`` at the average row size of its row group, and at most
+    ``MAX_BATCH_ROWS`` rows. Only adjacent rows far above the average make a batch larger. The footer does not give the
+    length of dictionary-encoded strings, so these are read as dictionaries and expanded block by block. A large
+    dictionary would grow over the whole row group, so beyond ``MAX_DICTIONARY_BYTES`` strings are read expanded.
+[Cost] Parquet does not store lengths apart from values, so checking whether lists have one length means decoding the
+    values: 0.4 s for 400 MB. The footer is not enough: it only has the number of values of a row group, in which an
+    empty list counts as one. For features up to ``CHECK_BYTES``, all lists are checked. For larger ones, a sample of
+    ``CHECK_BYTES`` spread over the row groups is checked, and all of a row group whose statistics count empty lists or
+    nulls. The other lists are checked when they are read.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from hopstream.ingest.chunked.sources import RaggedSource, cut_rows
 MAX_BATCH_ROWS = 1 << 12
 CHECK_BYTES = 512 << 20
 MAX_GROUPS = 1 << 10
-"""The most row groups of a feature that are looked at, where not all are; each costs some milliseconds."""
+"""Most row groups in the sample of a large feature; each takes some milliseconds."""
 MAX_DICTIONARY_ROWS, MAX_DICTIONARY_BYTES = 1 << 8, 2 << 20
-"""Of a batch that is read as a dictionary, and of the dictionary beyond which rows are read as they are. Arrow keeps
-more than it counts while it collects one: 110 MB of strings took 271 MB with batches of 8 MiB, and 119 with these."""
+"""Rows of a batch that is read as a dictionary, and size of the dictionary beyond which strings are read expanded.
+Arrow takes more memory than it reports while it builds a dictionary: 110 MB of strings took 271 MB with batches of
+8 MiB, and 119 MB with these limits."""
 
 
 class ParquetRagged(RaggedSource):
     """A feature of strings, or of lists of any length, in Parquet files."""
 
     def __init__(self, names: Sequence[str], files: Sequence[ParquetColumn], offsets: IntArray) -> None:
-        """Compare the files.
+        """Check that all files have one dtype and one shape of elements.
 
         Args:
-            names: What the metadata calls the files.
-            files: At least one.
-            offsets: int64[num_files + 1], the first row of each.
+            names: File names as in the metadata.
+            files: The opened files, at least one.
+            offsets: int64[num_files + 1], the first row of each file.
 
         Raises:
-            SchemaError: One is of another dtype or shape than those before.
+            SchemaError: The files differ in dtype or shape.
         """
         self._files, self._offsets, self.num_rows = files, offsets, int(offsets[-1])
         which = next((i for i, file in enumerate(files) if file.is_ragged), 0)
@@ -62,12 +63,12 @@ class ParquetRagged(RaggedSource):
         self._starts = np.unique(np.concatenate(groups))
 
     def _next_start(self, row: int) -> int:
-        """Rows of a row group are decoded from its first one on."""
+        """Return the first start of a row group at or after a row; decoding always begins at such a start."""
         place = int(np.searchsorted(self._starts, row))
         return int(self._starts[place]) if place < len(self._starts) else self.num_rows
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """As ``RaggedSource.pieces``."""
+        """See ``RaggedSource.pieces``."""
         file, row = int(np.searchsorted(self._offsets, start, side="right")) - 1, start
         while row < stop:
             last = min(stop, int(self._offsets[file + 1]))
@@ -78,7 +79,7 @@ class ParquetRagged(RaggedSource):
             row, file = last, file + 1
 
     def _rows(self, file: ParquetColumn, row: int, array: pa.Array) -> Iterator[RaggedArray]:
-        """The rows of an Arrow array; ``row`` is the first one's in the file."""
+        """Convert an Arrow array to rows; ``row`` is its first row in the file."""
         _check_values(file, row, array)
         if isinstance(array, pa.DictionaryArray):
             _check_text(file, row, array.dictionary)
@@ -106,7 +107,7 @@ class ParquetRagged(RaggedSource):
 
 
 def _arrays(column: ParquetColumn, start: int, stop: int) -> Iterator[tuple[int, pa.Array]]:
-    """Rows of a file by batches, each with its first row."""
+    """Yield rows of a file in batches, each with its first row."""
     file, row = column.file, start
     while row < stop:
         group = file.group_of(row)
@@ -116,7 +117,7 @@ def _arrays(column: ParquetColumn, start: int, stop: int) -> Iterator[tuple[int,
             1, min(MAX_BATCH_ROWS, BATCH_BYTES * _group_rows(column, group) // _group_bytes(column, group))
         )
         first_rows = min(batch_rows, MAX_DICTIONARY_ROWS) if is_dictionary else batch_rows
-        # Rows before the first are decoded too, and what Arrow collects of them counts.
+        # Arrow also decodes the rows before the first one, and their strings count towards the dictionary's size.
         begin = int(file.group_offsets[group]) if is_dictionary else row
         for first, (array,) in file.batches(begin, end, first_rows, as_dictionaries=is_dictionary):
             last = first + len(array)
@@ -135,21 +136,24 @@ def _group_rows(column: ParquetColumn, group: int) -> int:
 
 
 def _group_bytes(column: ParquetColumn, group: int) -> int:
-    """Bytes of the elements of a row group, as the footer tells them; strings in dictionaries may take more."""
+    """Return the bytes of a row group's elements from the footer.
+
+    Dictionary-encoded strings may take more.
+    """
     if column.is_list:
         return max(1, int(column.file.list_sizes[0][group]) * column.dtype.itemsize)
     return column.file.num_bytes(group)
 
 
 def _num_elements(column: ParquetColumn) -> int:
-    """Elements of all rows, about, as the footer tells them."""
+    """Estimate the number of elements of all rows from the footer."""
     num_bytes = sum(_group_bytes(column, group) for group in range(column.file.num_groups))
     item = column.dtype.itemsize * int(np.prod(column.element_shape or (), dtype=np.int64))
     return num_bytes // max(1, item)
 
 
 def _shown(column: ParquetColumn) -> str:
-    """What a file's rows are, as messages say it."""
+    """Return a description of a file's rows for messages."""
     if column.is_string:
         return "of strings"
     if column.element_shape is None:
@@ -165,7 +169,7 @@ def _check_values(column: ParquetColumn, row: int, array: pa.Array) -> None:
 
 
 def _check_elements(column: ParquetColumn, row: int, offsets: IntArray, elements: pa.Array, count: int) -> None:
-    """Refuse elements, or parts of which an element has ``count``, that are null."""
+    """Refuse null values inside lists; each element has ``count`` values."""
     if elements.null_count:
         place = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False))) // max(1, count)
         bad_row = row + int(np.searchsorted(offsets, place, side="right")) - 1
@@ -173,7 +177,7 @@ def _check_elements(column: ParquetColumn, row: int, offsets: IntArray, elements
 
 
 def _check_text(column: ParquetColumn, row: int, array: pa.Array) -> None:
-    """Refuse strings that are no UTF-8."""
+    """Refuse strings that are not UTF-8."""
     if not column.is_string:
         return
     try:
@@ -183,7 +187,7 @@ def _check_text(column: ParquetColumn, row: int, array: pa.Array) -> None:
 
 
 def _text_rows(array: pa.Array, is_string: bool) -> RaggedArray:
-    """Strings, or bytes, without nulls as rows."""
+    """Convert strings or bytes without nulls to rows."""
     wide = array.cast(pa.large_string() if is_string else pa.large_binary())
     if not len(wide):
         return RaggedArray(np.empty(0, np.uint8), np.zeros(1, np.int64), is_string)
@@ -194,10 +198,10 @@ def _text_rows(array: pa.Array, is_string: bool) -> RaggedArray:
 
 
 def are_of_one_length(files: Sequence[ParquetColumn]) -> bool:
-    """Whether lists have the length that the footer of their file allows; null lists have any.
+    """Whether lists have the one length that the footer of their file allows; null lists are ignored.
 
     Args:
-        files: Files of one feature; of those whose lists may be of any length, rows have a shape.
+        files: Files of one feature. Files with an ``element_shape`` also have a ``shape``, unless they have no rows.
 
     Raises:
         FormatError: A file is damaged.
@@ -207,7 +211,7 @@ def are_of_one_length(files: Sequence[ParquetColumn]) -> bool:
 
 
 def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, int, int]]:
-    """First row and end of what is looked at in each file."""
+    """Yield the ranges ``[start, stop)`` of rows to check, with their file."""
     groups = [(file, group) for file in files for group in range(file.file.num_groups)]
     is_small = sum(file.num_rows * _row_bytes(file) for file in files) <= CHECK_BYTES
     step = -(-len(groups) // MAX_GROUPS)
@@ -221,7 +225,7 @@ def _stretches(files: Sequence[ParquetColumn]) -> Iterator[tuple[ParquetColumn, 
 
 
 def _has_empty(file: ParquetColumn, group: int) -> bool:
-    """Whether statistics tell that a row group has empty lists or nulls, which they count alike."""
+    """Whether the statistics of a row group count empty lists or nulls."""
     return bool(file.file.list_sizes[1][group])
 
 

@@ -1,4 +1,4 @@
-"""The interface of a graph whose columns and edges are read piece by piece, wherever they are kept."""
+"""Interfaces of a graph whose columns and edges are read in pieces, from files or memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hopstream.ingest.user_columns import check_graph
 from hopstream.schema import STRING, EdgeType, FeatureSchema, GraphSchema
 
 BLOCK_BYTES = 8 << 20
-"""About what a block of rows takes; one that is a single row takes what the row takes."""
+"""Largest size of a block of rows; a single larger row is a block of its own."""
 OFFSET_BYTES = 8
 
 
 class RaggedSource(ABC):
-    """The rows of one feature whose rows hold any number of elements, cut over files.
+    """The rows of one ragged feature.
 
     Attributes:
-        num_rows: How many rows.
-        dtype: Of the elements; uint8 where rows are strings.
-        shape: Of one element.
+        num_rows: Number of rows.
+        dtype: Dtype of the elements; uint8 for strings.
+        shape: Shape of one element.
         is_string: Rows are UTF-8 strings.
-        num_elements: Of all rows, about; it decides over how work is cut, and no more.
+        num_elements: Approximate number of elements of all rows; only used to cut the work.
     """
 
     num_rows: int
@@ -53,14 +53,14 @@ class RaggedSource(ABC):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row with its offset, about and on average."""
+        """Approximate average bytes of one row with its offset."""
         return OFFSET_BYTES + -(-self.num_elements * self.element_bytes // max(1, self.num_rows))
 
     def stretches(self, num_rows: int) -> Iterator[tuple[int, int]]:
-        """``(first row, end row)`` of stretches of about so many rows; at least one, if of no rows.
+        """Yield ranges ``(first row, end row)`` of about ``num_rows`` rows; of no rows, one empty range.
 
-        Where rows can only be read from certain ones on, stretches begin there and are longer: reading each is to be as
-        cheap as reading all at once.
+        If decoding can only start at certain rows, ranges start there and can be longer. So reading range by range
+        costs no more than reading all rows at once.
         """
         first = 0
         while first == 0 or first < self.num_rows:
@@ -69,25 +69,25 @@ class RaggedSource(ABC):
             first = max(stop, 1)
 
     def _next_start(self, row: int) -> int:
-        """The first row, from one on, that reading can begin with."""
+        """Return the first row at or after ``row`` at which reading can start."""
         return row
 
     @abstractmethod
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """Read some rows in order, in pieces of at most about ``BLOCK_BYTES``, or of one row; see ``blocks``."""
+        """Read a range of rows in pieces of about ``BLOCK_BYTES`` at most, or of one row; see ``blocks``."""
 
     def blocks(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """Read some rows in order, in blocks of at most ``BLOCK_BYTES``, or of one row.
+        """Read a range of rows in blocks of at most ``BLOCK_BYTES``, or of one row.
 
-        Where blocks end follows from what the rows hold, wherever they are kept.
+        The bounds of blocks depend only on the rows, not on how they are stored.
 
         Args:
             start: First row.
-            stop: One after the last, ``start <= stop <= num_rows``.
+            stop: End row, exclusive; ``start <= stop <= num_rows``.
 
         Raises:
             FormatError: A file is damaged, or has changed since it was opened.
-            SchemaError: A row has no value, or is no UTF-8.
+            SchemaError: A row has no value, or is not UTF-8.
             IdRangeError: The rows are outside 0..num_rows.
         """
         if not 0 <= start <= stop <= self.num_rows:
@@ -110,11 +110,11 @@ class RaggedSource(ABC):
             yield self.joined(waiting)
 
     def read(self, start: int, stop: int) -> RaggedArray:
-        """Read some rows at once; see ``blocks``."""
+        """Read a range of rows at once; see ``blocks``."""
         return self.joined(list(self.blocks(start, stop)))
 
     def lengths(self, start: int, stop: int) -> IntArray:
-        """int64[stop - start], the elements of some rows; see ``blocks``."""
+        """Read int64[stop - start], the number of elements of each row; see ``blocks``."""
         found = np.empty(max(0, stop - start), np.int64)
         row = 0
         for block in self.blocks(start, stop):
@@ -123,7 +123,7 @@ class RaggedSource(ABC):
         return found
 
     def joined(self, blocks: Iterable[RaggedArray]) -> RaggedArray:
-        """Blocks of the feature one after the other, as one."""
+        """Concatenate blocks of the feature."""
         held = list(blocks)
         if len(held) == 1:
             return held[0]
@@ -133,16 +133,16 @@ class RaggedSource(ABC):
 
 
 def slice_rows(rows: RaggedArray, first: int, stop: int) -> RaggedArray:
-    """Rows ``[first, stop)``, which share memory."""
+    """Return the rows ``[first, stop)``, which share memory with ``rows``."""
     offsets = rows.offsets[first : stop + 1]
     return RaggedArray(rows.values[offsets[0] : offsets[-1]], offsets - offsets[0], rows.is_string)
 
 
 def cut_rows(offsets: IntArray, element_bytes: int) -> Iterator[tuple[int, int]]:
-    """``(first row, end row)`` of stretches of about ``BLOCK_BYTES``, or of one row.
+    """Yield ranges ``(first row, end row)`` of at most about ``BLOCK_BYTES``, or of one row.
 
     Args:
-        offsets: int64[num_rows + 1], ascending; where the elements of each row begin.
+        offsets: int64[num_rows + 1], ascending; the first element of each row.
         element_bytes: Bytes of one element.
     """
     most = max(1, BLOCK_BYTES // max(1, element_bytes))
@@ -155,14 +155,14 @@ def cut_rows(offsets: IntArray, element_bytes: int) -> Iterator[tuple[int, int]]
 
 
 BLOCK_ROWS = 1 << 20
-"""The most edges that are handed over at once."""
+"""Most edges of a block."""
 
 Ends = tuple[int, IntArray, IntArray]
 """First edge key of a block, then the keys of its sources and destinations, int64[num_rows] each."""
 
 
 class ColumnSource(ABC):
-    """The rows of one feature of fixed width, cut over files."""
+    """The rows of one feature of fixed width."""
 
     num_rows: int
     dtype: np.dtype[Any]
@@ -181,18 +181,18 @@ class ColumnSource(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Array:
-        r"""Read some rows; memory is bounded by what is asked for.
+        r"""Read a range of rows; memory is bounded by its size.
 
         Args:
             start: First row.
-            stop: One after the last, ``start <= stop <= num_rows``.
+            stop: End row, exclusive; ``start <= stop <= num_rows``.
 
         Returns:
             dtype[stop - start, \*shape], in C order.
 
         Raises:
             FormatError: A file is damaged, or has changed since it was opened.
-            SchemaError: A row has no value, or is of another shape.
+            SchemaError: A row has no value, or another shape.
             IdRangeError: The rows are outside 0..num_rows.
         """
 
@@ -201,12 +201,12 @@ FeatureSource = ColumnSource | RaggedSource
 
 
 def fixed_features(features: Mapping[str, FeatureSource]) -> dict[str, ColumnSource]:
-    """The features whose rows are of one shape."""
+    """Select the features of fixed width."""
     return {name: source for name, source in features.items() if isinstance(source, ColumnSource)}
 
 
 def ragged_features(features: Mapping[str, FeatureSource]) -> dict[str, RaggedSource]:
-    """The features whose rows are strings, or lists of any length."""
+    """Select the features of strings, or of lists of any length."""
     return {name: source for name, source in features.items() if isinstance(source, RaggedSource)}
 
 
@@ -215,11 +215,11 @@ class Span:
     """Consecutive rows of one file.
 
     Attributes:
-        file: Number of the file in its table.
-        first_row: First row, counted in the file.
-        num_rows: How many rows.
-        first_byte: Where the rows start in the file; CSV only.
-        end_byte: Where they end; CSV only.
+        file: Index of the file in its table.
+        first_row: First row in the file.
+        num_rows: Number of rows.
+        first_byte: Offset of the rows in the file; CSV only.
+        end_byte: End offset of the rows, exclusive; CSV only.
     """
 
     file: int
@@ -231,12 +231,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRange:
-    """A run of edges that one task reads.
+    """A range of edges that one task reads.
 
     Attributes:
         first: First edge key.
-        stop: One after the last.
-        spans: Where they are, in order.
+        stop: End edge key, exclusive.
+        spans: The rows that hold the edges, in order.
     """
 
     first: int
@@ -245,11 +245,11 @@ class EdgeRange:
 
     @property
     def num_edges(self) -> int:
-        """How many edges."""
+        """Number of edges."""
         return self.stop - self.first
 
     def to_json(self) -> list[Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value for ``from_json``."""
         spans = [[s.file, s.first_row, s.num_rows, s.first_byte, s.end_byte] for s in self.spans]
         return [self.first, self.stop, spans]
 
@@ -258,7 +258,7 @@ class EdgeRange:
         """Read what ``to_json`` wrote.
 
         Raises:
-            FormatError: The value is no piece.
+            FormatError: The value does not describe a range of edges.
         """
         try:
             first, stop, spans = cast(list[Any], value)
@@ -272,19 +272,19 @@ class EdgeRange:
 
 
 class EdgeSource(ABC):
-    """The ends of the edges of one type, in their order."""
+    """The ends of one edge type's edges, in the order of edge keys."""
 
     num_edges: int
 
     @abstractmethod
     def pieces(self, max_rows: int) -> list[EdgeRange]:
-        """Cut the edges into pieces that cover them in order; the same pieces each time.
+        """Cut the edges into consecutive pieces; repeated calls return the same pieces.
 
-        CSV files whose rows nobody has counted are counted here, once.
+        The first call counts the rows of CSV files that the metadata does not count.
 
         Raises:
             FormatError: A file cannot be read.
-            SchemaError: Files have another number of edges than the metadata says.
+            SchemaError: The number of edges in the files contradicts the metadata.
         """
 
     @abstractmethod
@@ -293,8 +293,8 @@ class EdgeSource(ABC):
 
         Raises:
             FormatError: A file is damaged, or has changed since the pieces were cut.
-            SchemaError: An end is no integer, or a file has more or fewer edges than it should.
-            IdRangeError: An end is no key of its node type. The message names file and line, row, or row group.
+            SchemaError: An end is not an integer, or a file has more or fewer edges than it should.
+            IdRangeError: An end is not a key of its node type. The message names the file and the line or row.
         """
 
 
@@ -303,7 +303,7 @@ class ChunkedNodes:
     """All nodes of one type.
 
     Attributes:
-        num_nodes: How many there are.
+        num_nodes: Number of nodes.
         features: Feature name to its rows.
         masks: Split name to its mask, bool[num_nodes].
     """
@@ -318,7 +318,7 @@ class ChunkedEdges:
     """All edges of one type.
 
     Attributes:
-        num_edges: How many there are.
+        num_edges: Number of edges.
         ends: Their ends.
         features: Feature name to its rows.
     """
@@ -330,12 +330,12 @@ class ChunkedEdges:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChunkedGraph:
-    """A graph of which only sizes, dtypes and places of files are in memory.
+    """A graph whose columns and edges are read on demand; only sizes, dtypes and paths are in memory.
 
     Attributes:
-        name: What its metadata calls it.
+        name: ``graph_name`` of its metadata.
         root: Folder of its metadata; empty for a graph in memory.
-        metadata_filename: Name of the metadata in that folder.
+        metadata_filename: Name of the metadata file in that folder.
         nodes: Node type to its nodes.
         edges: Edge type to its edges.
     """
@@ -348,7 +348,7 @@ class ChunkedGraph:
 
     @cached_property
     def splits(self) -> Mapping[str, Mapping[str, IntArray]]:
-        """Node type to split name to keys, ascending; masks are read when this is first asked for."""
+        """Node type to split name to keys, ascending; the first access reads the masks."""
         return {
             node_type: {
                 name: np.concatenate([np.empty(0, np.int64), *keys_of_mask(mask)]) for name, mask in nodes.masks.items()
@@ -371,8 +371,8 @@ class ChunkedGraph:
 
         Raises:
             FormatError: A file is damaged.
-            SchemaError: What the files hold is not what the metadata says.
-            IdRangeError: An edge names a node that is not there.
+            SchemaError: The files contradict the metadata.
+            IdRangeError: An edge names a node that does not exist.
         """
         graph = Graph(
             nodes={
@@ -391,7 +391,7 @@ def _read_all(features: Mapping[str, FeatureSource]) -> dict[str, Column]:
 
 
 def _edge_table(edges: ChunkedEdges) -> EdgeTable:
-    pieces = edges.ends.pieces(BLOCK_ROWS)  # counts what nobody has counted, before memory is taken
+    pieces = edges.ends.pieces(BLOCK_ROWS)  # checks the number of edges before memory is allocated
     src_keys, dst_keys = np.empty(edges.num_edges, np.int64), np.empty(edges.num_edges, np.int64)
     for piece in pieces:
         for first, src, dst in edges.ends.read(piece):
@@ -401,17 +401,17 @@ def _edge_table(edges: ChunkedEdges) -> EdgeTable:
 
 
 def keys_of_mask(mask: ColumnSource) -> Iterator[IntArray]:
-    """The keys of a split, in blocks."""
+    """Yield the keys of a split in blocks."""
     step = 8 * BLOCK_ROWS
     for start in range(0, mask.num_rows, step):
         yield start + np.flatnonzero(mask.read(start, min(start + step, mask.num_rows))).astype(np.int64, copy=False)
 
 
 def checked_mask(where: str, column: FeatureSource) -> ColumnSource:
-    """The column of a split.
+    """Return the column of a split after checking it.
 
     Raises:
-        SchemaError: It has not one bool per node.
+        SchemaError: The column is not bool[num_nodes].
     """
     if isinstance(column, RaggedSource):
         raise SchemaError(f"{where} is {column.schema}; a split is bool[num_nodes]: convert it to bool")

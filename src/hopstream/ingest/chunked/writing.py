@@ -1,6 +1,6 @@
-"""Writes a graph as a chunked graph, each file a block at a time.
+"""Writes chunked graphs, each file in blocks.
 
-All is written in the work folder beside the place, and renamed when it is complete.
+The graph is written to a hidden work folder beside the output folder, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from hopstream.schema import EdgeType, FeatureSchema, type_label
 WRITTEN_ROWS = 1 << 20
 GROUP_BYTES = 16 << 20
 MAX_ROW_BYTES = (1 << 31) - 1
-"""Of a string of a Parquet file; of a list, which is written as one too, no more are taken."""
+"""Largest string that a Parquet file can hold; lists have the same limit here."""
 
 
 class Rows(Protocol):
-    """Rows that are read when they are asked for; an array is one."""
+    """Rows that are read on demand; an array is a ``Rows``, too."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a value."""
+        """Dtype of the values."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of rows, then the shape of one."""
+        """The number of rows, then the shape of one row."""
         ...
 
     def __getitem__(self, rows: slice, /) -> Array:
-        """Some rows."""
+        """Read a slice of the rows."""
         ...
 
 
 def write_ends(path: Path, src_keys: Rows, dst_keys: Rows, settings: ChunkSettings) -> None:
-    """Write a file of edges, a block of rows at a time."""
+    """Write an edge file in blocks of rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     num_rows = src_keys.shape[0]
     if settings.edges_format == "numpy":
@@ -68,7 +68,7 @@ def write_ends(path: Path, src_keys: Rows, dst_keys: Rows, settings: ChunkSettin
 
 
 def write_rows(path: Path, rows: Rows, settings: ChunkSettings) -> None:
-    """Write a file of a feature, a block of rows at a time."""
+    """Write a file of a feature of fixed width in blocks of rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if settings.data_format == "numpy":
         write_blocks(path, rows.dtype, rows.shape, (rows[part] for part in _slices(rows.shape[0], _step(rows))))
@@ -77,10 +77,10 @@ def write_rows(path: Path, rows: Rows, settings: ChunkSettings) -> None:
 
 
 def write_ragged(path: Path, source: RaggedSource, start: int, stop: int) -> None:
-    """Write some rows of strings, or of lists of any length, as a Parquet file, a block at a time.
+    """Write a range of rows of strings, or of lists of any length, as a Parquet file in blocks.
 
     Raises:
-        SchemaError: A string is no UTF-8, or a row is larger than a Parquet file can hold.
+        SchemaError: A string is not UTF-8, or a row is larger than a Parquet file can hold.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -103,7 +103,7 @@ def write_ragged(path: Path, source: RaggedSource, start: int, stop: int) -> Non
 
 
 def _arrow_rows(block: RaggedArray) -> Any:
-    """The rows as an Arrow array of strings or lists."""
+    """Convert rows to an Arrow array of strings or lists."""
     import pyarrow as pa
 
     if block.is_string:
@@ -116,7 +116,7 @@ def _arrow_rows(block: RaggedArray) -> Any:
 
 
 def _step(rows: Rows) -> int:
-    """How many rows are written at once."""
+    """Return the number of rows to write at once."""
     row_bytes = math.prod(rows.shape[1:]) * rows.dtype.itemsize
     return max(1, min(WRITTEN_ROWS, GROUP_BYTES // max(1, row_bytes)))
 
@@ -149,7 +149,7 @@ def _write_parquet(path: Path, columns: Mapping[str, Rows]) -> None:
 
 
 def _write_feature(path: Path, array: Rows, *, is_list: bool) -> None:
-    """One column, one column of lists, or one column per dimension; the shape is in the schema metadata."""
+    """Write one column per value of a row, or one column of lists; the schema metadata holds the shape."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -188,21 +188,22 @@ def write_chunked(
     """Write a graph as a chunked graph.
 
     Args:
-        graph: The graph. Its splits must be ``train``, ``val`` and ``test`` of nodes, which become masks.
-        out: The folder; it must not be there, or be empty.
+        graph: The graph. Only node splits ``train``, ``val`` and ``test`` are possible; they become masks.
+        out: The folder; it must not exist, or must be empty.
         name: ``graph_name`` of the metadata.
-        settings: How to write it.
-        progress: Called with the number of files written.
+        settings: Settings of the writer.
+        progress: Called as ``progress("write", done, total)`` in files.
         fields: Fields of ``ChunkSettings`` in place of ``settings``.
 
     Returns:
-        The path of the metadata. What it describes reads back to an equal graph.
+        The path of the metadata file. Reading it gives an equal graph.
 
     Raises:
-        SchemaError: The graph has what a chunked graph cannot hold: splits of edges or of other names, label types,
-            names with a colon, or dtypes that Parquet has not; strings and ragged features are Parquet always.
-        SettingsError: A setting is out of its range or unknown, or ``out`` holds something.
-        StateError: Another process writes to the same place.
+        SchemaError: A chunked graph cannot hold the graph: it has splits of edges, splits of other names, label types,
+            type names with a colon, or dtypes that Parquet does not have. Strings and ragged features are always
+            written as Parquet.
+        SettingsError: A setting is out of range or unknown, or ``out`` is not empty.
+        StateError: Another process writes to the same folder.
     """
     if settings is not None and fields:
         raise SettingsError(f"settings and {sorted(fields)} are both given; give one of them")
@@ -227,7 +228,7 @@ def write_chunked(
 
 
 def check_out_folder(out: Path) -> None:
-    """Raise ``SettingsError`` unless a folder to write to is missing or empty."""
+    """Raise ``SettingsError`` if an output folder exists and is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         what = "holds something" if out.is_dir() else "is a file"
         raise SettingsError(f"{out} {what}; give a new or empty folder")
@@ -235,11 +236,11 @@ def check_out_folder(out: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """What is to be written of one type.
+    """Size and features of one type to write.
 
     Attributes:
-        num_rows: Nodes or edges.
-        features: Names of features, masks of splits included, to how they are written.
+        num_rows: Number of nodes or edges.
+        features: Feature name, masks of splits included, to format.
     """
 
     num_rows: int
@@ -247,7 +248,7 @@ class TableShape:
 
 
 def format_of(schema: FeatureSchema, settings: ChunkSettings) -> DataFormat:
-    """How a feature is written: strings and ragged features as Parquet always."""
+    """Return the format of a feature's files; strings and ragged features are always Parquet."""
     return settings.data_format if schema.is_fixed_width else "parquet"
 
 
@@ -256,11 +257,11 @@ class ChunkFile:
     """One file of a chunked graph.
 
     Attributes:
-        name: Its path below the folder.
-        entity: The type whose rows it holds.
-        feature: The feature; None for the ends of edges.
-        start: Its first row among those of its type.
-        stop: The row after its last.
+        name: Path relative to the folder.
+        entity: Node type or edge type of its rows.
+        feature: Name of the feature; None for the ends of edges.
+        start: First row in the type.
+        stop: End row in the type, exclusive.
     """
 
     name: str
@@ -273,7 +274,7 @@ class ChunkFile:
 def plan_files(
     name: str, nodes: Mapping[str, TableShape], edges: Mapping[EdgeType, TableShape], settings: ChunkSettings
 ) -> tuple[dict[str, Any], list[ChunkFile]]:
-    """The metadata of a chunked graph, and its files in the order of the metadata."""
+    """Build the metadata of a chunked graph, and list its files."""
     files: list[ChunkFile] = []
     entities: list[str | EdgeType] = [*nodes, *edges]
     folders = {entity: _file_name(type_label(entity), number, "type") for number, entity in enumerate(entities)}
@@ -325,19 +326,19 @@ def plan_files(
 
 
 def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
-    """Write the metadata, last of all files."""
+    """Write the metadata; call this after all other files are written."""
     write_text(folder / METADATA, json.dumps(metadata, indent=1, ensure_ascii=False) + "\n")
 
 
 def chunk_rows(num_rows: int, num_chunks: int) -> list[int]:
-    """How many rows each chunk has: as many as the others, or one more."""
+    """Return the number of rows of each chunk; chunks differ by one row at most."""
     share, rest = divmod(num_rows, num_chunks)
     return [share + (chunk < rest) for chunk in range(num_chunks)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tables:
-    """What is to be written: type to feature name to column, masks of splits included."""
+    """Columns to write: type to feature name to column, masks of splits included."""
 
     nodes: Mapping[str, Mapping[str, Column]]
     edges: Mapping[EdgeType, Mapping[str, Column]]
@@ -374,10 +375,10 @@ def _write_files(
 
 
 def _tables(graph: Graph, settings: ChunkSettings) -> _Tables:
-    """The features and masks to write.
+    """Collect the features and masks to write.
 
     Raises:
-        SchemaError: A chunked graph cannot hold something of the graph.
+        SchemaError: A chunked graph cannot hold the graph.
     """
     if graph.label_types or any(graph.edge_splits.values()):
         what = "label types" if graph.label_types else "splits of edges"
@@ -402,10 +403,10 @@ def _tables(graph: Graph, settings: ChunkSettings) -> _Tables:
 def check_names(
     node_types: Sequence[str], edge_types: Sequence[EdgeType], known: Sequence[str], settings: ChunkSettings
 ) -> None:
-    """Refuse names of types that the metadata cannot hold, and features to leave out that are not there.
+    """Refuse type names with a colon, and names in ``leave_out`` that are not in ``known``.
 
     Raises:
-        SchemaError: As said; ``known`` are the features there are.
+        SchemaError: A name is invalid or unknown.
     """
     for name in (*node_types, *(relation for _, relation, _ in edge_types)):
         if ":" in name:
@@ -416,7 +417,7 @@ def check_names(
 
 
 def check_not_masks(node_type: str, features: Iterable[str]) -> None:
-    """Raise ``SchemaError`` where a feature of nodes would be read back as a split."""
+    """Raise ``SchemaError`` if a node feature has the name of a mask and would be read back as a split."""
     misnamed = next((name for name in features if name in MASKS), None)
     if misnamed is not None:
         shown = f"{node_type}.{misnamed}"
@@ -424,10 +425,10 @@ def check_not_masks(node_type: str, features: Iterable[str]) -> None:
 
 
 def mask_of_split(node_type: str, split: str) -> str:
-    """The feature that holds a split of nodes.
+    """Return the name of the feature that stores a node split.
 
     Raises:
-        SchemaError: There is none for a split of this name.
+        SchemaError: No feature stores a split of this name.
     """
     if split not in MASK_OF_SPLIT:
         raise SchemaError(
@@ -438,10 +439,10 @@ def mask_of_split(node_type: str, split: str) -> str:
 
 
 def check_writable(shown: str, schema: FeatureSchema, settings: ChunkSettings) -> None:
-    """Refuse a feature that the format of its files cannot hold.
+    """Check that the format of a feature's files can hold it.
 
     Raises:
-        SchemaError: As said.
+        SchemaError: The feature is complex or has a dimension of 0, and is written as Parquet.
     """
     if format_of(schema, settings) == "parquet" and (schema.dtype.startswith("complex") or 0 in schema.shape):
         remedy = "use numpy" if schema.is_fixed_width else f"add {shown!r} to leave_out"
@@ -459,5 +460,5 @@ def _writable(label: str, features: Mapping[str, Column], settings: ChunkSetting
 
 
 def _file_name(name: str, number: int, what: str) -> str:
-    """A name that any file system takes: the type's or feature's own where it is plain, or else its number."""
+    """Return a portable file name: a plain name as it is, for other names a number."""
     return name if _PLAIN_NAME.fullmatch(name) else f"~{what}{number}"

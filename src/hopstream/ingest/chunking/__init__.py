@@ -1,5 +1,6 @@
-"""Makes a chunked graph of tables of raw ids in bounded memory.
+"""Converts tables of raw ids to a chunked graph in bounded memory.
 
-Raw ids are dealt out to buckets by their hash, nodes and ends of edges alike, so that each bucket's nodes fit into
-memory and its ends find their keys there. Keys go back to where their edges were; see the modules of the steps.
+The conversion is a partitioned hash join. The raw ids of nodes and of edge ends are partitioned into buckets by hash.
+The nodes of one bucket fit into memory, and the edge ends of the same bucket look up their keys there. The keys are
+written back in the order of the edges. The modules of the steps describe the details.
 """

@@ -1,10 +1,10 @@
-"""Keeps columns on the disk between two steps, and deals raw ids out to buckets.
+"""Spills columns to disk between steps, and partitions raw ids into buckets.
 
-Raw ids of a table are dealt out by hash. Those of nodes without a table are dealt out by range, because their keys are
-their order. The raw ids of a block are grouped by bucket; empty ones come last and are in none.
+The raw ids of a table are partitioned by hash. The raw ids of nodes without a table are partitioned by range, because
+their keys follow their order. A block's raw ids are grouped by bucket; nulls come last and belong to no bucket.
 
-A column is a file of its values alone, so that many tasks can read or write parts of it; the caller knows the dtype.
-A folder of columns comes into its place whole.
+A column is a file of raw values without a header, so many tasks can read or write parts of it. The caller knows the
+dtype. A folder of columns appears by an atomic rename.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from hopstream.kernels.spill import find_ranges, group_rows, hash_strings
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that comes into its place when all is written; one that is there already holds the same, and stays."""
+    """Write a folder under a temporary name, and rename it when it is complete.
+
+    If the folder exists already, it has the same content and stays.
+    """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -52,20 +55,20 @@ def append_values(file: IO[bytes], values: Array) -> None:
 
 
 def read_values(path: Path, dtype: np.dtype[Any] | type[Any], start: int, count: int, width: int = 1) -> Array:
-    """Some values of a column.
+    """Read a range of the rows of a column.
 
     Args:
         path: The file.
         dtype: Dtype of its values.
         start: The first row.
-        count: How many rows.
-        width: Values in each row.
+        count: Number of rows.
+        width: Values per row.
 
     Returns:
         dtype[count * width].
 
     Raises:
-        StateError: The file ends before, as after a power cut.
+        StateError: The file is too short, for example after a power failure.
     """
     values = np.empty(count * width, dtype)
     left = memoryview(values.view(np.uint8))  # type: ignore[arg-type]
@@ -82,7 +85,7 @@ def read_values(path: Path, dtype: np.dtype[Any] | type[Any], start: int, count:
 
 
 def write_values(path: Path, start: int, values: Array) -> None:
-    """Write values into a file that is there, from a value's place on."""
+    """Overwrite values of an existing file from the value at index ``start`` on."""
     left = memoryview(np.ascontiguousarray(values).view(np.uint8))  # type: ignore[arg-type]
     offset = start * values.itemsize
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -97,7 +100,7 @@ def write_values(path: Path, start: int, values: Array) -> None:
 
 
 def make_file(path: Path, num_bytes: int) -> None:
-    """Make a file of zeros, which takes no room until it is written to."""
+    """Create a sparse file of zeros, which takes no disk space until it is written to."""
     with path.open("wb") as file:
         file.truncate(num_bytes)
 
@@ -106,13 +109,13 @@ HASH_SEED = np.uint64(0x5EED)
 
 
 def strings_of(values: Array, lengths: Array) -> pa.Array:
-    """``large_string`` values from bytes and lengths."""
+    """Return ``large_string`` values from their bytes and lengths."""
     buffers = [None, pa.py_buffer(offsets_of(lengths)), pa.py_buffer(values)]
     return pa.Array.from_buffers(NAME, len(lengths), buffers)
 
 
 def hashes_of(raw: pa.Array) -> Array:
-    """uint64[n], a hash of each raw id."""
+    """Return uint64[n], a hash of each raw id."""
     hashes = np.empty(len(raw), np.uint64)
     if raw.type == INTEGER:
         hash_keys(raw.fill_null(0).to_numpy(), HASH_SEED, hashes)
@@ -123,18 +126,18 @@ def hashes_of(raw: pa.Array) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """How the raw ids of one node type are dealt out.
+    """The partitioning of one node type's raw ids into buckets.
 
     Attributes:
-        num_buckets: How many buckets.
-        bounds: The first raw id of each bucket but the first, ascending, where buckets are ranges; else None.
+        num_buckets: Number of buckets.
+        bounds: For buckets that are ranges, the first raw id of each bucket but the first, ascending; for hashes None.
     """
 
     num_buckets: int
     bounds: pa.Array | None = None
 
     def find(self, raw: pa.Array) -> Array:
-        """uint32[n], the bucket of each raw id; ``num_buckets`` for nulls."""
+        """Return uint32[n], the bucket of each raw id; ``num_buckets`` for nulls."""
         if self.bounds is None:
             hashes = hashes_of(raw)
             found = ((hashes >> np.uint64(32)) * np.uint64(self.num_buckets) >> np.uint64(32)).astype(np.uint32)
@@ -150,7 +153,7 @@ class Buckets:
 
 
 class GroupedWriter:
-    """Writes a column of raw ids, block by block, each grouped by bucket."""
+    """Writer of a column of raw ids, block by block, each block grouped by bucket."""
 
     def __init__(self, folder: Path, name: str, buckets: Buckets, stack: ExitStack) -> None:
         """Open the files; ``stack`` closes them."""
@@ -184,7 +187,7 @@ class GroupedWriter:
         self._byte_starts.append(byte_starts)
 
     def finish(self, answers: str, answer_bytes: int) -> None:
-        """Write where buckets begin, and make the file in which answers to the raw ids go, all zeros at first."""
+        """Write the offsets of the buckets, and create the zero-filled file for the answers to the raw ids."""
         width = self._buckets.num_buckets + 2
         for name, starts in (("starts", self._starts), ("byte-starts", self._byte_starts)):
             write_array(self._folder / f"{self._name}.{name}.npy", np.array(starts, np.int64).reshape(-1, width))
@@ -194,11 +197,11 @@ class GroupedWriter:
 
 @dataclass(frozen=True, eq=False)
 class GroupedColumn:
-    """A column of raw ids of one part of a table, as ``GroupedWriter`` wrote it.
+    """Reader of a column of raw ids of one part of a table, written by ``GroupedWriter``.
 
     Attributes:
-        folder: Where its files are.
-        name: Its name.
+        folder: Folder of its files.
+        name: Prefix of its files' names.
         raw_type: Arrow type of the raw ids.
     """
 
@@ -207,17 +210,17 @@ class GroupedColumn:
     raw_type: pa.DataType
 
     def path(self, what: str) -> Path:
-        """A file."""
+        """Return the path of one of the column's files."""
         return self.folder / f"{self.name}.{what}"
 
     @cached_property
     def starts(self) -> Array:
-        """int64[num_blocks, num_buckets + 2], where each bucket begins in its block; mapped."""
+        """int64[num_blocks, num_buckets + 2], offset of each bucket in its block; memory-mapped."""
         return open_array(self.path("starts.npy"))
 
     @cached_property
     def byte_starts(self) -> Array:
-        """The same in bytes of values."""
+        """int64[num_blocks, num_buckets + 2], offset of each bucket in the bytes of its block; memory-mapped."""
         return open_array(self.path("byte-starts.npy"))
 
     @cached_property
@@ -230,12 +233,12 @@ class GroupedColumn:
         return offsets_of(self.byte_starts[:, -1])
 
     def place(self, block: int, bucket: int) -> tuple[int, int]:
-        """The first place of a bucket's share of a block, among the places of the whole column, and its length."""
+        """Return the offset in the whole column, and the length, of a bucket's share of a block."""
         first, stop = (int(value) for value in self.starts[block, bucket : bucket + 2])
         return int(self.block_rows[block]) + first, stop - first
 
     def values(self, block: int, bucket: int) -> pa.Array:
-        """A bucket's share of a block."""
+        """Read the raw ids of a bucket in a block."""
         first, count = self.place(block, bucket)
         if self.raw_type == INTEGER:
             return pa.array(read_values(self.path("values"), np.int64, first, count))
@@ -244,10 +247,10 @@ class GroupedColumn:
         return strings_of(text, read_values(self.path("lengths"), np.uint32, first, count))
 
     def order(self, block: int, bucket: int) -> Array:
-        """uint32[n], the row in its block of each of a bucket's raw ids."""
+        """Read uint32[n], the row in the block of each of a bucket's raw ids."""
         return read_values(self.path("order"), np.uint32, *self.place(block, bucket))
 
     def whole_order(self, block: int) -> Array:
-        """uint32[num_rows], the same of all buckets, nulls last."""
+        """Read uint32[num_rows], the row in the block of the raw ids of all buckets, nulls last."""
         first, stop = (int(value) for value in self.block_rows[block : block + 2])
         return read_values(self.path("order"), np.uint32, first, stop - first)

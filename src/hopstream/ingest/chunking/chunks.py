@@ -1,6 +1,6 @@
 """Writes the kept rows of a table to one file of the chunked graph.
 
-A file's rows are read from where they were kept, a block at a time, while the file is written.
+The rows are read from the spilled columns block by block while the file is written.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hopstream.ingest.raw_tables.raw_ids import strings_column
 from hopstream.schema import FeatureSchema
 
 READ_BYTES = 16 << 20
-"""Of rows that are read at a time where some of them are left out."""
+"""Bytes of rows read at a time from a block with dropped rows."""
 ENDS_ROWS = 1 << 16
-"""Rows of a ragged feature whose ends are read at a time."""
+"""Rows of a ragged feature whose end offsets are read at a time."""
 
 
 @task
@@ -34,7 +34,7 @@ def write_chunk(args: dict[str, Any]) -> dict[str, Any]:
     """Write one file of the chunked graph.
 
     Returns:
-        ``bytes``: Its size.
+        ``bytes``: Size of the file.
     """
     workplace = ChunkFolder.of(args)
     table = workplace.tables[int(args["table"])]
@@ -55,26 +55,26 @@ def write_chunk(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class StoredRows:
-    """Some kept rows of a table; see ``hopstream.ingest.chunked.writing.Rows``."""
+    """A range of the kept rows of a table; implements ``hopstream.ingest.chunked.writing.Rows``."""
 
     def __init__(
         self, offsets: IntArray, file: ChunkFile, dtype: np.dtype[Any], row_shape: tuple[int, ...],
         read: Callable[[int, int, int], Array],
     ) -> None:  # fmt: skip
-        """Say where rows are.
+        """Describe the rows; nothing is read yet.
 
         Args:
             offsets: int64[num_blocks + 1], the first kept row of each block.
-            file: Which rows.
-            dtype: Of a value.
-            row_shape: Of a row.
-            read: ``read(block, start, stop)`` gives some kept rows of a block.
+            file: The output file, which gives the range of rows.
+            dtype: Dtype of the values.
+            row_shape: Shape of one row.
+            read: ``read(block, start, stop)`` returns a range of the kept rows of a block.
         """
         self.dtype, self._offsets, self._read, self._first = dtype, offsets, read, file.start
         self.shape = (file.stop - file.start, *row_shape)
 
     def __getitem__(self, rows: slice, /) -> Array:
-        """Some of the rows."""
+        """Read a slice of the rows."""
         start, stop, _ = rows.indices(self.shape[0])
         values = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
         for block, begin, end in _overlaps(self._first + start, self._first + stop, self._offsets):
@@ -85,7 +85,7 @@ class StoredRows:
 
 
 def _overlaps(first: int, stop: int, offsets: IntArray) -> Iterator[tuple[int, int, int]]:
-    """``(block, begin, end)`` of each block that has some of the rows."""
+    """Yield ``(block, begin, end)`` for each block that overlaps the rows ``first`` to ``stop``."""
     block = int(np.searchsorted(offsets, first, side="right")) - 1
     while first < stop:
         end = min(stop, int(offsets[block + 1]))
@@ -109,7 +109,7 @@ class _Ends:
 
 
 class _Column:
-    """A column that was kept in the order of the table's rows; rows that are left out are passed over."""
+    """A spilled column in the order of the table's rows; reading skips dropped rows."""
 
     def __init__(self, workplace: ChunkFolder, table: Table, name: str, dtype: np.dtype[Any], width: int) -> None:
         self._layout: Layout = workplace.layout(table, is_settled=True)
@@ -137,17 +137,20 @@ class _Column:
 
 
 class StoredRagged(RaggedSource):
-    """The kept rows of a table of a feature of strings, or of lists of any length."""
+    """The kept rows of a feature of strings or of lists of any length."""
 
     def __init__(self, workplace: ChunkFolder, table: Table, name: str | None, schema: FeatureSchema) -> None:
-        """Say where rows are: in the column of a name, or among the sorted raw ids that only edges name."""
+        """Describe the rows: a spilled column by name.
+
+        Without a name, they are the sorted raw ids of a type without a table.
+        """
         self._workplace, self._table, self._name = workplace, table, name
         self._layout = workplace.layout(table, is_settled=True)
         self.num_rows, self.num_elements = self._layout.num_kept, 0
         self.dtype, self.shape, self.is_string = schema.numpy_dtype, schema.shape, schema.is_string
 
     def pieces(self, start: int, stop: int) -> Iterator[RaggedArray]:
-        """As ``RaggedSource.pieces``."""
+        """See ``RaggedSource.pieces``."""
         for block, begin, end in _overlaps(start, stop, self._layout.kept_offsets):
             place = int(self._layout.kept_offsets[block])
             if self._name is None:
@@ -158,7 +161,7 @@ class StoredRagged(RaggedSource):
                 yield from self._kept(block, begin - place, end - place, self._name)
 
     def _kept(self, block: int, start: int, stop: int, name: str) -> Iterator[RaggedArray]:
-        """Some kept rows of a block; rows that are left out are passed over."""
+        """Yield a range of the kept rows of a block; dropped rows are skipped."""
         layout, part = self._layout, int(self._layout.parts[block])
         path = self._workplace.part_folder(self._table, part) / name
         first = int(layout.firsts[block])
@@ -174,7 +177,7 @@ class StoredRagged(RaggedSource):
             row += len(rows)
 
     def _stored(self, path: Path, start: int, stop: int) -> Iterator[RaggedArray]:
-        """Rows of a part as they were read."""
+        """Yield a range of the spilled rows of a part, dropped rows included."""
         width = math.prod(self.shape)
         for first in range(start, stop, ENDS_ROWS):
             last = min(first + ENDS_ROWS, stop)
@@ -189,7 +192,7 @@ class StoredRagged(RaggedSource):
 
 
 def _file_name(table: Table, file: ChunkFile, args: dict[str, Any]) -> str | None:
-    """Where a feature was kept; None for sorted raw ids."""
+    """Return the name of a feature's spilled column; None for sorted raw ids."""
     if args["what"] == "sorted":
         return None
     return RAW if args["what"] == "raw" else f"feature-{list(table.features).index(str(file.feature))}"
@@ -198,7 +201,7 @@ def _file_name(table: Table, file: ChunkFile, args: dict[str, Any]) -> str | Non
 def _rows_of(
     workplace: ChunkFolder, table: Table, file: ChunkFile, args: dict[str, Any], schema: FeatureSchema
 ) -> StoredRows:
-    """The rows of a feature: one of the table, its raw ids, or the mask of a split."""
+    """Return the rows of a feature: one of the table's own, its raw ids, or the mask of a split."""
     layout = workplace.layout(table, is_settled=True)
     if args["what"] == "mask":
         column, code = _Column(workplace, table, "splits", np.dtype(np.uint8), 1), SPLITS.index(str(args["split"]))
@@ -221,5 +224,5 @@ def _rows_of(
 
 
 def chunk_args(file: ChunkFile) -> dict[str, Any]:
-    """The arguments of a task that say which file it writes."""
+    """Return the task arguments that describe the file to write."""
     return {"feature": file.feature, "name": file.name, "start": file.start, "stop": file.stop}

@@ -1,8 +1,8 @@
-"""Finds repeated nodes, and the key of each end of each edge, bucket by bucket.
+"""Finds repeated nodes, and looks up the key of each end of each edge, bucket by bucket.
 
-A bucket's nodes are read from every part of their table and asked for at once. Answers go to the places of the
-questions, in a file beside them, so it does not matter which bucket is done when. When all buckets are done, a block's
-answers are put into the order of its rows.
+A task reads a bucket's nodes from all parts of their table and looks up the bucket's raw ids among them. It writes each
+answer at the offset of its raw id in a file beside the raw ids, so buckets can finish in any order. When all buckets
+are finished, the answers of each block are put into row order.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from hopstream.ingest.chunking.workplace import ChunkFolder, Ids, Layout, Table
 from hopstream.ingest.raw_tables.raw_ids import INTEGER, text_of
 
 DROPPED = np.uint32(0xFFFFFFFF)
-"""The rank of a row that is not kept."""
+"""Rank of a dropped row."""
 
 
 @task
 def find_repeated(args: dict[str, Any]) -> dict[str, Any]:
-    """Find nodes of some buckets whose raw id an earlier row has, and mark them.
+    """Find and mark the rows of some buckets whose raw id an earlier row has.
 
     Returns:
-        ``count``: How many. ``first``: ``[row, earlier row, raw id]`` of the first of them in the table, or None.
+        ``count``: Number of repeated rows. ``first``: ``[row, earlier row, raw id]`` of the first one in the table, or
+        None.
     """
     workplace = ChunkFolder.of(args)
     table = workplace.tables[int(args["table"])]
@@ -62,7 +63,10 @@ def find_repeated(args: dict[str, Any]) -> dict[str, Any]:
 def _bucket_rows(
     workplace: ChunkFolder, table: Table, layout: Layout, bucket: int
 ) -> tuple[pa.ChunkedArray, IntArray, list[tuple[GroupedColumn, int, int, int]]]:
-    """Raw ids of a bucket in table order, their rows in the table, and their places in the parts."""
+    """Read a bucket's raw ids in table order.
+
+    The result also has their rows in the table, and their offsets in the parts' columns.
+    """
     chunks: list[pa.Array] = []
     rows: list[IntArray] = [np.empty(0, np.int64)]
     shares: list[tuple[GroupedColumn, int, int, int]] = []
@@ -78,7 +82,7 @@ def _bucket_rows(
 
 
 def _blocks(workplace: ChunkFolder, table: Table, ids: Ids, layout: Layout) -> Iterator[tuple[int, GroupedColumn, int]]:
-    """Each block's number in the table, the column of its part, and its number there."""
+    """Yield each block's number in the table, the column of its part, and its number in the part."""
     for part in np.unique(layout.parts).tolist():
         grouped = workplace.grouped(table, ids, part)
         for which in range(*np.searchsorted(layout.parts, [part, part + 1]).tolist()):
@@ -87,10 +91,10 @@ def _blocks(workplace: ChunkFolder, table: Table, ids: Ids, layout: Layout) -> I
 
 @task
 def settle_nodes(args: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the repeated nodes of a part.
+    """Drop the repeated nodes of a part.
 
     Returns:
-        ``kept``: How many rows are kept of each of its blocks.
+        ``kept``: Number of kept rows of each block of the part.
     """
     workplace = ChunkFolder.of(args)
     table, part = workplace.tables[int(args["table"])], int(args["number"])
@@ -112,24 +116,24 @@ def settle_nodes(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def settled_folder(workplace: ChunkFolder, table: Table, part: int) -> Path:
-    """Where a part's columns are that are known when its rows have been settled."""
+    """Return the folder of the columns that settling a part adds."""
     return workplace.table_folder(table) / f"{part:06d}-settled"
 
 
 def write_kept(folder: Path, block: int, kept: Array) -> None:
-    """Write which rows of a block are kept: uint32, ascending."""
+    """Write the kept rows of a block: uint32, ascending."""
     with kept_path(folder, block).open("wb") as file:
         append_values(file, kept)
 
 
 def kept_path(folder: Path, block: int) -> Path:
-    """The file of the rows of a block that are kept; there is none where all are."""
+    """Return the file of a block's kept rows; it exists only if some rows are dropped."""
     return folder / f"{block}.kept"
 
 
 @task
 def join_ends(args: dict[str, Any]) -> dict[str, Any]:
-    """Give the raw ids of some buckets at one end of edges their keys."""
+    """Look up the keys of the raw ids of some buckets at one end of the edges."""
     workplace = ChunkFolder.of(args)
     table = workplace.tables[int(args["table"])]
     ids = next(ids for ids in table.ids if ids.name == args["ids"])
@@ -152,7 +156,7 @@ def join_ends(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _look_up(values: pa.ChunkedArray, keys: IntArray, waiting: Sequence[tuple[Path, int, pa.Array]]) -> None:
-    """Write key + 1 of each raw id, 0 for those that are not there."""
+    """Write key + 1 of each raw id, and 0 for raw ids that no node has."""
     if not waiting:
         return
     raw = pa.chunked_array([chunk for _, _, chunk in waiting], values.type)
@@ -165,7 +169,7 @@ def _look_up(values: pa.ChunkedArray, keys: IntArray, waiting: Sequence[tuple[Pa
 
 
 def _load_nodes(workplace: ChunkFolder, node_type: str, bucket: int) -> tuple[pa.ChunkedArray, IntArray]:
-    """The raw ids of a bucket and their keys."""
+    """Read the raw ids of a bucket's nodes and their keys, without dropped nodes."""
     table = workplace.table_of(node_type)
     layout = workplace.layout(table, is_settled=True)
     if workplace.is_implicit(node_type):
@@ -188,7 +192,10 @@ def _load_nodes(workplace: ChunkFolder, node_type: str, bucket: int) -> tuple[pa
 
 
 def read_sorted(workplace: ChunkFolder, node_type: str, bucket: int, start: int, stop: int) -> pa.Array:
-    """Some raw ids of a bucket of nodes without a table; strings from the first one on."""
+    """Read a range of the sorted raw ids of a bucket of nodes without a table.
+
+    Of strings, everything before the range is read as well.
+    """
     path = workplace.sorted_path(node_type, bucket, "values")
     if workplace.raw_type(node_type) == INTEGER:
         return pa.array(read_values(path, np.int64, start, stop - start))
@@ -198,10 +205,10 @@ def read_sorted(workplace: ChunkFolder, node_type: str, bucket: int, start: int,
 
 @task
 def sort_implicit(args: dict[str, Any]) -> dict[str, Any]:
-    """Write the different raw ids of a bucket that only edges name, ascending.
+    """Write the distinct raw ids of a bucket of a node type without a table, ascending.
 
     Returns:
-        ``count``: How many there are.
+        ``count``: Number of raw ids.
     """
     workplace, node_type, bucket = ChunkFolder.of(args), str(args["type"]), int(args["bucket"])
     raw_type, limit = workplace.raw_type(node_type), workplace.spec.lookup_bytes
@@ -237,11 +244,12 @@ def _write_sorted(workplace: ChunkFolder, node_type: str, bucket: int, raw: pa.A
 
 @task
 def settle_edges(args: dict[str, Any]) -> dict[str, Any]:
-    """Put the keys of a part's edges into their order, and leave out edges with an end that is no node.
+    """Put the keys of a part's edges into row order, and drop dangling edges.
 
     Returns:
-        ``kept``: How many edges are kept of each of its blocks. ``dangling``: how many ends of each kind, and edges,
-        lead nowhere. ``first``: ``[row in the part, end]`` of the first of them, or None.
+        ``kept``: Number of kept edges of each block of the part. ``dangling``: number of dangling edges (``edges``) and
+        of their ends without a node (``src``, ``dst``). ``first``: ``[row in the part, end]`` of the first one, or
+        None.
     """
     workplace = ChunkFolder.of(args)
     table, part = workplace.tables[int(args["table"])], int(args["number"])
@@ -271,7 +279,7 @@ def settle_edges(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answers(workplace: ChunkFolder, table: Table, ids: Ids, folder: Path, layout: Layout, which: int) -> Array:
-    """int64[num_rows], key + 1 at one end of each edge of a block, 0 where there is none."""
+    """Read int64[num_rows], key + 1 at one end of each edge of a block, and 0 for an end without a node."""
     path, num_rows = folder / f"{ids.name}.keys", int(layout.rows[which])
     found = read_values(path, np.int64, int(layout.firsts[which]), num_rows)
     if workplace.kind(ids.node_type) == "row":

@@ -1,9 +1,10 @@
-"""Cuts the work so that it fits the memory, and says how much disk it will take.
+"""Cuts the work to fit the memory, and estimates the disk space that it will take.
 
-[Memory] Each process is taken to need ``REST_BYTES`` or ``PARENT_BYTES`` before it does anything. What is left is
-    shared out evenly among the workers. A worker holds one block of raw ids and what groups it, or one bucket of nodes
-    with its hash table and a batch of ends to look up; both are cut to its share.
-[Disk] What is spilled of all node tables and of one edge table at a time, and the chunked graph itself.
+[Memory] A worker is assumed to need ``REST_BYTES`` before it does anything, the parent process ``PARENT_BYTES``. The
+    workers share the remaining memory evenly. A worker holds either one block of raw ids with the arrays that group it,
+    or one bucket of nodes with its hash table and a batch of ends to look up. Both are cut to the worker's share.
+[Disk] The spilled columns of all node tables and of one edge table at a time, and the chunked graph itself. If a node
+    type has no table, the estimate counts the columns of all edge tables.
 """
 
 from __future__ import annotations
@@ -24,38 +25,38 @@ from hopstream.ingest.raw_tables.metadata import TableFiles
 from hopstream.ingest.tables import TableSettings
 
 REST_BYTES = 310 << 20
-"""What a process takes that has loaded Arrow and compiled kernels, and reads and writes files."""
+"""Memory of a worker process before it holds any data: Arrow, compiled kernels and file buffers."""
 PARENT_BYTES = 160 << 20
-"""What a process takes that gives tasks to others."""
+"""Memory of the process that hands tasks to the workers."""
 MIN_BUDGET_BYTES = 48 << 20
 _LEAST = REST_BYTES + MIN_BUDGET_BYTES
 NEEDS = (Needs(alone_bytes=_LEAST, parent_bytes=PARENT_BYTES, worker_bytes=_LEAST),)
 MIN_CSV_BLOCK_BYTES = 1 << 18
 TASKS_PER_WORKER = 4
-"""So many at least, where work allows, so that no worker waits long for the last."""
+"""Tasks of a step over buckets, per worker; with fewer, workers would idle while the last tasks run."""
 MAX_BUCKETS = 1 << 16
 CACHED_BYTES = 1 << 20
-"""Of nodes whose hash table stays in a processor's cache: 62 million integers a second are looked up among 31 thousand
-of them, 4.5 million among 2 million; of strings 37 and 1.8 million."""
+"""Bytes of nodes whose hash table stays in a processor's cache. Measured look-ups per second: among 31 thousand nodes
+62 million integers or 37 million strings, among 2 million nodes 4.5 million integers or 1.8 million strings."""
 MANY_BUCKETS = 512
-"""More are made where memory asks for it; for speed alone, reading their many small shares would cost more."""
+"""Most buckets made for speed; reading more, smaller shares would cost more. Only the memory limit can raise it."""
 GZIP_RATIO = 5
-"""How many times larger compressed text is taken to be."""
+"""Assumed compression ratio of gzip files."""
 SPILL_RATIO = 2.5
-"""Bytes on the disk per byte of a table while it is worked on: raw ids, their keys and features, some twice."""
+"""Bytes spilled to disk per byte of a table: raw ids, keys and features, some of them twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLimits:
-    """The largest sizes that work is cut into, whatever the memory.
+    """Upper limits of the pieces of work, however much memory there is.
 
     Attributes:
-        part_bytes: Of a Parquet file, the least that is read by a task of its own.
-        block_bytes: Of raw ids that are grouped at a time.
-        block_rows: Likewise, rows.
-        bucket_bytes: Of the nodes of a bucket, on average.
-        lookup_bytes: Of the ends that are looked up at a time.
-        num_samples: Raw ids that tell where nodes without a table are cut into ranges.
+        part_bytes: Row groups of a Parquet file are joined to a task until they reach this size.
+        block_bytes: Bytes of raw ids that are grouped at a time.
+        block_rows: Rows that are grouped at a time.
+        bucket_bytes: Average bytes of the nodes of a bucket.
+        lookup_bytes: Bytes of the ends that are looked up at a time.
+        num_samples: Size of the sample of raw ids that cuts nodes without a table into ranges.
     """
 
     part_bytes: int = 64 << 20
@@ -71,16 +72,16 @@ LIMITS = ChunkLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSpec:
-    """All that decides over what the tasks of a job do.
+    """Everything that determines what the tasks of a job do.
 
     Attributes:
-        source: The JSON file that describes the tables.
-        name: What the metadata calls the graph.
-        chunks: How the chunked graph is written.
-        tables: How the tables are read.
-        budget_bytes: What one worker may take for its work.
-        num_workers: How many work at once.
-        limits: The largest sizes; part of the plan because all who work on it must agree.
+        source: The file that describes the tables.
+        name: ``graph_name`` of the metadata.
+        chunks: Settings of the writer.
+        tables: Settings of the reader.
+        budget_bytes: Memory that one worker may use for its data.
+        num_workers: Number of workers that run at once.
+        limits: Upper limits of sizes; part of the spec because all workers must use the same ones.
     """
 
     source: str
@@ -92,7 +93,7 @@ class ChunkSpec:
     limits: ChunkLimits = field(default_factory=lambda: LIMITS)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``from_json`` reads back."""
+        """Return a JSON value for ``from_json``."""
         return asdict(self)
 
     @classmethod
@@ -108,17 +109,26 @@ class ChunkSpec:
 
     @property
     def csv_block_bytes(self) -> int:
-        """Bytes of a CSV file that are parsed at a time: Arrow reads 32 such blocks ahead, an eighth of the budget."""
+        """Bytes of a CSV file that are parsed at a time.
+
+        Arrow reads 32 such blocks ahead, so the blocks take an eighth of the budget.
+        """
         return min(max(self.budget_bytes // 256, MIN_CSV_BLOCK_BYTES), CSV_BLOCK_BYTES)
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of raw ids that are grouped at a time: they are there four times then, beside hashes and places."""
+        """Bytes of raw ids that are grouped at a time.
+
+        Grouping holds four copies of the raw ids, and their hashes and places.
+        """
         return min(self.budget_bytes // 16, self.limits.block_bytes)
 
     @property
     def bucket_bytes(self) -> int:
-        """Bytes of the nodes of a bucket, which its hash table doubles, and chance makes more of."""
+        """Average bytes of the nodes of a bucket.
+
+        The hash table doubles them, and by chance some buckets are larger than the average.
+        """
         return min(self.budget_bytes // 8, self.limits.bucket_bytes)
 
     @property
@@ -127,24 +137,24 @@ class ChunkSpec:
         return min(self.budget_bytes // 8, self.limits.lookup_bytes)
 
     def num_buckets(self, num_ids: int, num_bytes: int) -> int:
-        """How many buckets the nodes of a type are cut into, given the bytes of their raw ids."""
+        """Return the number of buckets for a node type, given the number and the bytes of its raw ids."""
         total = num_bytes + ENTRY_BYTES * num_ids
         needed, wanted = -(-total // self.bucket_bytes), -(-total // min(CACHED_BYTES, self.bucket_bytes))
         return min(max(1, needed, min(wanted, MANY_BUCKETS)), MAX_BUCKETS)
 
 
 ENTRY_BYTES = 24
-"""What an entry takes beside its raw id: a key, a place, a slot of the hash table."""
+"""Bytes of an entry beside its raw id: a key, a place, and a slot of the hash table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one task reads of a table.
+    """The part of a table that one task reads.
 
     Attributes:
-        source: The file, or some of its row groups.
-        num_bytes: About its size, uncompressed.
-        num_rows: Its rows, where the file tells.
+        source: A file, or a range of its row groups.
+        num_bytes: Approximate size, uncompressed.
+        num_rows: Number of rows for Parquet files, else None.
     """
 
     source: FilePart
@@ -152,7 +162,7 @@ class Part:
     num_rows: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value that ``part_of_json`` reads back."""
+        """Return a JSON value for ``part_of_json``."""
         groups = None if self.source.groups is None else list(self.source.groups)
         return {"file": self.source.file, "groups": groups, "first_row": self.source.first_row}
 
@@ -164,7 +174,9 @@ def part_of_json(value: dict[str, Any]) -> FilePart:
 
 
 def cut_table(files: TableFiles, part_bytes: int) -> list[Part]:
-    """Cut a table into parts, in the order of their rows: whole files, but Parquet files are cut at row groups.
+    """Cut a table into parts in the order of its rows.
+
+    A part is a whole file, or a range of row groups of a Parquet file.
 
     Raises:
         FormatError: A file is damaged.
@@ -197,21 +209,21 @@ def _cut_parquet(files: TableFiles, number: int, path: Path, part_bytes: int) ->
 
 
 def budget_of(work: Allotment) -> int:
-    """What one worker may take for its work, of what was allotted by ``NEEDS``."""
+    """Return the memory that one worker may use for its data, given an allotment by ``NEEDS``."""
     rest = work.num_working * REST_BYTES + (PARENT_BYTES if work.num_workers else 0)
     return (work.memory_bytes - rest) // work.num_working
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkEstimate:
-    """What a job will take, from the sizes of its input; uncompressed bytes.
+    """Estimated resources of a job, from the sizes of its input; bytes are uncompressed.
 
     Attributes:
-        input_bytes: Of all tables.
-        scratch_bytes: Of what is spilled, at most at any time.
-        chunked_bytes: Of the chunked graph, at most.
-        work: What memory and workers the job gets; None where only the disk was asked for.
-        num_done: Tasks that an earlier call has done, which was ended.
+        input_bytes: Size of all tables.
+        scratch_bytes: Largest size of the spilled columns at any time.
+        chunked_bytes: Largest size of the chunked graph.
+        work: Memory and workers of the job; None if only disk space was estimated.
+        num_done: Tasks that an earlier, interrupted call has finished.
     """
 
     input_bytes: int
@@ -222,12 +234,12 @@ class ChunkEstimate:
 
     @property
     def disk_bytes(self) -> int:
-        """The most that is on the disk at any time."""
+        """Largest disk space in use at any time."""
         return self.scratch_bytes + self.chunked_bytes
 
 
 def estimate(node_bytes: Sequence[int], edge_bytes: Sequence[int], *, spills_all_edges: bool) -> ChunkEstimate:
-    """What a job will take, given the bytes of each table."""
+    """Estimate the disk space of a job, given the bytes of each table."""
     held = sum(edge_bytes) if spills_all_edges else max(edge_bytes, default=0)
     total = sum(node_bytes) + sum(edge_bytes)
     return ChunkEstimate(

@@ -1,4 +1,4 @@
-"""Reads a part of a table once, groups its raw ids by bucket and keeps its other columns as they are."""
+"""Reads a part of a table once, groups its raw ids by bucket, and spills its other columns."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ from hopstream.schema import STRING, FeatureSchema, GraphSchema, type_label
 
 
 def raw_ids_feature(spec: NodeTableSpec, tables: TableSettings) -> str | None:
-    """The feature that raw ids of a node type become, or None where they become none, or are a feature already."""
+    """Return the name of the feature that stores a type's raw ids, or None.
+
+    None: the raw ids are not stored, or the table declares a feature of the same name.
+    """
     if not (tables.keep_raw_ids and spec.keeps_ids) or spec.id_column is None or spec.id_column in spec.features:
         return None
     return spec.id_column
 
 
 def optional_names(metadata: TablesMetadata, tables: TableSettings) -> list[str]:
-    """What may be left out: features, raw ids that become one, and columns of splits."""
+    """List the valid names for ``leave_out``.
+
+    These are features, raw ids that are stored as a feature, and split columns.
+    """
 
     def names() -> Iterator[str]:
         for node_type, spec in metadata.nodes.items():
@@ -47,7 +53,7 @@ def optional_names(metadata: TablesMetadata, tables: TableSettings) -> list[str]
 
 
 def declared_schema(metadata: TablesMetadata, tables: TableSettings) -> GraphSchema:
-    """The types and features that tables will have, before they are read; dtypes that are not declared are int64."""
+    """Return the schema of a graph from the description of its tables; undeclared dtypes become int64."""
     nodes: dict[str, dict[str, FeatureSchema]] = {}
     for node_type, spec in metadata.nodes.items():
         raw = raw_ids_feature(spec, tables)
@@ -66,10 +72,10 @@ def _declared(features: Mapping[str, FeatureSpec]) -> dict[str, FeatureSchema]:
 
 
 def check_declared(tables: list[Table], metadata: TablesMetadata, plan: ChunkSpec) -> None:
-    """Refuse names that the JSON gives and a chunked graph cannot hold.
+    """Refuse declared names that a chunked graph cannot hold.
 
     Raises:
-        SchemaError: As said.
+        SchemaError: Raw ids and a feature of other columns have the same name, or a feature has the name of a mask.
     """
     for node_type, spec in metadata.nodes.items():
         name = spec.id_column
@@ -87,9 +93,9 @@ def check_declared(tables: list[Table], metadata: TablesMetadata, plan: ChunkSpe
 SPLITS = tuple(MASK_OF_SPLIT)
 NO_SPLIT = len(SPLITS)
 RAW = "raw"
-"""Name of the column of raw ids in the order of rows, which becomes a feature."""
+"""Name of the spilled column of raw ids in row order, which becomes a feature."""
 ENDS = ".ends"
-"""What follows the name of a ragged column in that of the file that says where rows end: int64[num_rows]."""
+"""Suffix of the file with the end offsets of a ragged column's rows: int64[num_rows]."""
 
 
 @task
@@ -98,8 +104,8 @@ def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
     """Read a part of a table.
 
     Returns:
-        ``blocks``: Rows of each block. ``schemas``: by feature, its schema. ``splits``: their names, in
-        the order in which they come.
+        ``blocks``: Number of rows of each block. ``schemas``: feature to its schema. ``splits``: names of the splits
+        in order of appearance.
     """
     workplace = ChunkFolder.of(args)
     table, number = workplace.tables[int(args["table"])], int(args["number"])
@@ -114,7 +120,7 @@ def read_table_part(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Kept:
-    """A feature in the order of rows: values, and where the elements of each row end where rows are ragged."""
+    """Spill files of a feature in row order: its values, and end offsets if rows are ragged."""
 
     def __init__(self, open_file: Callable[[str], IO[bytes]], name: str) -> None:
         self._open_file, self._name, self._num_elements = open_file, name, 0
@@ -132,7 +138,7 @@ class _Kept:
 
 
 class _Reading:
-    """One part that is being read."""
+    """State of reading one part of a table."""
 
     def __init__(self, workplace: ChunkFolder, table: Table, folder: Path, stack: ExitStack) -> None:
         self._workplace, self._table, self._folder, self._stack = workplace, table, folder, stack
@@ -164,13 +170,13 @@ class _Reading:
         return name is not None and f"{entity}.{name}" not in self._plan.chunks.leave_out
 
     def columns(self) -> list[str]:
-        """The columns that are read."""
+        """Return the columns to read."""
         columns = [column for spec in self._table.features.values() for column in spec.columns]
         columns += [ids.column for ids in self._table.ids]
         return columns + ([self._table.split_column] if self._table.split_column is not None else [])
 
     def add(self, batch: Batch) -> None:
-        """Take a batch."""
+        """Spill a batch."""
         for name, reader in self._features.items():
             reader.add(batch)
             for column in reader.drain():
@@ -199,14 +205,14 @@ class _Reading:
             self._waiting_bytes += raw.nbytes
 
     def _keys_of_rows(self, ids: Ids, raw: pa.Array) -> Array:
-        """int64[n], key + 1 where raw ids are the numbers of rows, and 0 for those that are not there."""
+        """Return int64[n], key + 1 of raw ids that are row numbers, and 0 for numbers that no row has."""
         layout = self._workplace.layout(self._workplace.table_of(ids.node_type), is_settled=True)
         keys = raw.fill_null(-1).to_numpy()
         answers: Array = np.where((keys >= 0) & (keys < layout.num_kept), keys + 1, 0)
         return answers
 
     def _split_codes(self, batch: Batch) -> Array:
-        """uint8[n], the place of each row's split in ``SPLITS``."""
+        """Return uint8[n], the index of each row's split in ``SPLITS``; ``NO_SPLIT`` for nulls."""
         table, column = self._table, str(self._table.split_column)
         names = split_names(table.label, column, batch).dictionary_encode()
         found = names.dictionary.to_pylist()
@@ -228,7 +234,7 @@ class _Reading:
         self._num_waiting = self._waiting_bytes = 0
 
     def finish(self) -> dict[str, Any]:
-        """Write what waits; what ``read_table_part`` returns."""
+        """Write the last block, and return the result of ``read_table_part``."""
         if self._num_waiting:
             self._end_block()
         is_node = isinstance(self._table.entity, str)
@@ -244,6 +250,6 @@ class _Reading:
 
 
 def splits_of_edges_error(table: Table) -> SchemaError:
-    """The error of a column of splits of edges."""
+    """Build the error for a column of edge splits."""
     shown = f"{table.label}.{table.split_column}"
     return SchemaError(f"{shown} holds splits of edges, which a chunked graph cannot hold; add {shown!r} to leave_out")

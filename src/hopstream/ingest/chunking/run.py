@@ -1,6 +1,6 @@
-"""Makes a chunked graph of tables in bounded memory, and goes on where it was ended.
+"""Converts tables to a chunked graph in bounded memory, and resumes an interrupted conversion.
 
-The work is cut into tasks, which an engine runs; see the modules of the steps.
+An engine runs the work as tasks; the modules of the steps describe them.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from hopstream.ingest.user_columns import check_tables
 from hopstream.schema import EdgeType
 
 FORMAT = 2
-"""Of the hidden folder; a folder of another one is not gone on with."""
+"""Version of the hidden work folder; a folder of another version is not resumed."""
 Settings = TypeVar("Settings", ChunkSettings, TableSettings, WorkSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReport:
-    """What became of tables.
+    """Report of a conversion of tables to a chunked graph.
 
     Attributes:
-        metadata: The metadata of the chunked graph.
-        num_nodes: Node type to its nodes.
-        num_edges: Edge type to its edges.
-        num_repeated: Node type to the rows that were dropped because an earlier row has their raw id.
-        num_dangling: Edge type to what was dropped because an end is empty or no node: ``edges``, and of their ends
-            ``src`` and ``dst``.
+        metadata: The metadata file of the chunked graph.
+        num_nodes: Node type to number of nodes.
+        num_edges: Edge type to number of edges.
+        num_repeated: Node type to number of rows dropped because an earlier row has the same raw id.
+        num_dangling: Edge type to counts of what was dropped because an end is empty or names no node: ``edges``,
+            and the faulty ends among them by side, ``src`` and ``dst``.
     """
 
     metadata: Path
@@ -64,31 +64,31 @@ def chunk_tables(
 ) -> ChunkReport:  # fmt: skip
     """Write CSV, Parquet and TFRecord tables as a chunked graph, in bounded memory.
 
-    What is written reads back to the graph that ``read_graph`` reads out of the same tables: the same keys, edges in
-    the same order, the same features and splits. Neither a table, nor its raw ids, nor its edges are held in memory. If
-    the process is ended, the same call goes on where it was.
+    The chunked graph equals the graph that ``read_graph`` reads from the same tables: same keys, same order of edges,
+    same features and splits. Tables, raw ids and edges are never in memory as a whole. If the process is ended, the
+    same call resumes the work.
 
     Args:
-        source: The JSON file that describes the tables, or the folder with a ``metadata.json``; or the ``.pbtxt`` of a
-            unigraph, or the folder with it.
-        out: The folder to write; it must not be there, or be empty.
-        name: ``graph_name`` of the metadata; the name of ``out`` if it is not given.
+        source: The JSON file that describes the tables, or a folder with a ``metadata.json``; or the ``.pbtxt`` of a
+            unigraph, or a folder with one.
+        out: The folder to write; it must not exist, or must be empty.
+        name: ``graph_name`` of the metadata; by default the name of ``out``.
         progress: Called as ``progress("chunk", done, total)`` in bytes of work.
-        on_estimate: Called once with what the work will take, before it starts.
+        on_estimate: Called once before the work starts, with the memory, workers and disk space that it will take.
         **options: Fields of ``ChunkSettings``, of ``TableSettings`` and of ``WorkSettings``.
 
     Returns:
-        What was written and what was dropped.
+        Counts of what was written and what was dropped.
 
     Raises:
-        SettingsError: An option is unknown or outside its range, the memory is too small, the disk has no room, or
-            ``out`` holds something, or lies in the folder of tables that is read.
+        SettingsError: An option is unknown or out of range, the memory is too small, the disk has no room, ``out`` is
+            not empty, or ``out`` and the folder of the tables overlap.
         FormatError: A file is missing or cannot be read.
-        SchemaError: A table is not what the JSON says, a raw id is there twice, an edge names a raw id that no node
-            has, or the graph has what a chunked graph cannot hold. The message names the file and the line or row; of
-            several flaws of one kind in a table it is the first one's.
-        StateError: Another process writes to the same place.
-        OSError: The system failed, for example because the disk is full; what was done is kept for the next call.
+        SchemaError: A table contradicts the JSON, a raw id is repeated, an edge names a raw id that no node has, or a
+            chunked graph cannot represent the graph. The message names the file and the line or row of the first flaw
+            of its kind in the table.
+        StateError: Another process writes to the same folder.
+        OSError: The system failed, for example because the disk is full; the next call resumes the work.
     """
     chunks, tables, work = _taken(ChunkSettings, options), _taken(TableSettings, options), _taken(WorkSettings, options)
     if options:
@@ -153,7 +153,7 @@ def _source_path(source: Path) -> Path:
 
 
 def table_states(metadata: TablesMetadata) -> list[tuple[str, int, int]]:
-    """The sizes and times of the input's files, which show that a file has changed."""
+    """Return the path, size and time of each input file, to notice changed files."""
     tables = [spec.files for spec in metadata.nodes.values()] + [spec.files for spec in metadata.edges.values()]
     return file_states([metadata.path, *(path for files in tables if files is not None for path in files.paths)])
 

@@ -1,9 +1,9 @@
-"""Surveys tables, and runs the steps that make a chunked graph of them, one after the other.
+"""Surveys tables, and runs the steps that convert them to a chunked graph.
 
-Nodes that only edges name are dealt out by range, so the survey also finds where ranges of equal size begin.
+Node types without a table are partitioned by range. For them the survey also finds bounds of ranges of equal size.
 
-A sample is the different raw ids with the lowest hashes. Each raw id is as likely in it as any other, however often
-edges name it, and the samples of parts make the sample of the whole.
+The bounds come from a bottom-k sample: the distinct raw ids with the lowest hashes. Every raw id has the same chance to
+be in the sample, however many edges name it. Samples of parts can be merged to the sample of the whole.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from hopstream.schema import STRING, EdgeType, FeatureSchema
 @task
 @returns_input_errors
 def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
-    """Look at the columns of raw ids that are named, and at undeclared features.
+    """Survey the requested columns of raw ids, and the features without a declared dtype.
 
     Returns:
-        ``batches``: How many batches there are. ``integers``: by column, whether all raw ids are. ``counts`` and
-        ``bytes``: by column, how many raw ids there are and their bytes. ``dtypes``: by feature, what can hold its
+        ``batches``: Number of batches. ``integers``: column to whether all raw ids are integers. ``counts`` and
+        ``bytes``: column to number of raw ids and their bytes. ``dtypes``: feature to the dtypes that can hold its
         cells.
     """
     workplace = ChunkFolder.of(args)
@@ -85,16 +85,16 @@ def look_at_part(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class Sample:
-    """The different raw ids with the lowest hashes."""
+    """Bottom-k sample: the ``size`` distinct raw ids with the lowest hashes."""
 
     def __init__(self, size: int) -> None:
-        """Of none so far."""
+        """Start with an empty sample."""
         self._size = size
         self.hashes: Array = np.empty(0, np.uint64)
         self.cells: pa.Array = pa.array([], NAME)
 
     def add(self, hashes: Array, cells: pa.Array) -> None:
-        """Take raw ids as text, and their hashes."""
+        """Add raw ids as text, and their hashes."""
         if len(self.hashes) == self._size:
             is_low = hashes < self.hashes[-1]
             hashes, cells = hashes[is_low], cells.filter(pa.array(is_low))
@@ -105,13 +105,13 @@ class Sample:
         self.cells = cells.take(pa.array(firsts[: self._size]))
 
     def num_different(self) -> int:
-        """About how many different raw ids there are, by how dense the lowest hashes lie."""
+        """Estimate the number of distinct raw ids from the density of the lowest hashes."""
         if len(self.hashes) < self._size:
             return len(self.hashes)
         return int((self._size - 1) / (float(self.hashes[-1]) + 1) * 2.0**64)
 
     def to_text(self) -> str:
-        """As JSON, which ``from_text`` reads."""
+        """Return the sample as JSON for ``from_text``."""
         return json.dumps([self.hashes.tolist(), self.cells.to_pylist()])
 
     @classmethod
@@ -124,7 +124,7 @@ class Sample:
 
 
 class _Look:
-    """What is found out of one column of raw ids."""
+    """Survey of one column of raw ids."""
 
     def __init__(self, workplace: ChunkFolder, table: Table, ids: Ids) -> None:
         self._spec = workplace.metadata.nodes[ids.node_type]
@@ -149,14 +149,14 @@ class _Look:
 
 
 SAMPLES_PER_BUCKET = 8
-"""So many at least tell where a range of raw ids begins and ends, so that ranges are of about one size."""
+"""Sampled raw ids per range, at least; with fewer, the ranges would differ more in size."""
 
 
 class TableFindings:
-    """What has been seen so far, in the order of the tables."""
+    """Results of the survey so far."""
 
     def __init__(self, workplace: ChunkFolder, parts: Mapping[int, Sequence[Part]]) -> None:
-        """Of nothing yet."""
+        """Start without results."""
         self._workplace, self._parts, self._plan = workplace, parts, workplace.spec
         self._specs = workplace.metadata.nodes
         self._are_integers = {t: spec.id_dtype != STRING for t, spec in self._specs.items()}
@@ -165,11 +165,14 @@ class TableFindings:
         self._dtypes: dict[str, dict[str, str]] = {}
 
     def must_look_at(self, table: Table, ids: Ids) -> bool:
-        """Whether a column of raw ids decides over those of its node type."""
+        """Whether a column of raw ids must be surveyed.
+
+        That is the case for a node table's own raw ids, and for ends at a type without a table.
+        """
         return isinstance(table.entity, str) or self._workplace.is_implicit(ids.node_type)
 
     def take(self, table: Table, results: Sequence[Mapping[str, Any]]) -> None:
-        """Take what ``look_at_part`` returned of each part of a table."""
+        """Add what ``look_at_part`` returned for each part of a table."""
         if any(result["batches"] for result in results):
             self._dtypes[str(table.number)] = {
                 name: next(dtype for dtype in LADDER if all(dtype in result["dtypes"][name] for result in results))
@@ -192,7 +195,7 @@ class TableFindings:
             merged.add(sample.hashes, sample.cells)
 
     def decide(self) -> None:
-        """Let tasks know what raw ids and features are, and how nodes are dealt out."""
+        """Decide the kinds of raw ids, dtypes and buckets, and write them for later tasks."""
         kinds = {node_type: self._kind(node_type) for node_type in self._specs}
         num_buckets = {node_type: self._num_buckets(node_type, kind) for node_type, kind in kinds.items()}
         self._workplace.write_known(kinds, num_buckets, self._dtypes)
@@ -211,7 +214,7 @@ class TableFindings:
         return self._plan.num_buckets(*self._sizes.get(node_type, (0, 0)))
 
     def _bound(self, node_type: str, kind: RawKind) -> int:
-        """Cut the raw ids of a node type without a table into ranges; how many."""
+        """Write the bounds of the ranges of a node type without a table, and return the number of ranges."""
         sample = self._samples.get(node_type) or Sample(1)
         cells = sample.cells.cast(NAME if kind == STRING else INTEGER)
         cells = cells.take(pc.sort_indices(cells)) if len(cells) else cells
@@ -226,12 +229,12 @@ class TableFindings:
 
 
 WORK = {"look": 1, "read": 4, "join": 2, "settle": 1, "write": 2}
-"""Steps' shares of the work on a table, for progress only."""
+"""Shares of the steps in the work on a table, for progress only."""
 
 
 @dataclass(slots=True)
 class ChunkCounts:
-    """How much there is; see ``ChunkReport``."""
+    """Counts of a conversion; see ``ChunkReport``."""
 
     num_nodes: dict[str, int] = field(default_factory=dict)
     num_edges: dict[EdgeType, int] = field(default_factory=dict)
@@ -240,12 +243,12 @@ class ChunkCounts:
 
 
 class Steps:
-    """One run of a job: the steps one after the other, and what came of them."""
+    """One run of a job: runs the steps in order and keeps their results."""
 
     def __init__(
         self, workplace: ChunkFolder, metadata: TablesMetadata, parts: Mapping[int, Sequence[Part]], progress: Progress
     ) -> None:
-        """Begin nothing yet."""
+        """Prepare the run; nothing starts yet."""
         self.workplace, self._metadata, self._parts, self._progress = workplace, metadata, parts, progress
         self._counts = ChunkCounts()
         self._outputs: dict[int, dict[str, dict[str, Any]]] = {}
@@ -282,10 +285,10 @@ class Steps:
         self._progress("chunk", self._total_work(), self._total_work())
         return self._counts
 
-    # Progress is in bytes of tables times the share of a step; a step's tasks add up to its share.
+    # Progress counts bytes of tables times the share of a step. The sizes of a step's tasks add up to that product.
 
     def tell(self, stage: str, done: int, total: int) -> None:
-        """What the job says of a stage, as progress of the whole."""
+        """Report a stage's progress as progress of the whole run."""
         self._tell(done)
 
     def _tell(self, done: int) -> None:
@@ -330,7 +333,7 @@ class Steps:
         ]  # fmt: skip
 
     def _look(self) -> None:
-        """Find out what raw ids and undeclared features are."""
+        """Survey raw ids and undeclared features."""
         findings = TableFindings(self.workplace, self._parts)
         for table in self.workplace.declared:
             names = [ids.name for ids in table.ids if findings.must_look_at(table, ids)]
@@ -353,7 +356,7 @@ class Steps:
         check_num_rows(table.label, spec, sum(sum(result["blocks"]) for result in results.values()))
 
     def _features_of(self, table: Table, results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Where each feature that is written comes from.
+        """Return the source of each feature that is written.
 
         Raises:
             SchemaError: Files contradict each other, or a chunked graph cannot hold a feature.
@@ -388,7 +391,7 @@ class Steps:
         return first or column_schema(ColumnReader(label, table.features[name]).finish())
 
     def _read_nodes(self, table: Table) -> None:
-        """Read a node table, and see which nodes are there twice."""
+        """Read a node table, and drop or refuse repeated nodes."""
         self._read_table(table)
         blocks = [result["blocks"] for result in self._read[table.number].values()]
         kept, num_repeated = [row for of_part in blocks for row in of_part], 0
@@ -412,7 +415,7 @@ class Steps:
             self._counts.num_repeated[str(table.entity)] = num_repeated
 
     def _origin(self, table: Table, row: int) -> tuple[str, int, int]:
-        """File and line of a row of a table, the part that holds it, and its row there."""
+        """Return the file and line of a row of a table, the part that holds it, and the row in that part."""
         for number, result in enumerate(self._read[table.number].values()):
             num_rows = sum(result["blocks"])
             if row < num_rows and table.files is not None:
@@ -422,7 +425,7 @@ class Steps:
         raise SchemaError(f"{table.label} has no row {row}; its files have changed")
 
     def _sort_implicit(self, table: Table) -> None:
-        """Number the nodes that only edges name."""
+        """Number the nodes of a type without a table."""
         node_type = str(table.entity)
         tasks = [
             Task(
@@ -465,7 +468,7 @@ class Steps:
         return cast(EdgeType, table.entity)
 
     def _dangling_error(self, table: Table, number: int, row: int, end: str) -> SchemaError:
-        """The error of an end; its raw id is read again."""
+        """Build the error for an end without a node; its raw id is read again."""
         ids = next(ids for ids in table.ids if ids.name == end)
         label = f"{table.label}.{ids.column}"
         if table.files is not None:
@@ -484,7 +487,7 @@ class Steps:
     # Writing
 
     def _plan_files(self) -> tuple[dict[str, Any], list[ChunkFile]]:
-        """The metadata and all files; of edge types that have not been read, nothing is known yet."""
+        """Plan the metadata and all files; edge types that are not yet read count as empty."""
         plan, counts = self.workplace.spec, self._counts
         nodes, edges = {}, {}
         for table in self.workplace.tables:
@@ -500,7 +503,7 @@ class Steps:
         return plan_files(plan.name, nodes, edges, plan.chunks)
 
     def _write(self, table: Table) -> None:
-        """Write a table's files of the chunked graph."""
+        """Write the files of the chunked graph that hold a table."""
         files = [file for file in self._plan_files()[1] if file.entity == table.entity]
         outputs = self._outputs[table.number]
         size = WORK["write"] * self._num_bytes(table) // max(1, len(files))
@@ -512,6 +515,6 @@ class Steps:
 
 
 def _runs(num_buckets: int, num_tasks: int) -> Iterator[tuple[int, int]]:
-    """Runs of buckets, one for each task."""
+    """Yield a range of buckets for each task."""
     for number in range(num_tasks):
         yield num_buckets * number // num_tasks, num_buckets * (number + 1) // num_tasks

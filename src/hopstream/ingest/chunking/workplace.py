@@ -1,4 +1,4 @@
-"""Gives tasks of a chunking job the tables, and what has been found out about them."""
+"""Work folder of a chunking job: gives tasks the tables and the results of earlier steps."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ from hopstream.ingest.source_paths import read_metadata
 from hopstream.schema import STRING, EdgeType, type_label
 
 RawKind = Literal["row", "int64", "string"]
-"""What the raw ids of a node type are: the numbers of rows, integers, or strings."""
+"""Kind of a node type's raw ids: row numbers, integers, or strings."""
 KNOWN = "known.json"
 INPUT_ERRORS = (FormatError, IdRangeError, SchemaError)
-"""What is raised where the input is at fault."""
+"""Errors that mean that the input is at fault."""
 
 TaskFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def returns_input_errors(function: TaskFunction) -> TaskFunction:
-    """Let a task return an error of its input, so that the first in table order is raised, not the first in time."""
+    """Make a task return errors of its input instead of raising them.
+
+    The job can then raise the first error in table order instead of the first in time.
+    """
 
     @functools.wraps(function)
     def run(args: dict[str, Any]) -> dict[str, Any]:
@@ -65,9 +68,9 @@ class Ids:
     """A column of raw ids.
 
     Attributes:
-        name: Of its files: ``id``, ``src`` or ``dst``.
-        column: The table's column.
-        node_type: Whose raw ids they are.
+        name: Prefix of its files' names: ``id``, ``src`` or ``dst``.
+        column: Column of the table.
+        node_type: The node type that the raw ids belong to.
     """
 
     name: str
@@ -77,14 +80,14 @@ class Ids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as the work sees it.
+    """A table of a chunking job.
 
     Attributes:
-        number: Its place among all types, nodes first; it stands for the type in names of files.
-        entity: Its type.
+        number: Index among all types, nodes first; names of files use it in place of the type.
+        entity: Its node type or edge type.
         files: Its files; None for a node type without a table.
         ids: Its columns of raw ids.
-        features: Features that are written; those of CSV files have dtypes once they are known.
+        features: Features that are written. In ``ChunkFolder.tables``, features of CSV files have dtypes.
         split_column: Column of splits, or None.
     """
 
@@ -97,12 +100,12 @@ class Table:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The table's name in messages."""
         return type_label(self.entity)
 
     @property
     def undeclared(self) -> dict[str, FeatureSpec]:
-        """Features whose dtype only their cells tell."""
+        """Features of CSV files without a declared dtype; their cells decide it."""
         is_csv = self.files is not None and self.files.format == "csv"
         return {name: spec for name, spec in self.features.items() if is_csv and spec.dtype is None}
 
@@ -113,11 +116,11 @@ class Layout:
 
     Attributes:
         parts: int64[num_blocks], the part that holds each block.
-        numbers: int64[num_blocks], its number in the part.
-        firsts: int64[num_blocks], its first row in the part.
-        rows: int64[num_blocks], its rows.
-        kept: int64[num_blocks], how many of them are kept.
-        kept_offsets: int64[num_blocks + 1], the running sum of ``kept``: keys begin there.
+        numbers: int64[num_blocks], number of the block in the part.
+        firsts: int64[num_blocks], first row of the block in the part.
+        rows: int64[num_blocks], number of rows of the block.
+        kept: int64[num_blocks], number of kept rows of the block.
+        kept_offsets: int64[num_blocks + 1], the running sum of ``kept``: the first key of each block.
     """
 
     parts: IntArray
@@ -133,16 +136,16 @@ class Layout:
 
     @property
     def num_kept(self) -> int:
-        """Rows that are kept."""
+        """Number of kept rows of the table."""
         return int(self.kept_offsets[-1])
 
 
 def layout_of(block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -> Layout:
-    """The layout of a table.
+    """Build the layout of a table.
 
     Args:
-        block_rows: The rows of the blocks of each part.
-        kept: The rows that are kept of each block, over all parts; None for all.
+        block_rows: For each part, the number of rows of each block.
+        kept: Number of kept rows of each block, over all parts; None if all rows are kept.
     """
     counts = [len(rows) for rows in block_rows]
     parts = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
@@ -158,12 +161,12 @@ def layout_of(block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -
 
 
 class ChunkFolder(JobFolder[ChunkSpec]):
-    """The folder of a job, seen by a task."""
+    """The work folder of a job; its properties read files once and keep the result."""
 
     spec_type = ChunkSpec
 
     def __init__(self, root: Path) -> None:
-        """Look at a folder; nothing is read yet."""
+        """Refer to a folder; nothing is read yet."""
         super().__init__(root)
         self.chunked = root / "chunked"
         self._layouts: dict[tuple[int, bool], Layout] = {}
@@ -171,12 +174,12 @@ class ChunkFolder(JobFolder[ChunkSpec]):
 
     @cached_property
     def metadata(self) -> TablesMetadata:
-        """What the JSON says of the tables."""
+        """The description of the tables."""
         return read_metadata(Path(self.spec.source), self.spec.tables.data_path)
 
     @cached_property
     def declared(self) -> list[Table]:
-        """The tables as the JSON declares them, nodes first."""
+        """The tables as declared, nodes first."""
         return tables_of(self.metadata, self.spec.chunks.leave_out)
 
     @cached_property
@@ -184,13 +187,13 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         return dict(json.loads((self.scratch / KNOWN).read_text(encoding="utf-8")))
 
     def write_known(self, kinds: Mapping[str, RawKind], num_buckets: Mapping[str, int], dtypes: Any) -> None:
-        """Let tasks know what raw ids and undeclared features are, and into how many buckets nodes are dealt."""
+        """Write kinds of raw ids, numbers of buckets and undeclared dtypes for later tasks."""
         known = {"kinds": dict(kinds), "num_buckets": dict(num_buckets), "dtypes": dtypes}
         write_text(self.scratch / KNOWN, json.dumps(known))
 
     @cached_property
     def tables(self) -> list[Table]:
-        """The tables with all dtypes; known when they have been looked at."""
+        """The tables with all dtypes; available after the survey of the tables."""
         return [self._resolved(table) for table in self.declared]
 
     def _resolved(self, table: Table) -> Table:
@@ -201,24 +204,24 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         return replace(table, features=features)
 
     def table_of(self, node_type: str) -> Table:
-        """The table of a node type."""
+        """Return the table of a node type."""
         return next(table for table in self.tables if table.entity == node_type)
 
     def is_implicit(self, node_type: str) -> bool:
-        """Whether only edges name the nodes of a type."""
+        """Whether a node type has no table: only edges name its nodes."""
         return self.metadata.nodes[node_type].files is None
 
     def kind(self, node_type: str) -> RawKind:
-        """What the raw ids of a node type are."""
+        """Return the kind of a node type's raw ids."""
         found: RawKind = self._known["kinds"][node_type]
         return found
 
     def raw_type(self, node_type: str) -> pa.DataType:
-        """Their Arrow type; row numbers are integers."""
+        """Return the Arrow type of a node type's raw ids; row numbers are integers."""
         return NAME if self.kind(node_type) == STRING else INTEGER
 
     def buckets(self, node_type: str) -> Buckets:
-        """How the raw ids of a node type are dealt out."""
+        """Return the partitioning of a node type's raw ids."""
         num_buckets = int(self._known["num_buckets"][node_type])
         if not self.is_implicit(node_type):
             return Buckets(num_buckets)
@@ -226,41 +229,44 @@ class ChunkFolder(JobFolder[ChunkSpec]):
         return Buckets(num_buckets, pa.array(cells, self.raw_type(node_type)))
 
     def bounds_path(self, node_type: str) -> Path:
-        """The file with the bounds of a node type's buckets."""
+        """Return the file with the bounds of a node type's buckets."""
         return self.scratch / "bounds" / f"{list(self.metadata.nodes).index(node_type)}.json"
 
     def sample_path(self, table: Table, part: int, name: str) -> Path:
-        """The file with a sample of the raw ids of a column."""
+        """Return the file with a sample of the raw ids of a part's column."""
         return self.scratch / "samples" / f"{table.number}-{part}-{name}.json"
 
     def table_folder(self, table: Table) -> Path:
-        """Where the columns of a table are."""
+        """Return the folder of a table's columns."""
         return self.scratch / "tables" / str(table.number)
 
     def part_folder(self, table: Table, part: int) -> Path:
-        """Where the columns of a part of a table are."""
+        """Return the folder of the columns of a part of a table."""
         return self.table_folder(table) / f"{part:06d}"
 
     def sorted_path(self, node_type: str, bucket: int, what: str) -> Path:
-        """A file of a bucket of nodes without a table: ``values`` or ``lengths``."""
+        """Return a file of a bucket of nodes without a table: ``values`` or ``lengths``."""
         return self.scratch / "sorted" / str(list(self.metadata.nodes).index(node_type)) / f"{bucket:06d}.{what}"
 
     def grouped(self, table: Table, ids: Ids, part: int) -> GroupedColumn:
-        """A column of raw ids of a part."""
+        """Return the reader of a part's column of raw ids."""
         key = (table.number, ids.name, part)
         if key not in self._grouped:
             self._grouped[key] = GroupedColumn(self.part_folder(table, part), ids.name, self.raw_type(ids.node_type))
         return self._grouped[key]
 
     def write_layout(self, table: Table, block_rows: Sequence[Sequence[int]], kept: Sequence[int] | None) -> Layout:
-        """Let tasks know the blocks of a table; again when it is known which rows are kept."""
+        """Write the blocks of a table for later tasks.
+
+        The blocks are written after reading, and again when the rows are settled.
+        """
         layout = layout_of(block_rows, kept)
         columns = np.stack([layout.parts, layout.numbers, layout.firsts, layout.rows, layout.kept])
         write_array(self._layout_path(table, is_settled=kept is not None), columns)
         return layout
 
     def layout(self, table: Table, *, is_settled: bool) -> Layout:
-        """The blocks of a table."""
+        """Read the blocks of a table."""
         key = (table.number, is_settled)
         if key not in self._layouts:
             columns: Array = np.array(open_array(self._layout_path(table, is_settled=is_settled)))
@@ -273,7 +279,7 @@ class ChunkFolder(JobFolder[ChunkSpec]):
 
 
 def tables_of(metadata: TablesMetadata, leave_out: Sequence[str]) -> list[Table]:
-    """The tables of a graph, nodes first, without what is left out."""
+    """List the tables of a graph, nodes first, without the features and splits in ``leave_out``."""
     nodes = [_node_table(i, t, spec, leave_out) for i, (t, spec) in enumerate(metadata.nodes.items())]
     edges = [_edge_table(i, t, spec, leave_out) for i, (t, spec) in enumerate(metadata.edges.items(), len(nodes))]
     return [*nodes, *edges]

@@ -1,1 +1,1 @@
-"""Makes graphs of objects of other libraries: PyG's, OGB's, SciPy's, NetworkX's."""
+"""Makes graphs from objects of PyG, SciPy and NetworkX."""

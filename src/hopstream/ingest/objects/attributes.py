@@ -1,19 +1,19 @@
-"""Sorts named arrays into features of nodes and of edges, splits, and what belongs to none of them.
+"""Sorts named arrays into node features, edge features, splits, and attributes of the whole graph.
 
-PyG's data objects and ``.npz`` files name arrays in the same way and leave the rest to this file:
+PyG's data objects and ``.npz`` files use the same names, and this module defines their meaning:
 
-- ``edge_index`` is the topology and ``num_nodes`` the number of nodes. Without ``num_nodes``, the rows of ``x``,
-  ``feat``, ``pos``, ``batch``, ``node_type`` or ``n_id`` count the nodes, then those of a name with ``node`` in it,
-  then those of a mask; at last the largest key of ``edge_index`` does.
-- An array with a row per node is a node feature, one with a row per edge an edge feature. Where there are as many nodes
-  as edges, a name with ``edge`` in it is an edge's.
+- ``edge_index`` is the topology and ``num_nodes`` the number of nodes. Without ``num_nodes``, the number of nodes is
+  the number of rows of ``x``, ``feat``, ``pos``, ``batch``, ``node_type`` or ``n_id``; next, of an attribute with
+  ``node`` in its name; next, of a mask; and last, the largest key in ``edge_index`` plus one.
+- An array with a row per node is a node feature, an array with a row per edge an edge feature. If there are as many
+  nodes as edges, arrays with ``edge`` in their names are edge features.
 - ``train_mask``, ``val_mask`` or ``valid_mask``, and ``test_mask`` of nodes or edges become the splits ``train``,
-  ``val`` and ``test``, not features. So do the keys in ``train_idx``, ``val_idx``, ``valid_idx`` and ``test_idx``, or
-  ``train_index`` and so on, and in a mapping ``split_idx``; without types they are of nodes. They may be masks as well.
-- An array [2, n] with ``index`` in its name, ``face``, ``edge_label`` beside an ``edge_label_index`` (and the two with
-  ``pos_`` and ``neg_`` before them), a scalar, a string, a mapping, and, without types, all that fits neither nodes nor
-  edges, is of the graph and is left out; the reader of the source says so.
-- A name that promises rows (``x``, ``edge_attr``, ``train_mask``, …) and has another number of them is an error.
+  ``val`` and ``test``, not features. So do ``train_idx``, ``val_idx``, ``valid_idx`` and ``test_idx``, the same names
+  with ``index``, and the mapping ``split_idx``, which hold keys or masks; without types they are splits of nodes.
+- Attributes of the whole graph are dropped, and the reader of the source reports them: an array [2, n] with ``index``
+  in its name, ``face``, ``edge_label`` beside ``edge_label_index`` (also with the prefixes ``pos_`` and ``neg_``), a
+  scalar, a string, a mapping, and, without types, every array that fits neither nodes nor edges.
+- A name that implies rows (``x``, ``edge_attr``, ``train_mask``, …) with the wrong number of rows is an error.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ NODE_NAMES = frozenset({"x", "feat", "pos", "batch", "node_type", "n_id", "tf"})
 EDGE_NAMES = frozenset({"edge_attr", "edge_weight", "edge_type", "edge_time", "e_id"})
 MASKS = {"train_mask": "train", "val_mask": "val", "test_mask": "test"}
 SPLIT_MASKS = MASKS | {"valid_mask": "val"}
-"""Masks that attributes are read as; ``MASKS`` are those that other formats have and that are written."""
+"""Names of masks to splits, for reading attributes; only ``MASKS`` are used in other formats and for writing."""
 INDEXES = {
     f"{name}_{end}": SPLIT_MASKS[f"{name}_mask"]
     for name in ("train", "val", "valid", "test") for end in ("idx", "index")
 }  # fmt: skip
-"""Keys of a split to its name, as PyG's users attach what OGB's ``get_idx_split`` returns."""
+"""Names of arrays of keys to splits; PyG's users attach the results of OGB's ``get_idx_split`` under these names."""
 WORDS_OF_SPLITS = frozenset({"train", "trn", "training", "val", "valid", "validation", "dev", "test", "tst", "testing"})
-"""What a word of a name is, between underscores, where the name may be that of a split."""
+"""Words, between underscores, that suggest that a name is that of a split."""
 SPLITS_ARE_CALLED = "keys of a split are called train_idx, val_idx or test_idx, a mask of bool train_mask and so on"
 TOPOLOGY = frozenset({"edge_index", "num_nodes", "num_edges"})
 SPLIT_IDX = "split_idx"
-"""A mapping of split name to keys, what ``get_idx_split`` returns."""
+"""Name of the mapping of split name to keys that OGB's ``get_idx_split`` returns."""
 ADJACENCY = ("adj_t", "adj")
 
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """Attributes by what they belong to."""
+    """Attributes sorted by kind."""
 
     node_features: dict[str, ColumnLike]
     edge_features: dict[str, ColumnLike]
@@ -67,12 +67,12 @@ def graph_from_attributes(attributes: Attributes, splits: Mapping[str, ColumnLik
 
     Args:
         attributes: Name to value.
-        splits: Split name to keys or mask, beside the masks among the attributes.
+        splits: Split name to keys or mask, in addition to those among the attributes.
 
     Raises:
-        SchemaError: There is no ``edge_index``, an array fits neither nodes nor edges though its name says so, or the
-            nodes cannot be counted.
-        IdRangeError: An edge names a node that is not there.
+        SchemaError: There is no ``edge_index``, an array has the wrong number of rows for its name, or the number of
+            nodes is ambiguous.
+        IdRangeError: An edge names a node that does not exist.
     """
     _refuse_adjacency("the graph", attributes)
     if attributes.get("edge_index") is None:
@@ -112,18 +112,18 @@ def graph_from_typed_attributes(
     splits: Mapping[str, Mapping[str, ColumnLike]] | None = None,
     edge_splits: Mapping[EdgeType, Mapping[str, ColumnLike]] | None = None,
 ) -> Graph:
-    """Make a graph of the attributes of each node type and each edge type.
+    """Make a graph from the attributes of each node type and each edge type.
 
     Args:
         nodes: Node type to attributes.
         edges: Edge type to attributes.
-        splits: Node type to split name to keys or mask, beside the masks among the attributes.
-        edge_splits: Edge type to split name to edge keys or mask.
+        splits: Node type to split name to keys or mask, in addition to those among the attributes.
+        edge_splits: Edge type to split name to edge keys or mask, likewise.
 
     Raises:
-        SchemaError: An array has not as many rows as its type, an edge type has no ``edge_index``, or the nodes of a
-            type cannot be counted.
-        IdRangeError: An edge names a node that is not there.
+        SchemaError: An array's number of rows differs from its type's, an edge type has no ``edge_index``, or the
+            number of nodes of a type is unknown.
+        IdRangeError: An edge names a node that does not exist.
     """
     num_nodes: dict[str, int | None] = {}
     node_features: dict[str, dict[str, ColumnLike]] = {}
@@ -155,7 +155,7 @@ def graph_from_typed_attributes(
 
 
 def left_out(graph: Graph, attributes: Attributes, *entities: str | EdgeType) -> list[str]:
-    """Names of the attributes of some types that became nothing of the graph."""
+    """List the attributes of the given types that are no part of the graph."""
     read = set(TOPOLOGY)
     for entity in entities:
         is_node = isinstance(entity, str)
@@ -167,15 +167,15 @@ def left_out(graph: Graph, attributes: Attributes, *entities: str | EdgeType) ->
 
 
 def is_like_split(name: str) -> bool:
-    """Whether an attribute's name has a word for a split, as ``idx_train``, ``dev_mask`` and ``train_nodes`` have.
+    """Whether an attribute's name contains a word for a split, for example ``idx_train`` or ``dev_mask``.
 
-    Lists of edges do not count, such as the ``train_pos_edge_index`` of PyG's older ``train_test_split_edges``.
+    Lists of edges do not count, for example ``train_pos_edge_index`` of PyG's older ``train_test_split_edges``.
     """
     return "edge_index" not in name and not WORDS_OF_SPLITS.isdisjoint(name.split("_"))
 
 
 def features_like_splits(graph: Graph, attributes: Attributes, *entities: str | EdgeType) -> list[str]:
-    """Names of the attributes of some types that became features of bool and are called like splits."""
+    """List the attributes of the given types that became bool features and are named like splits."""
     features: dict[str, Column] = {}
     for entity in entities:
         features |= (graph.nodes[entity] if isinstance(entity, str) else graph.edges[entity]).features
@@ -184,7 +184,11 @@ def features_like_splits(graph: Graph, attributes: Attributes, *entities: str | 
 
 
 def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:
-    """The attributes that may have a row per node or edge."""
+    """Yield the attributes that may have a row per node or edge.
+
+    Raises:
+        SchemaError: The name of an attribute implies rows, and the value has none.
+    """
     for name, value in attributes.items():
         is_label = name.endswith("edge_label") and f"{name}_index" in attributes
         is_index = "index" in name and len(_shape(value)) == 2 and _shape(value)[0] == 2
@@ -197,14 +201,18 @@ def named_columns(attributes: Attributes) -> Iterable[tuple[str, ColumnLike]]:
 
 
 def _shape(value: object) -> tuple[int, ...]:
-    """The shape of an array, a tensor or a list; () for a scalar and for what has no rows."""
+    """Return the shape of an array, a tensor or a list; () for other values."""
     if isinstance(value, list | tuple | RaggedArray):
         return (len(value),)
     return tuple(getattr(value, "shape", ())) if isinstance(value, np.ndarray | TensorLike) else ()
 
 
 def _level(name: str, num_rows: int, num_nodes: int, num_edges: int) -> str | None:
-    """``node``, ``edge``, or None for the graph as a whole, as PyG tells them apart."""
+    """Return ``node``, ``edge``, or None for the graph as a whole, by PyG's rules.
+
+    Raises:
+        SchemaError: The name implies rows, and their number is wrong.
+    """
     fitting = [level for level, wanted in (("node", num_nodes), ("edge", num_edges)) if num_rows == wanted]
     promised = "edge" if name in EDGE_NAMES else "node" if name in NODE_NAMES else None
     is_of_either = name in SPLIT_MASKS or (name == "y" and num_rows != 1)
@@ -218,7 +226,7 @@ def _level(name: str, num_rows: int, num_nodes: int, num_edges: int) -> str | No
 
 
 def _declared_num_nodes(attributes: Attributes, num_edges: int) -> int | None:
-    """The number of nodes that the attributes tell, or None where only edges could."""
+    """Return the number of nodes from the attributes; None if only edges can tell it."""
     if attributes.get("num_nodes") is not None:
         return _scalar("num_nodes", attributes["num_nodes"])
     arrays = {
@@ -235,7 +243,10 @@ def _declared_num_nodes(attributes: Attributes, num_edges: int) -> int | None:
 
 
 def _refuse_ambiguous(attributes: Attributes, num_nodes: int, num_edges: int) -> None:
-    """With nodes counted by the largest key alone, rows that fit nothing may be those of nodes without edges."""
+    """Refuse arrays that fit neither nodes nor edges if the number of nodes comes from the largest key.
+
+    Such an array may have a row per node, including isolated nodes above that key.
+    """
     for name, value in named_columns(attributes):
         rows = _shape(value)[0]
         if rows not in (1, num_nodes, num_edges) and not isinstance(value, list | tuple):
@@ -259,7 +270,13 @@ def _typed_num_nodes(node_type: str, attributes: Attributes) -> int | None:
 
 
 def _rows_of_type(label: str, attributes: Attributes, num_rows: int | None) -> dict[str, ColumnLike]:
-    """The attributes with one row for each of ``num_rows``; lists of other lengths describe the type."""
+    """Select the attributes with ``num_rows`` rows.
+
+    Lists of other lengths describe the type and are skipped.
+
+    Raises:
+        SchemaError: An array has another number of rows.
+    """
     found: dict[str, ColumnLike] = {}
     for name, value in named_columns(attributes):
         got = _shape(value)[0]
@@ -274,7 +291,7 @@ def _rows_of_type(label: str, attributes: Attributes, num_rows: int | None) -> d
 def _typed_splits(
     label: str, attributes: Attributes, rows: Mapping[str, ColumnLike], given: Mapping[str, ColumnLike]
 ) -> dict[str, ColumnLike]:
-    """Split name to keys or mask of one type."""
+    """Collect the splits of one type: split name to keys or mask."""
     found: dict[str, ColumnLike] = {}
     for name, value in rows.items():
         if name in SPLIT_MASKS:
@@ -286,7 +303,7 @@ def _typed_splits(
 
 
 def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Attributes) -> None:
-    """Add the splits whose keys are among the attributes."""
+    """Add the splits that attributes give as keys or in ``split_idx``."""
     given = {name: (split, attributes.get(name)) for name, split in INDEXES.items()}
     split_idx = attributes.get(SPLIT_IDX)
     if isinstance(split_idx, Mapping):
@@ -297,7 +314,7 @@ def _put_index_splits(splits: dict[str, ColumnLike], label: str, attributes: Att
         array = np.array(value, None if value else np.int64) if isinstance(value, list | tuple) else value
         keys = as_array(array, f"{label}.{name}")
         if name in INDEXES and keys.ndim == 2 and len(keys) == 2:
-            continue  # a list of edges, of which ``left_out`` warns
+            continue  # a list of edges, which ``left_out`` reports
         if keys.ndim != 1 or keys.dtype.kind not in "iub":
             raise SchemaError(
                 f"{label}.{name} is {keys.dtype}{list(keys.shape)}; a split is integers [n], keys, or bool[num_rows]"

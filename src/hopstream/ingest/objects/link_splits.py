@@ -1,19 +1,19 @@
-"""Makes edge types and splits of the links that PyG's ``RandomLinkSplit`` attaches to three data objects.
+"""Converts the three data objects of PyG's ``RandomLinkSplit`` to label types with splits.
 
-Links to predict are no edges of the objects: those for validation and testing have left ``edge_index``, and negative
-ones never were there. So they become supervision edge types, as ``hold_out_links`` makes them, which loaders do not
-follow and take as ``edge_label_index``:
+Links to predict are not edges of the objects: those for validation and testing were removed from ``edge_index``, and
+negative links never were in it. They become label types, as ``hold_out_links`` makes them. Loaders do not follow label
+types, and take their edges as ``edge_label_index``:
 
-- Positive links are edges of ``(src, relation_label, dst)``, with their labels as the feature ``label`` where these are
-  not all 1. Batches have an ``edge_label`` of their own, so the feature has another name.
-- Negative links are edges of ``(src, relation_negative, dst)``, where there are any.
-- Each object's links are a split: ``train``, ``val`` and ``test``, in this order.
+- Positive links are edges of ``(src, relation_label, dst)``. If their labels are not all 1, these are the feature
+  ``label``; the name ``edge_label`` is taken by batches.
+- Negative links, if any, are edges of ``(src, relation_negative, dst)``.
+- The links of the three objects are the splits ``train``, ``val`` and ``test``.
 
-``pos_edge_label_index`` and ``neg_edge_label_index`` say which links are negative. In ``edge_label``, 0 means negative
-where PyG drew negatives, and otherwise is the class 0: see ``_negatives``.
+``pos_edge_label_index`` and ``neg_edge_label_index`` tell positive from negative links. In ``edge_label``, 0 means
+negative if PyG drew negative links, and class 0 if it did not; see ``_negatives``.
 
 Messages follow the edges of the object for training. PyG's object for testing also has the links for validation as
-edges; the graph leaves those out.
+edges; the graph does not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPLITS = ("train", "val", "test")
 LINKS = frozenset(f"{kind}edge_label{end}" for kind in ("", "pos_", "neg_") for end in ("", "_index"))
 Attributes = Mapping[str, object]
 Pairs = tuple[IntArray, Array]
-"""Keys of sources and destinations, int64[2, n], and labels, [n]."""
+"""Keys of sources and destinations, int64[2, n], and labels, dtype[n]."""
 
 
 def with_links(graph: Graph, objects: Sequence[Mapping[EdgeType, Attributes]]) -> Graph:
@@ -45,11 +45,11 @@ def with_links(graph: Graph, objects: Sequence[Mapping[EdgeType, Attributes]]) -
 
     Args:
         graph: The graph of the object for training.
-        objects: Edge type to attributes, of training, validation and testing.
+        objects: Edge type to attributes, for the objects for training, validation and testing.
 
     Raises:
-        SchemaError: The objects have other edge types, no links, or labels that are not one number per link.
-        IdRangeError: A link names a node that is not there.
+        SchemaError: The objects differ in edge types, have no links, or have labels that are not one number per link.
+        IdRangeError: A link names a node that does not exist.
     """
     if any(of.keys() != objects[0].keys() for of in objects):
         known = [[type_label(t) for t in of] for of in objects]
@@ -78,7 +78,7 @@ def with_links(graph: Graph, objects: Sequence[Mapping[EdgeType, Attributes]]) -
 
 
 def _table(sets: Sequence[Pairs], *, has_labels: bool) -> tuple[EdgeTable, dict[str, IntArray]]:
-    """The links of all sets as edges, and the keys of each set."""
+    """Build an edge table of the links of all sets, and the edge keys of each set."""
     src_keys, dst_keys = np.concatenate([pairs for pairs, _ in sets], axis=1)
     labels = np.concatenate([labels for _, labels in sets if len(labels)])
     features = {"label": labels} if has_labels and not (labels == 1).all() else {}
@@ -88,7 +88,10 @@ def _table(sets: Sequence[Pairs], *, has_labels: bool) -> tuple[EdgeTable, dict[
 
 
 def _reverse(graph: Graph, edge_type: EdgeType) -> EdgeType | None:
-    """The edge type that holds the reverses: by its name, or else because its edges are exactly the reverses."""
+    """Return the edge type that holds the reverses, or None.
+
+    It is found by its name or by comparing the edges.
+    """
     named = reverse_by_name(edge_type, graph.edges)
     if named not in (None, edge_type):
         return named
@@ -111,14 +114,14 @@ def _reverse(graph: Graph, edge_type: EdgeType) -> EdgeType | None:
 
 
 def _codes(ends: Iterable[IntArray], num_dst: int) -> IntArray:
-    """One number for each pair of keys."""
+    """Return int64[n], one distinct number for each pair of keys."""
     src_keys, dst_keys = ends
     codes: IntArray = src_keys.astype(np.int64) * num_dst + dst_keys
     return codes
 
 
 def _signed_links(graph: Graph, edge_type: EdgeType, objects: Sequence[Attributes]) -> list[tuple[Pairs, Pairs]]:
-    """The positive and the negative links of one type in each object."""
+    """Return the positive and the negative links of one type for each object."""
     label = type_label(edge_type)
     given = [{kind: _given(label, of, kind) for kind in ("", "pos_", "neg_")} for of in objects]
     edges = [as_array(of["edge_index"], f"{label}.edge_index") for of in objects]
@@ -139,20 +142,21 @@ def _signed_links(graph: Graph, edge_type: EdgeType, objects: Sequence[Attribute
 
 
 def _joined(first: Pairs, second: Pairs) -> Pairs:
-    """Links of both, in the dtype that their labels have."""
+    """Concatenate links; an empty side does not change the dtype of the labels."""
     if not len(first[1]) or not len(second[1]):
         return first if len(first[1]) else second
     return np.concatenate([first[0], second[0]], axis=1), np.concatenate([first[1], second[1]])
 
 
 def _negatives(label: str, given: Sequence[Mapping[str, Pairs]], edges: Sequence[Array], num_dst: int) -> list[Array]:
-    """For each object, which of the links in ``edge_label`` are negative, and not of class 0.
+    """Return for each object a mask of the links in ``edge_label`` that are negative, not of class 0.
 
-    PyG draws negatives among pairs that are no edges, and puts them last. Links for training and validation are edges
-    of some object; those for testing are of none, so there the order and the other objects decide.
+    PyG draws negative links from pairs without an edge, and puts them last. Positive links for training and validation
+    are edges of some object, which tells them from negative ones. Positive links for testing are edges of no object, so
+    there the order and the other objects decide.
 
     Raises:
-        SchemaError: It cannot be told.
+        SchemaError: Negative links and class 0 cannot be told apart.
     """
     zeros = [of[""][1] == 0 for of in given]
     if not any(of.any() for of in zeros):
@@ -178,7 +182,7 @@ def _negatives(label: str, given: Sequence[Mapping[str, Pairs]], edges: Sequence
 
 
 def _given(label: str, attributes: Attributes, kind: str) -> Pairs:
-    """The links of one kind with a label each; of those that have none it is 1."""
+    """Return the links of one kind with their labels; the default label is 1."""
     name = f"{kind}edge_label"
     index = attributes.get(f"{name}_index")
     if index is None:

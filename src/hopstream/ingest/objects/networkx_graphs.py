@@ -1,4 +1,4 @@
-"""Turns a NetworkX graph into a graph, and a graph into a NetworkX graph."""
+"""Converts NetworkX graphs to graphs, and back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hopstream.schema import EDGE, NODE, EdgeType, type_label
 RELATION = EDGE[1]
 MAX_INTEGER = (1 << 63) - 1
 MAX_EXACT = 1 << 53
-"""Integers up to this one are all float64."""
+"""float64 represents all integers up to this one exactly."""
 MIXABLE = ({"integer", "real"}, {"list of integer", "list of real"})
-"""Kinds of values that make one column."""
+"""Sets of kinds of values that one column may mix."""
 
 
 @runtime_checkable
@@ -36,12 +36,12 @@ class NetworkXLike(Protocol):
 
     @property
     def nodes(self) -> Any:
-        """Nodes; called with ``data=True``, with their attributes."""
+        """View of the nodes; calling it with ``data=True`` gives nodes with attributes."""
         ...
 
     @property
     def edges(self) -> Any:
-        """Edges, likewise."""
+        """View of the edges; calling it with ``data=True`` gives edges with attributes."""
         ...
 
 
@@ -49,24 +49,24 @@ def graph_from_networkx(
     source: NetworkXLike, *, node_type: str | None = None, edge_type: str | None = None, raw_ids: str | None = "raw_id",
     both_directions: bool = True, missing: Mapping[str, Any] | None = None,
 ) -> Graph:  # fmt: skip
-    """Make a graph of a NetworkX graph; nodes and edges keep the order in which NetworkX lists them.
+    """Make a graph from a NetworkX graph; nodes and edges keep NetworkX's order.
 
-    Attributes become features. Every node (edge) of a type has each of them, as a bool, integer, real, string, or an
-    array or list of numbers; integers and reals may be mixed where no digit is lost by it, other kinds may not. Keys of
-    parallel edges are left out.
+    Attributes become features. All nodes (edges) of a type must have the same attributes. A value is a bool, an
+    integer, a real, a string, or an array or list of numbers. A feature may mix integers and reals if no digit is lost,
+    but no other kinds. Keys of parallel edges are dropped.
 
     Args:
         source: The graph.
-        node_type: The attribute of nodes that names their type; None: all are of type ``node``.
-        edge_type: The attribute of edges that names their relation; None: all are ``to``.
-        raw_ids: What the feature is called that holds the nodes' names, strings or integers; None leaves them out.
-        both_directions: Where edges have no direction: give each of them in both, the reverses behind all others (a
-            self loop once). False: in the direction in which NetworkX lists it.
-        missing: Attribute to the value that nodes and edges have that lack it.
+        node_type: Attribute of nodes that names their type; None: all nodes are of type ``node``.
+        edge_type: Attribute of edges that names their relation; None: the relation of all edges is ``to``.
+        raw_ids: Name of the feature for the nodes' names, strings or integers; None drops the names.
+        both_directions: For undirected graphs: add the reverses of all edges but self loops, after the edges. False:
+            each edge only has the direction in which NetworkX lists it.
+        missing: Attribute name to the default value for nodes and edges without the attribute.
 
     Raises:
-        SchemaError: A node's name is neither a string nor an integer, names of both kinds are in one type, a node or
-            edge lacks an attribute, or values of an attribute are of several kinds.
+        SchemaError: A node's name is neither a string nor an integer, a type has names of both kinds, a node or edge
+            lacks an attribute, or an attribute has values of several kinds.
     """
     if not isinstance(source, NetworkXLike) or isinstance(source, type):
         raise SchemaError(f"source is {type(source).__name__}; wanted a NetworkX graph")
@@ -132,7 +132,7 @@ def _type_of(attributes: Mapping[str, Any], attribute: str | None, default: str,
 
 
 def _names(node_type: str, names: Sequence[Hashable]) -> Column:
-    """The names of nodes as a column of strings or of integers."""
+    """Convert the names of nodes to a column of strings or integers."""
     kinds = {_name_kind(node_type, name) for name in names}
     if len(kinds) > 1:
         raise SchemaError(
@@ -157,7 +157,7 @@ def _name_kind(node_type: str, name: Hashable) -> type:
 def _columns(
     entity: str, rows: Sequence[tuple[str, Mapping[str, Any]]], type_attribute: str | None, fill: Mapping[str, Any]
 ) -> dict[str, Column]:
-    """The attributes of all nodes or edges of a type as columns."""
+    """Convert the attributes of all nodes or edges of a type to columns."""
     names = dict.fromkeys(name for _, attributes in rows for name in attributes if name != type_attribute)
     columns: dict[str, Column] = {}
     for name in names:
@@ -187,7 +187,7 @@ def _columns(
 
 
 def _refuse_inexact(label: str, entities: Sequence[str], values: Sequence[Any]) -> None:
-    """Refuse integers that reals beside them would round."""
+    """Refuse integers that a conversion to float64 would round."""
     for where, value in zip(entities, values, strict=True):
         if _kind(value) == "integer" and abs(int(value)) > MAX_EXACT:
             raise SchemaError(
@@ -196,7 +196,7 @@ def _refuse_inexact(label: str, entities: Sequence[str], values: Sequence[Any]) 
 
 
 def _kind(value: Any) -> str:
-    """What a value is; nothing for an empty list."""
+    """Return the kind of a value as a word; "" for an empty list."""
     if isinstance(value, np.ndarray) and not value.ndim:
         return _kind(value[()])
     if isinstance(value, str):
@@ -211,19 +211,19 @@ def _kind(value: Any) -> str:
 
 
 def graph_to_networkx(graph: Graph, *, names: str | None = None) -> Any:
-    """The NetworkX ``MultiDiGraph`` of a graph, for graphs that people look at.
+    """Convert a graph to a NetworkX ``MultiDiGraph``, for graphs small enough to look at.
 
-    Nodes are called by their key, in a graph of several node types by ``(type, key)``, or by a feature. All have
-    ``type`` in a graph of several types, edges likewise ``type``, their relation; features become attributes.
+    The name of a node is its key; in a graph with types, ``(type, key)``; or the value of a feature. In a graph with
+    types, nodes and edges have the attribute ``type``, which for edges is the relation. Features become attributes.
 
     Args:
         graph: The graph.
-        names: The feature that nodes are called by; its values are distinct.
+        names: The feature whose distinct values name the nodes; None for keys.
 
     Raises:
         MissingDependencyError: NetworkX is not installed.
         UnknownNameError: A node type does not have the feature.
-        SchemaError: Two nodes have the same name, or a feature is called ``type`` where types are told.
+        SchemaError: Two nodes have the same name, or a graph with types has a feature ``type``.
     """
     try:
         import networkx

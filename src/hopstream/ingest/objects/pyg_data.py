@@ -1,6 +1,6 @@
-"""Makes a graph of a PyG ``Data`` or ``HeteroData``, or of the three that ``RandomLinkSplit`` returns.
+"""Makes a graph from a PyG ``Data`` or ``HeteroData``, or from three of ``RandomLinkSplit``.
 
-The objects are known by their methods alone: neither torch nor torch_geometric is imported.
+The objects are recognized by their methods; neither torch nor torch_geometric is imported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hopstream.schema import EDGE, NODE, EdgeType, type_label
 LOG = logging.getLogger(__name__)
 
 UNREAD = frozenset({"HyperGraphData", "TemporalData"})
-"""Classes with the methods of a ``Data`` that mean other things: edges of many nodes, streams of events."""
+"""Classes with the methods of ``Data`` but another meaning: hyperedges, streams of events."""
 
 
 @runtime_checkable
@@ -35,11 +35,11 @@ class DataLike(Protocol):
     """A ``torch_geometric.data.Data``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Attribute name to value."""
+        """Return attribute name to value."""
         ...
 
     def is_node_attr(self, key: str) -> bool:
-        """Whether PyG takes an attribute for the nodes'."""
+        """Whether PyG considers an attribute to be one of nodes."""
         ...
 
 
@@ -58,7 +58,7 @@ class HeteroDataLike(Protocol):
         ...
 
     def __getitem__(self, key: Any) -> Any:
-        """The attributes of one type."""
+        """Return the attributes of one type."""
         ...
 
 
@@ -66,23 +66,23 @@ DataObjects = DataLike | HeteroDataLike | Sequence[DataLike | HeteroDataLike]
 
 
 def graph_from_data(data: DataObjects) -> Graph:
-    """Makes a graph of a PyG data object; ``hopstream.ingest.objects.attributes`` says which attribute becomes what.
+    """Make a graph from a PyG data object.
 
-    A ``Data`` gets the types ``node`` and ``(node, to, node)``. Tensors on another device are copied to main memory,
-    all others are shared with the data object. Attributes of the graph as a whole are left out, which a warning in the
-    log says, by name. Another one names features of bool that are called like splits.
+    ``hopstream.ingest.objects.attributes`` describes the meaning of attributes. For a ``Data``, the types are ``node``
+    and ``(node, to, node)``. Tensors on other devices are copied to main memory; other tensors share memory with the
+    data object. Attributes of the graph as a whole are dropped, and a warning in the log names them. Another warning
+    names bool features that are named like splits.
 
     Args:
-        data: A ``Data`` or ``HeteroData``; or the three, for training, validation and testing, that PyG's
-            ``RandomLinkSplit`` returns: the graph has the nodes and edges of the first, and the links of all three as
-            edge types of their own with splits (see ``hopstream.ingest.objects.link_splits``).
+        data: A ``Data`` or ``HeteroData``; or the three objects for training, validation and testing that PyG's
+            ``RandomLinkSplit`` returns. In that case the graph has the nodes and edges of the first, and the links of
+            all three as label types with splits (see ``hopstream.ingest.objects.link_splits``).
 
     Raises:
-        SchemaError: The object is no data object, keeps its edges in ``adj_t``, has no ``edge_index`` or no
-            edge type, or has attributes whose rows fit neither nodes nor edges though their names say so; or three
-            objects are no link splits of one graph; or a feature has a name that every batch has for itself, such as
-            ``n_id`` or ``batch``.
-        IdRangeError: An edge, link or split names a node that is not there.
+        SchemaError: The object is not a data object, keeps its edges in ``adj_t``, or has no ``edge_index`` or no edge
+            type; or an attribute has the wrong number of rows for its name; or three objects are not link splits of one
+            graph; or a feature has the name of an attribute of every batch, such as ``n_id`` or ``batch``.
+        IdRangeError: An edge, link or split names a node that does not exist.
     """
     if isinstance(data, list | tuple):
         if len(data) != len(SPLITS):
@@ -97,7 +97,7 @@ def graph_from_data(data: DataObjects) -> Graph:
 
 
 def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
-    """The graph, and the attributes of each type; None has those of the graph as a whole."""
+    """Read a data object: the graph, and the attributes by type; key None for the graph as a whole."""
     if isinstance(data, HeteroDataLike):
         if not data.edge_types:
             names = ", ".join(repr(node_type) for node_type in data.node_types) or "nothing"
@@ -122,7 +122,7 @@ def _read(data: object) -> tuple[Graph, dict[Any, Attributes]]:
 
 
 def _warn_of(found: tuple[Graph, Mapping[Any, Attributes]], *, has_links: bool = False) -> None:
-    """Name in the log what is left out, and what may be splits but became features."""
+    """Log warnings for dropped attributes, and for features that may be splits."""
     graph, attributes = found
     names: list[str] = []
     features: list[str] = []

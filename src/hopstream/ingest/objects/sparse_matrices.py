@@ -1,6 +1,6 @@
-"""Makes graphs of SciPy's sparse matrices, in memory or as ``scipy.sparse.save_npz`` writes them.
+"""Makes graphs from SciPy's sparse matrices, in memory or in files of ``scipy.sparse.save_npz``.
 
-They are known by their methods, and files by the names of their arrays, so SciPy is not imported.
+Matrices are recognized by their methods and files by the names of their arrays, so SciPy is not imported.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class SparseLike(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and columns."""
+        """Number of rows and of columns."""
         ...
 
     @property
     def nnz(self) -> int:
-        """How many values are stored."""
+        """Number of stored values."""
         ...
 
     def tocoo(self) -> Any:
-        """The same with ``row``, ``col`` and ``data``."""
+        """Convert to COO, with ``row``, ``col`` and ``data``."""
         ...
 
 
@@ -46,27 +46,28 @@ def graph_from_scipy(
     node_features: Mapping[str, Columns] | Columns | None = None,
     splits: Mapping[str, Columns] | Columns | None = None,
 ) -> Graph:  # fmt: skip
-    """Make a graph of sparse matrices: a stored value at row ``u`` and column ``v`` is an edge from ``u`` to ``v``.
+    """Make a graph from sparse matrices.
 
-    Stored zeros are edges too, and values stored twice are two edges; call ``eliminate_zeros`` or ``sum_duplicates``
-    first where that is not meant. Edges are in the order of ``tocoo()``.
+    A stored value at row ``u`` and column ``v`` is an edge from ``u`` to ``v``. Stored zeros are edges, too, and
+    duplicate entries are parallel edges; call ``eliminate_zeros`` or ``sum_duplicates`` first to avoid that. Edges are
+    in the order of ``tocoo()``.
 
     Args:
-        matrices: One square matrix; or, of several types, edge type to a matrix whose rows are the nodes of the type
-            of sources and whose columns are those of destinations.
-        weight: What the feature of edges is called that holds the values; None leaves them out.
-        node_features: As ``graph_from_arrays`` takes them.
-        splits: As ``graph_from_arrays`` takes them.
+        matrices: One square matrix. For graphs with types, edge type to a matrix whose rows are the source nodes and
+            whose columns are the destination nodes.
+        weight: Name of the edge feature for the values; None drops the values.
+        node_features: As in ``graph_from_arrays``.
+        splits: As in ``graph_from_arrays``.
 
     Returns:
         A graph that passed ``Graph.check``.
 
     Raises:
-        SchemaError: A matrix is none, is not square where both ends are of one type, or two matrices disagree on the
-            number of nodes of a type; or a feature or split does not fit.
-        IdRangeError: A split names a node that is not there.
+        SchemaError: A value is not a sparse matrix, a matrix is not square although both ends are of one type, two
+            matrices disagree on the number of nodes of a type, or a feature or split does not fit.
+        IdRangeError: A split names a node that does not exist.
     """
-    is_typed = isinstance(matrices, Mapping) and not isinstance(matrices, SparseLike)  # SciPy has a dict of entries
+    is_typed = isinstance(matrices, Mapping) and not isinstance(matrices, SparseLike)  # SciPy's DOK format is a dict
     by_type = cast(Mapping[EdgeType, SparseLike], matrices if is_typed else {EDGE: matrices})
     num_nodes: dict[str, int] = {}
     ends: dict[EdgeType, tuple[Array, Array]] = {}
@@ -96,10 +97,10 @@ def graph_from_scipy(
 
 
 def _entries(label: str, matrix: SparseLike) -> Any:
-    """The stored values with their rows and columns.
+    """Return the stored values with their rows and columns.
 
     Raises:
-        SchemaError: The matrix contradicts itself; SciPy would read outside of it.
+        SchemaError: The matrix is inconsistent; SciPy would read out of bounds.
     """
     try:
         if callable(check := getattr(matrix, "check_format", None)):
@@ -110,16 +111,18 @@ def _entries(label: str, matrix: SparseLike) -> Any:
 
 
 def graph_from_sparse_file(where: object, arrays: Mapping[str, Array]) -> Graph:
-    """Make a graph of the arrays that ``scipy.sparse.save_npz`` writes of a square matrix in CSR, CSC or COO format.
+    """Make a graph from the arrays of ``scipy.sparse.save_npz``.
+
+    The matrix must be square and in CSR, CSC or COO format.
 
     Args:
         where: The file, for messages.
-        arrays: What is in it.
+        arrays: The arrays of the file, by name.
 
     Raises:
         FormatError: The matrix is of another format, or its arrays contradict each other.
-        SchemaError: It is not square.
-        IdRangeError: An entry lies outside of it.
+        SchemaError: The matrix is not square.
+        IdRangeError: An entry is out of range.
     """
     kind, shape, data = (arrays[name] for name in ("format", "shape", "data"))
     text = "".join(kind.reshape(-1)[:1].astype(str).tolist())
@@ -136,7 +139,7 @@ def graph_from_sparse_file(where: object, arrays: Mapping[str, Array]) -> Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Entries:
-    """A sparse matrix as its entries."""
+    """A sparse matrix in COO format."""
 
     row: Array
     col: Array
@@ -152,7 +155,7 @@ class _Entries:
 
 
 def _unpacked(where: object, indptr: Array, indices: Array, size: int, *, is_csc: bool) -> tuple[IntArray, IntArray]:
-    """Rows and columns of compressed entries, in their order."""
+    """Return rows and columns of the entries of a CSR or CSC matrix, in stored order."""
     is_whole = indptr.shape == (size + 1,) and indptr.dtype.kind in "iu"
     if not is_whole or indptr[0] != 0 or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
         raise FormatError(f"{where}: indptr does not fit shape and indices; write it again")

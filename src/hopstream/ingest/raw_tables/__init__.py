@@ -1,1 +1,1 @@
-"""Reads tables of raw ids: CSV, Parquet and TFRecord files, and what describes them."""
+"""Reads tables of raw ids in CSV, Parquet and TFRecord files, and the files that describe them."""

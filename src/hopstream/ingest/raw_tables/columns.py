@@ -1,8 +1,8 @@
-"""Turns cells of CSV files and values of Parquet files into columns of the dtype that was asked for.
+"""Converts cells of CSV files and values of Parquet files to columns of the declared dtype.
 
-Cells of a CSV file have no dtype: they are read as the dtype that the metadata declares, or else as the first of int64,
-float64, bool and string that can hold every cell of the column in all files. Values of a Parquet file have one, and it
-must be the declared one, unless the metadata says ``cast``.
+Cells of CSV files have no dtype. They are read as the dtype that the metadata declares; without one, as the first of
+int64, float64, bool and string that can hold all cells of the column in all files. The dtype of a Parquet file must be
+the declared one, unless the metadata says ``cast``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hopstream.ingest.raw_tables.raw_ids import INTEGER, NAME, holds_integers, s
 from hopstream.schema import STRING, FeatureSchema
 
 LADDER = ("int64", "float64", "bool", STRING)
-"""What undeclared cells are tried as, in this order."""
+"""Dtypes to try for undeclared cells, in this order."""
 
 
 class ColumnReader:
-    """Collects one feature from the batches of its table, in their order."""
+    """Collects one feature from the batches of its table."""
 
     def __init__(self, label: str, spec: FeatureSpec) -> None:
-        """Start with no rows; ``label`` is what messages call the feature, for example ``paper.title``."""
+        """Start with no rows; ``label`` is the feature's name in messages, for example ``paper.title``."""
         self._label = label
         self._spec = spec
         self._columns: list[Column] = []
@@ -39,11 +39,11 @@ class ColumnReader:
         self._undecided: list[tuple[Origin, list[pa.Array]]] = []
 
     def add(self, batch: Batch) -> None:
-        """Take the feature's columns of one batch.
+        """Add the feature's columns of one batch.
 
         Raises:
-            SchemaError: A cell is empty and there is no ``fill``, a cell or column is not of the declared dtype, or a
-                column is of another dtype or shape than in the files before.
+            SchemaError: A cell is empty and there is no ``fill``, a cell or column is not of the declared dtype, or
+                dtype or shape differ from earlier files.
         """
         arrays = [batch.columns[name] for name in self._spec.columns]
         if batch.origin.files.format != "csv":
@@ -55,10 +55,10 @@ class ColumnReader:
             self._append(batch.origin, [self._parsed(batch.origin, array, self._spec.dtype) for array in arrays])
 
     def finish(self) -> Column:
-        """The whole column.
+        """Return the whole column.
 
         Raises:
-            SchemaError: As ``add``, where only all files together tell the dtype.
+            SchemaError: As for ``add``, for columns whose dtype depends on all files.
         """
         if self._undecided:
             cells = [_with_nulls(array, origin, dtype=None) for origin, arrays in self._undecided for array in arrays]
@@ -69,7 +69,10 @@ class ColumnReader:
         return join_columns(self._columns) if self._columns else self._no_rows()
 
     def drain(self) -> list[Column]:
-        """The rows since the last time, of a feature whose dtype is declared or its files'; ``schema`` is kept."""
+        """Return and forget the rows added since the last call; ``schema`` is kept.
+
+        Only for features whose dtype is declared or given by the files.
+        """
         columns, self._columns = self._columns, []
         return columns
 
@@ -92,7 +95,7 @@ class ColumnReader:
         self._columns.append(column)
 
     def _parsed(self, origin: Origin, cells: pa.Array, dtype: str) -> Column:
-        """One column of a CSV file as ``dtype``."""
+        """Convert one column of a CSV file to ``dtype``."""
         filled = self._filled(origin, _with_nulls(cells, origin, dtype), pa.string())
         try:
             return _parse(filled, dtype, is_cast=self._spec.is_cast)
@@ -103,7 +106,7 @@ class ColumnReader:
             ) from error
 
     def _values(self, origin: Origin, values: pa.Array) -> Column:
-        """One column of a Parquet file."""
+        """Convert one column of a Parquet or TFRecord file."""
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
         if pa.types.is_dictionary(values.type):
@@ -158,7 +161,7 @@ class ColumnReader:
             ) from error
 
     def _shaped(self, origin: Origin, column: Column, shape: tuple[int, ...]) -> Column:
-        """Rows of a list column, all of one length, as rows of fixed width."""
+        """Convert a column of lists of one length to rows of fixed width."""
         if isinstance(column, RaggedArray) and not column.is_string:
             wrong = np.diff(column.offsets) != shape[0]
             if wrong.any():
@@ -175,7 +178,10 @@ class ColumnReader:
         return column
 
     def _as_described(self, origin: Origin, column: Column, wanted: FeatureSchema) -> Column:
-        """The column as its schema has it; lists of one length may be called fixed or not, and deep or flat."""
+        """Convert a column to the described schema.
+
+        Lists of one length may be ragged in the file and fixed in the schema, or the reverse, and nested or flat.
+        """
         if isinstance(column, RaggedArray) and not column.is_string and not wanted.is_ragged and wanted.shape:
             num_values = math.prod(column.values.shape[1:])
             wrong = np.diff(column.offsets) * num_values != math.prod(wanted.shape)
@@ -198,7 +204,7 @@ class ColumnReader:
         return column
 
     def _no_rows(self) -> Column:
-        """A column of no rows still has a dtype, so that an empty table has the schema of a full one."""
+        """Build a column without rows, whose dtype and shape match those of a table with rows."""
         described = self._spec.schema
         if described is not None:
             return empty_column(described)
@@ -210,21 +216,23 @@ class ColumnReader:
 
 
 def other_schema_error(label: str, origin: Origin, got: FeatureSchema, wanted: FeatureSchema) -> SchemaError:
-    """The error of a feature that is of another dtype or shape than in the files before."""
+    """Build the error for a feature whose dtype or shape differs from earlier files."""
     return SchemaError(f"{label} is {got} in {_file(origin)}; before it was {wanted}")
 
 
 def parsable_dtypes(batch: Batch, spec: FeatureSpec, dtypes: Sequence[str]) -> list[str]:
-    """Which of some dtypes can hold all cells of a feature in a batch of a CSV file."""
+    """Select the dtypes that can hold all cells of a feature in a batch of a CSV file."""
     cells = [_with_nulls(batch.columns[name], batch.origin, dtype=None) for name in spec.columns]
     return [dtype for dtype in dtypes if all(_can_parse(array, dtype) for array in cells)]
 
 
 def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:
-    """A column of raw ids as ``hopstream.ingest.raw_tables.raw_ids`` wants it; empty cells are nulls.
+    """Return a column of raw ids as integers or strings; empty cells are nulls.
+
+    ``hopstream.ingest.raw_tables.raw_ids`` describes the Arrow types.
 
     Raises:
-        SchemaError: The column is neither of integers nor of strings, or an integer needs more than 63 bits.
+        SchemaError: The column holds neither integers nor strings, or an integer does not fit int64.
     """
     values = batch.columns[name]
     if batch.origin.files.format == "csv":
@@ -241,7 +249,7 @@ def raw_id_column(batch: Batch, name: str, label: str) -> pa.Array:
 
 
 def _text_of_bytes(values: pa.Array, label: str, origin: Origin) -> pa.Array:
-    """Values that a Parquet file calls bytes as text; others as they are."""
+    """Convert bytes of a Parquet file to text; other types are returned unchanged."""
     if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
         return values
     try:
@@ -254,7 +262,10 @@ def _text_of_bytes(values: pa.Array, label: str, origin: Origin) -> pa.Array:
 
 
 def leaf_name(arrow_type: pa.DataType) -> str | None:
-    """Name of the dtype of a column's values, or of those in its lists; None for what cannot be stored."""
+    """Return the dtype name of a column's values, or of the values in its lists.
+
+    None if it cannot be stored.
+    """
     while _is_list(arrow_type):
         arrow_type = arrow_type.value_type
     if _is_text(arrow_type):
@@ -267,7 +278,10 @@ def _file(origin: Origin) -> str:
 
 
 def _with_nulls(cells: pa.Array, origin: Origin, dtype: str | None) -> pa.Array:
-    """Cells that stand for no value as nulls; an empty cell of a string column is an empty string."""
+    """Replace the cells in ``null_values`` by nulls.
+
+    An empty cell of a string column stays an empty string.
+    """
     marks = [mark for mark in origin.files.null_values if mark or dtype != STRING]
     return pc.if_else(pc.is_in(cells, value_set=pa.array(marks, pa.string())), None, cells) if marks else cells
 
@@ -283,7 +297,7 @@ def _can_parse(cells: pa.Array, dtype: str) -> bool:
 
 
 def _parse(cells: pa.Array, dtype: str, *, is_cast: bool) -> Column:
-    """Cells without nulls as numbers or strings; ``is_cast`` also reads ``3.0`` as the integer 3."""
+    """Parse cells without nulls as numbers or strings; with ``is_cast``, ``3.0`` is the integer 3."""
     if dtype == STRING:
         return strings_column([cells])
     if dtype == "float16":
@@ -300,7 +314,11 @@ def _parse(cells: pa.Array, dtype: str, *, is_cast: bool) -> Column:
 
 
 def _finite(cells: pa.Array, values: Array) -> Array:
-    """The values, unless one is infinite whose cell does not say so: its number is too large for the dtype."""
+    """Check that parsing did not overflow: a value may be infinite only if its cell contains ``inf``.
+
+    Raises:
+        pa.ArrowInvalid: A number is too large for the dtype.
+    """
     if values.dtype.kind == "f" and np.isinf(values).any():
         says_so = pc.match_substring(cells, "inf", ignore_case=True).to_numpy(zero_copy_only=False)
         if (np.isinf(values) & ~says_so).any():
@@ -309,7 +327,7 @@ def _finite(cells: pa.Array, values: Array) -> Array:
 
 
 def _range_text(dtype: str) -> str:
-    """A dtype, with its range where it is one of numbers."""
+    """Return a dtype's name, and the range of a dtype of numbers, for messages."""
     if dtype in (STRING, "bool"):
         return dtype
     info = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
@@ -321,7 +339,11 @@ def _arrow_type(dtype: str) -> pa.DataType:
 
 
 def _checked_cast(values: pa.Array, dtype: str) -> pa.Array:
-    """Cast the values, in lists or not; Arrow refuses lost digits of integers, and this refuses a new infinity."""
+    """Cast values, also inside lists, without loss.
+
+    Raises:
+        pa.ArrowException: An integer changes, or a float becomes infinite.
+    """
     done = pc.cast(values, _with_leaf(values.type, _arrow_type(dtype)))
     before, after = _leaves(values), _leaves(done)
     if pa.types.is_floating(before.type) and pa.types.is_floating(after.type):
@@ -334,7 +356,7 @@ def _checked_cast(values: pa.Array, dtype: str) -> pa.Array:
 
 
 def _with_fixed_lists(values: pa.Array, sizes: Sequence[int]) -> pa.Array:
-    """Lists whose own lists are all of the given sizes, level by level, as lists of lists of fixed size."""
+    """Convert inner lists to lists of fixed size, level by level, if all have the given sizes."""
     if not sizes or not _is_list(values.type):
         return values
     inner = values.flatten()
@@ -364,7 +386,7 @@ def _leaves(values: pa.Array) -> pa.Array:
 
 
 def _to_column(values: pa.Array) -> Column:
-    """Arrow values without nulls as a column: numbers, strings, lists of fixed width, or lists."""
+    """Convert Arrow values without nulls to a column of numbers, strings, or lists of fixed or any length."""
     if _is_text(values.type):
         return strings_column([values])
     if not _is_list(values.type):
@@ -378,7 +400,7 @@ def _to_column(values: pa.Array) -> Column:
 
 
 def _first_null(values: pa.Array) -> int | None:
-    """The first row that is null or has a null in its list, or None."""
+    """Return the first row that is null or has a null in its list, or None."""
     if values.null_count:
         return int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
     if not _is_list(values.type):
@@ -391,7 +413,7 @@ def _first_null(values: pa.Array) -> int | None:
 
 
 def _first_refused(values: pa.Array, convert: Callable[[pa.Array], object]) -> int:
-    """The first row that ``convert`` refuses, given that it refuses some: halves, so log2(rows) tries."""
+    """Find the first row that ``convert`` refuses by binary search; it must refuse at least one."""
     start, stop = 0, len(values)
     while stop - start > 1:
         middle = (start + stop) // 2

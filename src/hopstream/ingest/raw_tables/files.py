@@ -1,7 +1,7 @@
-"""Reads the rows of CSV, Parquet and TFRecord files, batch by batch, and finds the line that a row stands on.
+"""Reads the rows of CSV, Parquet and TFRecord files in batches, and finds the line of a row.
 
-A message has a flat list for each column, of 64-bit integers, of float32 or of bytes. The schema says
-how many values make a row, and their dtype; the file does not.
+A record of a TFRecord file is a ``tf.Example`` with a flat list for each column, of int64, float32 or bytes. The shape
+and the dtype of a row are in the schema, not in the file.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from hopstream.tfgnn.example import LocatedLists, Messages, NamedLists, locate
 from hopstream.tfgnn.tfrecord import read_record_blocks
 
 MAX_ROW_BYTES = 1 << 30
-"""A longer row is no row: a quotation mark was never closed, or somebody wants memory."""
+"""A longer row is refused: a quotation mark is not closed, or the file was made to exhaust memory."""
 
 
 def whole_rows(
     read: Callable[[int], bytes], delimiter: str, piece_bytes: int, max_row_bytes: int = MAX_ROW_BYTES
 ) -> Iterator[bytes]:
-    """The text of a file in pieces that end where rows end, as Arrow reads rows.
+    """Split the text of a CSV file into pieces of whole rows, with Arrow's rules for the ends of rows.
 
     Args:
-        read: Gives up to so many next bytes, and none at the end.
+        read: Returns up to the given number of next bytes, and none at the end.
         delimiter: One ASCII character.
-        piece_bytes: How much is read at once. A longer row has a piece that grows until the row ends.
-        max_row_bytes: What no row is longer than.
+        piece_bytes: Bytes read at once. For a longer row, the piece grows until the row ends.
+        max_row_bytes: Maximum length of a row.
 
     Raises:
-        FormatError: A row is longer.
+        FormatError: A row is longer than ``max_row_bytes``.
     """
     rows = _rows_pattern(delimiter)
     rest, wanted = b"", piece_bytes
@@ -65,7 +65,7 @@ def whole_rows(
 
 
 def _rows_pattern(delimiter: str) -> re.Pattern[bytes]:
-    """Whole rows. No quantifier gives anything back, so the search takes time in proportion to the text."""
+    """Return a pattern of whole rows. All quantifiers are possessive, so matching takes linear time."""
     mark = re.escape(delimiter).encode()
     rest = rb"[^" + mark + rb"\r\n]*+"
     cell = rb'(?:"[^"]*+(?:""[^"]*+)*+"' + rest + rb'|[^"' + mark + rb"\r\n]" + rest + rb")?+"
@@ -73,22 +73,24 @@ def _rows_pattern(delimiter: str) -> re.Pattern[bytes]:
 
 
 def _end_of_rows(rows: re.Pattern[bytes], text: bytes) -> int:
-    """Where the last row ends that ends in a text, which begins with a row; 0 where none does."""
+    """Return the end of the last complete row of a text that begins with a row; 0 if no row ends in it."""
     if b'"' not in text:
         return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-    begin = 3 if text.startswith(b"\xef\xbb\xbf") else 0  # the mark of UTF-8 before the first cell
+    begin = 3 if text.startswith(b"\xef\xbb\xbf") else 0  # the byte order mark of UTF-8
     match = rows.match(text, begin)
     end = begin if match is None else match.end()
     return 0 if end == begin else end
 
 
 def csv_rows(file: IO[str] | Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The line, from 1, and the cells of each row; empty lines are no rows, and a quoted cell may hold several lines.
+    """Yield the first line, from 1, and the cells of each row.
+
+    Empty lines are skipped, and a quoted cell may contain line ends.
 
     Raises:
-        csv.Error: A row is none.
+        csv.Error: A row is invalid.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # 131,072 is what the module begins with
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))  # the default is 131,072
     reader = csv.reader(file, delimiter=delimiter)
     line = 1
     for cells in reader:
@@ -103,22 +105,24 @@ KIND_NAMES = {BYTES_LIST: "strings", FLOAT_LIST: "reals", INT64_LIST: "integers"
 def _read_records(
     files: TableFiles, path: Path, names: Sequence[str], block_bytes: int | None
 ) -> Iterator[dict[str, pa.Array]]:
-    """Read some columns of a TFRecord file, block by block. A column of strings may also be of integers: their digits.
+    """Read columns of a TFRecord file block by block.
+
+    Integers in a column of strings are read as their digits.
 
     Args:
         files: The table.
         path: The file.
         names: The columns.
-        block_bytes: About what a block takes; None for as much as is fast.
+        block_bytes: Approximate size of a block; None for a size that is fast.
 
     Yields:
-        Column name to an Arrow array of numbers, of strings, of lists, or of lists of fixed size. Without columns, one
-        of nulls under an empty name tells the number of rows.
+        Column name to an Arrow array of numbers, strings, lists, or lists of fixed size. An array of nulls with the
+        empty name gives the number of rows.
 
     Raises:
-        FormatError: The file is damaged, or a record is no ``tf.Example``.
-        ChecksumError: A record is not what was written.
-        SchemaError: A record has no value for a column, or values of another kind, number or range.
+        FormatError: The file is damaged, or a record is not a ``tf.Example``.
+        ChecksumError: The checksum of a record is wrong.
+        SchemaError: A record has no value for a column, or values of the wrong kind, number or range.
     """
     features = {column: (column, *files.other_names.get(column, ())) for column in names}
     wanted = sorted({name for of_column in features.values() for name in of_column})
@@ -149,13 +153,13 @@ class _Where:
             raise self.renamed(error, "is ") from error
 
     def renamed(self, error: FormatError, verb: str) -> FormatError:
-        """An error that names a message, about its record."""
+        """Rewrite an error about a message as one about its record."""
         message, _, what = str(error).removeprefix("message ").partition(": ")
         return FormatError(f"{self.record(int(message))} {verb}{what}")
 
 
 class _Column:
-    """A column that is read out of the messages of a block."""
+    """A column that is read from the messages of a block."""
 
     def __init__(self, where: _Where, name: str, schema: FeatureSchema) -> None:
         self._where, self._name, self._schema = where, name, schema
@@ -163,7 +167,7 @@ class _Column:
         self._kind = BYTES_LIST if schema.is_string else FLOAT_LIST if is_real else INT64_LIST
 
     def array(self, located: LocatedLists) -> pa.Array:
-        """The values of one list of each message."""
+        """Read one list from each message as the column's values."""
         try:
             (lists,) = located.read([self._kind_of(located)])
         except FormatError as error:
@@ -185,7 +189,11 @@ class _Column:
         return values
 
     def _kind_of(self, located: LocatedLists) -> int:
-        """The kind of all lists that are not empty."""
+        """Return the kind of all lists that are not empty.
+
+        Raises:
+            SchemaError: A list is of a kind that does not fit the schema.
+        """
         kinds = np.where(located.counts[0] == 0, MISSING, located.found[0, :, 0])
         present = np.unique(kinds[kinds != MISSING]).tolist()
         if self._schema.is_string and present == [INT64_LIST]:
@@ -226,7 +234,7 @@ class _Column:
         return array
 
     def _converted(self, values: Array, offsets: IntArray) -> Array:
-        """The values as the dtype of the schema.
+        """Convert values to the dtype of the schema.
 
         Raises:
             SchemaError: The dtype cannot hold a value.
@@ -234,7 +242,7 @@ class _Column:
         dtype: np.dtype[Any] = self._schema.numpy_dtype
         if dtype == np.bool_:
             return np.not_equal(values, 0)
-        if dtype == np.uint64:  # kept bit by bit
+        if dtype == np.uint64:  # stored as int64 with the same bits
             return values.view(np.uint64)
         with np.errstate(over="ignore"):
             converted = values.astype(dtype, copy=False)
@@ -251,25 +259,25 @@ class _Column:
 
 PARQUET_BATCH_ROWS = 1 << 16
 PARQUET_BUFFER_BYTES = 1 << 20
-"""How much of a column of a row group is read at once; without it, all."""
+"""Read buffer per column. Without it Arrow reads the column of a whole row group at once."""
 CSV_BLOCK_BYTES = 8 << 20
-"""How much of a CSV file is parsed at once."""
+"""Bytes of a CSV file that are parsed at once."""
 BLOCKS_AHEAD = 32
-"""How many blocks Arrow reads ahead."""
+"""Number of blocks that Arrow reads ahead."""
 LONGER_THAN_BLOCK = "straddles two block boundaries"
-"""What Arrow says of a row that is longer than a block."""
+"""Part of Arrow's message about a row that is longer than a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a batch of rows comes from."""
+    """File and first row of a batch."""
 
     files: TableFiles
     path: Path
     first_row: int
 
     def place(self, row: int) -> str:
-        """File and line (CSV, from 1) or row or record (from 0) of a row of the batch, as messages show it."""
+        """Return file and line (CSV, from 1), row or record (from 0) of a row of the batch, for messages."""
         shown = shown_path(self.files, self.path)
         line = _line_of_row(self.files, self.path, self.first_row + row) if self.files.format == "csv" else None
         what = "record" if self.files.format == "tfrecord" else "row"
@@ -281,9 +289,9 @@ class Batch:
     """Consecutive rows of one file.
 
     Attributes:
-        origin: Where the rows come from.
-        columns: Column name to an Arrow array; cells of CSV files are strings, as they stand in the file.
-        num_rows: Rows in each of the columns.
+        origin: File and first row.
+        columns: Column name to an Arrow array; cells of CSV files are unparsed strings.
+        num_rows: Number of rows.
     """
 
     origin: Origin
@@ -292,7 +300,7 @@ class Batch:
 
 
 def read_batches(files: TableFiles, columns: Sequence[str]) -> Iterator[Batch]:
-    """Read some columns of a table's files in their order.
+    """Read columns of all files of a table, in order.
 
     Raises:
         FormatError: A file is damaged.
@@ -304,12 +312,12 @@ def read_batches(files: TableFiles, columns: Sequence[str]) -> Iterator[Batch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePart:
-    """A file of a table, or some row groups of a Parquet file.
+    """A file of a table, or a range of row groups of a Parquet file.
 
     Attributes:
-        file: Which file of the table.
-        groups: The first row group and the one after the last; None for the whole file.
-        first_row: The row of the file at which the row groups begin.
+        file: Index of the file in the table.
+        groups: Range ``[start, stop)`` of row groups; None for the whole file.
+        first_row: First row of the row groups in the file.
     """
 
     file: int
@@ -320,15 +328,14 @@ class FilePart:
 def read_part(
     files: TableFiles, part: FilePart, columns: Sequence[str], *, block_bytes: int | None = None
 ) -> Iterator[Batch]:
-    """Read some columns of a file, or of some row groups.
+    """Read columns of a file, or of a range of row groups.
 
     Args:
         files: The table.
-        part: What of it to read.
-        columns: The columns, in any order; a column may be there twice.
-        block_bytes: How much is decoded at once, in one thread, where memory is short. Of a CSV file, Arrow reads up to
-            32 blocks ahead, and no row may be longer than these. None for as much as is fast, in threads; a row may
-            have 1 GiB.
+        part: The file or row groups to read.
+        columns: The columns, in any order, possibly repeated.
+        block_bytes: To bound memory: bytes decoded at once, in one thread. Of a CSV file, Arrow reads up to 32 blocks
+            ahead, and no row may be longer than these. None: large blocks and many threads; a row may have 1 GiB.
 
     Raises:
         FormatError: The file is damaged.
@@ -365,12 +372,12 @@ def read_part(
 
 
 def shown_path(files: TableFiles, path: Path) -> str:
-    """A file's path below the folder of the file that describes it."""
+    """Return a file's path relative to the folder of the file that describes the tables."""
     return str(path.relative_to(files.root))
 
 
 def _read_csv(files: TableFiles, path: Path, columns: list[str], block_bytes: int | None) -> Iterator[pa.RecordBatch]:
-    """Read blocks ahead; from the first row that is longer than a block, read pieces of whole rows one by one."""
+    """Read a CSV file in blocks; after a row that is longer than a block, in pieces of whole rows."""
     num_rows = 0
     try:
         for batch in _read_csv_blocks(files, path, columns, block_bytes):
@@ -386,8 +393,8 @@ def _read_csv_blocks(
     files: TableFiles, path: Path, columns: list[str], block_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
     how = _csv_options(files, files.names_in(path), block_bytes or CSV_BLOCK_BYTES, is_bounded=block_bytes is not None)
-    # Blocks are freed by other threads than those that took them, which mimalloc gives back late: 384 MiB for 327.
-    # It is better for pieces of many megabytes, which malloc keeps: 518 MiB for 770.
+    # Other threads free the blocks than allocate them, and mimalloc returns such memory late: 384 MiB, system pool
+    # 327 MiB. For blocks of many megabytes, mimalloc is better: 518 MiB, malloc 770 MiB.
     how["memory_pool"] = None if block_bytes is None else pa.system_memory_pool()
     try:
         with pacsv.open_csv(path, **how) as reader:
@@ -404,7 +411,10 @@ def _read_csv_blocks(
 def _read_csv_pieces(
     files: TableFiles, path: Path, columns: list[str], block_bytes: int | None, num_read: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read all but the first ``num_read`` rows; a row may be as long as all blocks that are read ahead."""
+    """Read all rows after the first ``num_read``.
+
+    A row may be as long as all blocks that Arrow reads ahead.
+    """
     max_row_bytes = MAX_ROW_BYTES if block_bytes is None else BLOCKS_AHEAD * block_bytes
     header, num_rows = files.names_in(path), 0
     names = header or tuple(next(_records(files, path), (1, []))[1])
@@ -433,7 +443,10 @@ def _read_csv_pieces(
 def _csv_options(
     files: TableFiles, header: Sequence[str] | None, block_bytes: int, *, is_bounded: bool
 ) -> dict[str, Any]:
-    """How Arrow reads a CSV file or a piece of one, whose first row names the columns where no header is given."""
+    """Return Arrow's options for a CSV file or a piece of one.
+
+    Without ``header``, the first row is the header.
+    """
     return {
         "parse_options": pacsv.ParseOptions(delimiter=files.delimiter, newlines_in_values=True),
         "read_options": pacsv.ReadOptions(column_names=header, block_size=block_bytes, use_threads=not is_bounded),
@@ -441,7 +454,7 @@ def _csv_options(
 
 
 def _as_text(columns: Sequence[str]) -> pacsv.ConvertOptions:
-    """Read these columns alone, as strings."""
+    """Return Arrow's options to read only these columns, as strings."""
     return pacsv.ConvertOptions(
         column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
     )
@@ -472,7 +485,11 @@ def _read_parquet(
 
 
 def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list[str]) -> list[str]:
-    """What a file calls the columns that are wanted, each once."""
+    """Return the file's names of the wanted columns, each once.
+
+    Raises:
+        SchemaError: The file lacks a column or has it twice.
+    """
     in_file = [_name_in(files, names, name) for name in wanted]
     for name, own in zip(wanted, in_file, strict=True):
         if names.count(own) != 1:
@@ -483,12 +500,12 @@ def _check_columns(files: TableFiles, path: Path, names: list[str], wanted: list
 
 
 def _name_in(files: TableFiles, names: Sequence[str], wanted: str) -> str:
-    """What a file with columns of some names calls a column."""
+    """Return a file's name of a column: its own name, or one of ``other_names``."""
     return next((name for name in (wanted, *files.other_names.get(wanted, ())) if name in names), wanted)
 
 
 def _line_of_row(files: TableFiles, path: Path, row: int) -> int | None:
-    """The line, from 1, on which a row starts."""
+    """Return the line, from 1, on which a row starts; None if the file cannot be read that far."""
     records = _records(files, path)
     return next(
         (line for number, (line, _) in enumerate(records, -(files.names_in(path) is None)) if number == row), None
@@ -496,20 +513,20 @@ def _line_of_row(files: TableFiles, path: Path, row: int) -> int | None:
 
 
 def _uneven_line(files: TableFiles, path: Path) -> int | None:
-    """The first line, from 1, with another number of cells than the first row; None where that is not what is wrong."""
+    """Return the first line, from 1, whose number of cells differs from the first row's, or None."""
     records = _records(files, path)
     num_cells = len(files.names_in(path) or next(records, (1, []))[1])
     return next((line for line, cells in records if len(cells) != num_cells), None)
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file is compressed with gzip as a whole."""
+    """Whether a file starts with gzip's magic bytes."""
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
 
 
 def _undecodable_line(path: Path) -> int | None:
-    """The first line, from 1, that is not UTF-8; None where that is not what is wrong."""
+    """Return the first line, from 1, that is not UTF-8, or None."""
     try:
         with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
             for number, line in enumerate(cast(IO[bytes], file), 1):
@@ -523,15 +540,15 @@ def _undecodable_line(path: Path) -> int | None:
 
 
 def first_cells(path: Path) -> list[str]:
-    """The cells of the first row of a CSV file with commas; none where it is empty or cannot be read so."""
+    """Return the cells of the first row of a CSV file with commas; none if it is empty or unreadable."""
     files = TableFiles(root=path.parent, paths=(path,), format="csv")
     return next((cells for _, cells in _records(files, path)), [])
 
 
 def _records(files: TableFiles, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line and cells of each row.
+    """Yield line and cells of each row, up to the first unreadable one.
 
-    Slow, so only an error that is to name a line reads a file this way. It ends early where it cannot go on.
+    Slow; only used to find the line for an error, and to read headers.
     """
     try:
         with _open_text(path) as file:

@@ -1,4 +1,4 @@
-"""Reads the JSON beside a folder of tables. ``docs/guide-tables.md`` describes it for users."""
+"""Reads the JSON file that describes tables. ``docs/guide-tables.md`` describes it for users."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ DTYPES = (*(name for name in NUMERIC_DTYPES if not name.startswith("complex")), 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFiles:
-    """The files of one table, in the order in which their rows follow each other, and how to read them.
+    """The files of one table, in the order of its rows, and their format.
 
     Attributes:
         root: Folder of the file that describes the tables; messages show paths relative to it.
         paths: At least one file.
         format: ``csv``, ``parquet`` or ``tfrecord``.
         delimiter: One character; CSV only.
-        column_names: Names of the columns where the files have no header; CSV only.
-        headless: Files without a header, where others have one; None for all where there are ``column_names``.
+        column_names: Names of the columns in files without a header; CSV only.
+        headless: Files without a header; None if ``column_names`` apply to all files.
         null_values: Cells that mean "no value"; CSV only. An empty cell of a string column is an empty string.
-        other_names: By column, names that it may have instead, where a file has none of its own.
-        columns: What each column holds; TFRecord only, whose files do not say it.
-        columns_said_by: How messages begin to say what a column must hold; TFRecord only.
+        other_names: Column name to alternative names, for files that do not have that column.
+        columns: Schema of each column; TFRecord only, because these files do not contain it.
+        columns_said_by: First words of a message about the expected schema of a column; TFRecord only.
     """
 
     root: Path
@@ -56,22 +56,22 @@ class TableFiles:
     columns_said_by: str = "the schema says"
 
     def names_in(self, path: Path) -> tuple[str, ...] | None:
-        """The names of the columns of a file that has no header; None where it has one."""
+        """Return the names of the columns of a file without a header; None if it has one."""
         return self.column_names if self.headless is None or path in self.headless else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSpec:
-    """Which columns of a table make one feature.
+    """The columns of a table that form one feature.
 
     Attributes:
-        columns: One column, or several that make a vector.
-        is_vector: The feature was given as a list of columns, if only of one.
-        dtype: Name of the dtype that the values must have, or None to take what the file has.
-        shape: Shape of one row, where a Parquet list column is to be one of fixed width.
-        is_cast: Convert other dtypes to ``dtype`` where no value is lost.
-        fill: JSON value for empty cells, or None where empty cells are errors.
-        schema: What the column is to be in the end, where the description says all of it.
+        columns: One column, or several that form a vector.
+        is_vector: The feature was given as a list of columns, possibly of length 1.
+        dtype: Dtype that the values must have; None for the dtype of the file.
+        shape: Shape of one row, to read a Parquet column of lists as one of fixed width; else None.
+        is_cast: Convert other dtypes to ``dtype`` if no value is lost.
+        fill: JSON value for empty cells; None if empty cells are errors.
+        schema: The complete schema of the feature, if the description gives it (unigraphs); else None.
     """
 
     columns: tuple[str, ...]
@@ -85,17 +85,18 @@ class FeatureSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTableSpec:
-    """One node type: a table, or the nodes that edges name.
+    """One node type, with or without a table.
 
     Attributes:
-        files: The table, or None where the nodes are those that edges name.
-        id_column: Column of raw ids; None where the raw id is the row number, or where there is no table.
-        id_dtype: How raw ids of CSV files are read; None for integers where all of them are, else strings.
+        files: The table; None for a node type whose nodes only edges name.
+        id_column: Column of raw ids; None if the raw id is the row number. Without a table, the name of the feature
+            for the raw ids.
+        id_dtype: Dtype of raw ids. None: in CSV files, integers if all raw ids are integers, else strings.
         features: Feature name to its columns.
         split_column: Column that names each row's split, or None.
-        keeps_ids: Raw ids become a feature where readers are asked to keep them.
+        keeps_ids: Raw ids become a feature if the reader's settings ask for it.
         declares_ids: The schema of a unigraph declares the feature ``#id``.
-        num_rows: The rows that the description says there are, or None where it says nothing.
+        num_rows: Number of rows that the description declares, or None.
     """
 
     files: TableFiles | None
@@ -110,7 +111,10 @@ class NodeTableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeTableSpec:
-    """One edge type: a table with the raw ids of both ends; the rest as of ``NodeTableSpec``."""
+    """One edge type: a table with columns for the raw ids of both ends.
+
+    The other fields are as in ``NodeTableSpec``.
+    """
 
     files: TableFiles
     src_column: str
@@ -122,7 +126,7 @@ class EdgeTableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesMetadata:
-    """What is said of all tables; ``path`` is the file that says it."""
+    """Description of all tables; ``path`` is the file that contains it."""
 
     path: Path
     nodes: Mapping[str, NodeTableSpec]
@@ -130,10 +134,10 @@ class TablesMetadata:
 
 
 def check_num_rows(label: str, spec: NodeTableSpec | EdgeTableSpec, num_rows: int) -> None:
-    """Refuse a table of another number of rows than is said of it; nodes that only edges name may be fewer.
+    """Compare a table's number of rows with the declared one; a node type without a table may have fewer.
 
     Raises:
-        SchemaError: As said.
+        SchemaError: The numbers differ.
     """
     is_latent = spec.files is None
     if spec.num_rows is None or num_rows == spec.num_rows or (is_latent and num_rows < spec.num_rows):
@@ -143,7 +147,7 @@ def check_num_rows(label: str, spec: NodeTableSpec | EdgeTableSpec, num_rows: in
 
 
 def read_json_metadata(path: Path) -> TablesMetadata:
-    """Read and check the JSON that describes tables, and find their files.
+    """Read and check the JSON file that describes tables, and find their files.
 
     Raises:
         FormatError: The file is missing or not JSON, or a table's file is missing.
@@ -239,7 +243,12 @@ def _table_files(root: Path, fields: _Fields) -> TableFiles:
 
 
 def _found(root: Path, where: str, pattern: str) -> list[Path]:
-    """The files that a path or glob names, by name; none of them outside the folder."""
+    """Find the files that a path or glob names, in order of names.
+
+    Raises:
+        FormatError: There is no such file.
+        SchemaError: A path or link leads out of the folder.
+    """
     if is_uri(pattern) or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         raise SchemaError(
             f"{where} has {quoted(pattern)}; files are local and lie below the folder of the JSON file, without .."
@@ -310,7 +319,7 @@ _REQUIRED: Any = object()
 
 
 class _Fields:
-    """The keys of one JSON object, each taken once; ``finish`` refuses those that nobody took."""
+    """Reads the keys of a JSON object; ``finish`` refuses keys that were not read."""
 
     def __init__(self, where: str, value: object) -> None:
         if not isinstance(value, dict):
@@ -332,7 +341,7 @@ class _Fields:
         return value
 
     def texts(self, name: str, default: tuple[str, ...] | None = _REQUIRED) -> tuple[str, ...]:
-        """A list of strings; one string stands for a list of one."""
+        """Return a list of strings; a single string is a list of one."""
         value = self.take(name, default)
         found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
         is_missing = value is not None and not isinstance(value, str | list | tuple)

@@ -1,12 +1,12 @@
-"""Gives raw ids their keys, and finds raw ids that are missing or repeated.
+"""Maps raw ids to keys, and finds missing and repeated raw ids.
 
-A node's key is its row in its type's table. Raw ids are Arrow arrays of one of three types: ``int64``;
-``large_string``, which stays what it is; and ``string``, the cells of a CSV file, which are integers if all of a node
-type's are.
+A node's key is its row in its type's table. Raw ids are Arrow arrays of one of three types: ``int64`` for integers,
+``large_string`` for strings, and ``string`` for cells of a CSV file, which are integers if all raw ids of the node type
+are.
 
-Arrow hashes the raw ids of a whole type in one pass per lookup (3 M ids and 10 M lookups: 0.9 s for integers, 2 s for
-strings; numpy's sort and binary search take 5 s for the integers), so lookups are made for many edges at a time. The
-hash table lives only while a lookup runs.
+Every lookup makes Arrow build a hash table of all raw ids of the type, so edges are looked up many at a time. For 3 M
+ids and 10 M lookups this takes 0.9 s for integers and 2 s for strings; numpy's sort and binary search take 5 s for
+integers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hopstream.errors import SchemaError
 from hopstream.schema import STRING
 
 MAX_IDS = 2**31 - 1
-"""Arrow's lookups answer in 32 bits."""
+"""Arrow's lookups return int32."""
 
 TEXT = pa.string()
 INTEGER = pa.int64()
@@ -38,15 +38,15 @@ class RawIds:
     """The raw ids of one node type in key order.
 
     Attributes:
-        values: Arrow ``int64`` or ``large_string`` array of num_nodes raw ids; None where a raw id is the row number.
-        num_nodes: Number of ids.
+        values: Arrow ``int64`` or ``large_string`` array of num_nodes raw ids; None if raw ids are row numbers.
+        num_nodes: Number of nodes.
     """
 
     values: pa.ChunkedArray | None
     num_nodes: int
 
     def keys_of(self, chunks: Sequence[pa.Array]) -> IntArray:
-        """int64[n], the key of each raw id, and -1 for those that are null, of another kind, or not there."""
+        """Return int64[n], the key of each raw id; -1 for raw ids that are null, unknown or of another type."""
         wanted = INTEGER if self.values is None else self.values.type
         raw = pa.chunked_array([raw_as(chunk, wanted) for chunk in chunks], wanted)
         if self.values is None:
@@ -56,7 +56,7 @@ class RawIds:
         return keys
 
     def first_repeated(self) -> int | None:
-        """The first row whose raw id an earlier row has, or None."""
+        """Return the first row whose raw id an earlier row has, or None."""
         if self.values is None or not self.num_nodes:
             return None
         firsts = pc.index_in(self.values, value_set=self.values).to_numpy()
@@ -64,18 +64,18 @@ class RawIds:
         return int(np.argmax(is_repeated)) if is_repeated.any() else None
 
     def first_rows(self) -> IntArray | None:
-        """int64[n], the rows whose raw id no earlier row has, ascending; None for all."""
+        """Return int64[n], the rows whose raw id no earlier row has, ascending; None if these are all rows."""
         if self.first_repeated() is None:
             return None
         firsts = pc.index_in(self.values, value_set=self.values).to_numpy()
         return np.flatnonzero(firsts == np.arange(len(firsts), dtype=firsts.dtype))
 
     def take(self, rows: IntArray) -> RawIds:
-        """The raw ids of some rows."""
+        """Return the raw ids of the given rows."""
         return self if self.values is None else RawIds(self.values.take(pa.array(rows)), len(rows))
 
     def as_column(self) -> Column:
-        """The raw ids as a feature: int64[num_nodes], or strings."""
+        """Return the raw ids as a feature: int64[num_nodes] or strings."""
         if self.values is None:
             return np.arange(self.num_nodes, dtype=np.int64)
         if self.values.type == INTEGER:
@@ -88,10 +88,10 @@ def collect_raw_ids(chunks: Sequence[pa.Array], dtype: str | None) -> RawIds:
 
     Args:
         chunks: Raw ids without nulls.
-        dtype: ``int64``, where ``first_non_integer`` found none in any chunk; ``string``; or None to look.
+        dtype: ``int64`` if ``first_non_integer`` is None for all chunks; ``string``; or None to detect it.
 
     Raises:
-        SchemaError: There are more ids than Arrow can look up.
+        SchemaError: There are more than ``MAX_IDS`` raw ids.
     """
     num_nodes = sum(map(len, chunks))
     if num_nodes > MAX_IDS:
@@ -102,14 +102,17 @@ def collect_raw_ids(chunks: Sequence[pa.Array], dtype: str | None) -> RawIds:
 
 
 def sorted_raw_ids(chunks: Sequence[pa.Array], dtype: str | None) -> RawIds:
-    """The distinct raw ids without nulls, ascending: integers by value, strings by their UTF-8 bytes."""
+    """Return the distinct raw ids without nulls, ascending: integers by value, strings by UTF-8 bytes."""
     values = pc.unique(collect_raw_ids([chunk.drop_null() for chunk in chunks], dtype).values)
     values = values.take(pc.sort_indices(values))
     return RawIds(pa.chunked_array([values]), len(values))
 
 
 def first_non_integer(chunk: pa.Array) -> int | None:
-    """The first row that is no integer below 2**63, or None; a string of Parquet is never one, nor is ``0x10``."""
+    """Return the first row that is not an int64, or None.
+
+    Strings of Parquet files are not integers, and neither is the cell ``0x10``.
+    """
     if chunk.type == INTEGER:
         return None
     if chunk.type == TEXT and holds_integers(chunk):
@@ -120,7 +123,7 @@ def first_non_integer(chunk: pa.Array) -> int | None:
 
 
 def holds_integers(text: pa.Array) -> bool:
-    """Arrow can read all cells as int64, and none is hexadecimal."""
+    """Whether Arrow can read all cells as int64, and none is hexadecimal."""
     try:
         text.cast(INTEGER)
     except pa.ArrowInvalid:
@@ -129,10 +132,10 @@ def holds_integers(text: pa.Array) -> bool:
 
 
 def text_of(strings: pa.Array) -> tuple[Array, IntArray]:
-    """The bytes of ``large_string`` or ``large_binary`` values, and where each begins; nulls are empty.
+    """Return the bytes and the offsets of ``large_string`` or ``large_binary`` values; nulls are empty.
 
     Returns:
-        uint8[num_bytes] and int64[n + 1].
+        uint8[num_bytes] and int64[n + 1]; the first offset may be above 0.
     """
     if not len(strings):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
@@ -152,7 +155,7 @@ def strings_column(chunks: Sequence[pa.Array]) -> RaggedArray:
 
 
 def raw_as(chunk: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Raw ids at the ends of edges as their node type has them; null where they cannot be."""
+    """Convert raw ids at the ends of edges to their node type's Arrow type; null if that is impossible."""
     if wanted == INTEGER and chunk.type != INTEGER:
         is_whole = chunk.null_count == 0 and holds_integers(chunk)
         return chunk.cast(INTEGER) if is_whole else pa.array(map(_integer, chunk.to_pylist()), INTEGER)

@@ -1,8 +1,8 @@
-"""Finds the tables that the schema of a unigraph describes. ``docs/unigraph.md`` describes unigraphs for users.
+"""Reads the schema of a unigraph and finds its tables; see ``docs/unigraph.md``.
 
-A unigraph is TF-GNN's format of whole graphs: a ``GraphSchema`` whose sets name files. It becomes what a JSON file
-beside tables becomes, so every reader of tables reads it. The id column is always called ``#id`` here,
-and raw ids are strings. A table of context is the one node of a type that no edge joins.
+A unigraph is TF-GNN's format for whole graphs: a ``GraphSchema`` whose sets name files. It is read into the same
+``TablesMetadata`` as a JSON description, so every reader of tables reads it. The id column is named ``#id``, and raw
+ids are strings. The table of the context becomes a node type with one node and no edges.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _FORMATS: tuple[tuple[str, TableFormat], ...] = (
     (r"[_.-](parquet|pq)\b", "parquet"),
 )
 ID_COLUMNS = {"#id": ("id",), "#source": ("source",), "#target": ("target",)}
-"""What columns of ids are called here, to what else files may call them."""
+"""Names of the columns of raw ids to alternative names in files."""
 
 
 def table_files(
     root: Path, where: str, filename: str, columns: Mapping[str, FeatureSchema],
     other_names: Mapping[str, tuple[str, ...]],
 ) -> TableFiles:  # fmt: skip
-    """The files of one table.
+    """Find the files of one table.
 
     Args:
-        root: The folder that file names are relative to, and below which they lie.
-        where: What messages call the set.
-        filename: One file, ``name@15`` for fifteen, or a pattern.
-        columns: What is read, and what each column holds.
-        other_names: By column, names that it may have instead.
+        root: The folder that file names are relative to and must lie in.
+        where: The set's name in messages.
+        filename: One file, ``name@15`` for 15 shards, or a pattern.
+        columns: The columns to read, with their schemas.
+        other_names: Column name to alternative names.
 
     Raises:
-        FormatError: A file, or any at all, is missing.
-        SchemaError: The name leads out of the folder, or tells no format.
+        FormatError: A file is missing, or a pattern matches none.
+        SchemaError: The name leads out of the folder, or its format is unknown.
     """
     table_format = _format_of(where, filename)
     paths = _paths(root, where, filename)
@@ -74,7 +74,7 @@ def _format_of(where: str, filename: str) -> TableFormat:
     name = Path(filename).name
     found = [(match.end(), of) for pattern, of in _FORMATS for match in re.finditer(pattern, name)]
     if found:
-        return max(found)[1]  # the last one: a set may be called after a format
+        return max(found)[1]  # the last one: the name of a set may contain a format
     raise SchemaError(
         f"{where}: metadata.filename is {quoted(filename)}, which names no format; a name has .tfrecord, .csv or "
         ".parquet in it"
@@ -109,9 +109,12 @@ def _below(root: Path, shown: str, filename: str) -> str:
 def _headers(
     paths: Sequence[Path], marks: Sequence[set[str]]
 ) -> tuple[tuple[str, ...] | None, tuple[Path, ...]]:  # fmt: skip
-    """The header that some shards of a table have, and the shards that have none: empty ones, or those of rows only.
+    """Find the header of a table's shards, and the shards without a header.
 
-    A header has one name of each of ``marks``; a row may well have a cell that is a column's name.
+    Shards without a header are empty or have only rows.
+
+    The first row of a shard is a header if it has a name from each of ``marks``. One name would not be enough, because
+    a cell of a row may equal the name of a column.
     """
     firsts = {path: first_cells(path) for path in paths}
     headers = {path for path, cells in firsts.items() if all(names & set(cells) for names in marks)}
@@ -126,7 +129,7 @@ def _headers(
 
 
 def has_column(files: TableFiles, names: tuple[str, ...]) -> bool:
-    """Whether the first file of a table that is not empty has a column of one of some names.
+    """Whether a table has a column with one of the names; only its first non-empty file is read.
 
     Raises:
         FormatError: The file is damaged.
@@ -152,13 +155,13 @@ def has_column(files: TableFiles, names: tuple[str, ...]) -> bool:
 
 ID, SOURCE, TARGET, WEIGHT = "#id", "#source", "#target", "#weight"
 CONTEXT = "#context"
-"""The node type that has the features of the graph's context."""
+"""Node type that holds the features of the graph's context."""
 RELATION_EXTRA, SPLIT_EXTRA, IDS_EXTRA = "hopstream_relation", "hopstream_split", "hopstream_ids"
-"""Keys of ``metadata.extra`` that Hopstream writes: the relation of an edge type that shares it with others, the column
-that names each row's split, and that ids are no more than keys."""
+"""Keys of ``metadata.extra`` that Hopstream writes: the relation of an edge type whose set has another name, the column
+that names each row's split, and whether ids are mere keys (value ``KEYS``)."""
 KEYS = "keys"
 REVERSED = ("edge_type", "reversed")
-"""Key and value in ``metadata.extra`` of an edge set whose table has source and target the other way round."""
+"""Key and value in ``metadata.extra`` of an edge set whose table has source and target swapped."""
 STRINGS = FeatureSchema(dtype=STRING)
 _OTHER_NAMES = {**ID_COLUMNS, WEIGHT[1:]: (WEIGHT,)}
 
@@ -166,17 +169,17 @@ _OTHER_NAMES = {**ID_COLUMNS, WEIGHT[1:]: (WEIGHT,)}
 def read_unigraph(path: Path, *, data_path: Path | None = None) -> TablesMetadata:
     """Read and check the schema of a unigraph, and find its files.
 
-    Sets whose names begin as auxiliary ones do, such as ``_readout``, are no part of a whole graph and are left out.
+    Auxiliary sets such as ``_readout`` are no part of a whole graph and are skipped.
 
     Args:
         path: The schema.
-        data_path: The folder that file names are relative to, and below which absolute ones lie; the schema's own by
-            default.
+        data_path: The folder that file names are relative to, and that absolute names must lie in; by default the
+            folder of the schema.
 
     Raises:
-        FormatError: The schema is missing or no ``GraphSchema``, or a table's file is missing.
-        SchemaError: It contradicts itself, a set has features and no file, a feature cannot be held, or a file name is
-            of no format that is read or leads out of the folder.
+        FormatError: The schema is missing or not a ``GraphSchema``, or a table's file is missing.
+        SchemaError: The schema contradicts itself, a set has features and no file, a feature cannot be represented,
+            or a file name has an unknown format or leads out of the folder.
     """
     root = data_path or path.parent
     schema = read_schema(path)
@@ -202,7 +205,7 @@ def read_unigraph(path: Path, *, data_path: Path | None = None) -> TablesMetadat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """What is read of a table: its columns of ids, its features, and its column of splits."""
+    """The columns to read from a table: raw ids, features, and splits."""
 
     ids: tuple[str, ...]
     features: Mapping[str, FeatureSchema]
@@ -221,7 +224,7 @@ class _Set:
             raise SchemaError(f"{self.where} is a table of BigQuery; export it to files, and name them")
 
     def nodes(self, *, has_ids: bool = True) -> NodeTableSpec:
-        """The table of a node set, or of the context, which has no ids."""
+        """Describe the table of a node set, or of the context, which has no ids."""
         num_rows = self._metadata.cardinality if self._metadata.HasField("cardinality") else None
         if not self._metadata.filename:
             if self._columns:
@@ -239,7 +242,7 @@ class _Set:
         )  # fmt: skip
 
     def edges(self) -> EdgeTableSpec:
-        """The table of an edge set."""
+        """Describe the table of an edge set."""
         if not self._metadata.filename:
             raise SchemaError(f"{self.where} has no metadata.filename; every edge set has a table")
         columns = self._read_columns((SOURCE, TARGET))
