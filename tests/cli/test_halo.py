@@ -79,7 +79,7 @@ def test_with_partition_and_dispatch(graph, root, tmp_path, capsys):
     assert "\nhalo " in capsys.readouterr().out
     write_chunked(graph, tmp_path / "in", num_chunks=2)
     (tmp_path / "owners").mkdir()
-    book = hopstream.read_key_book(tmp_path / "p")
+    book = hopstream.dataset.read_key_book(tmp_path / "p")
     np.save(tmp_path / "owners" / "node.npy", book.part_of("node", np.arange(128)))
     folders = ["--in-dir", "in", "--partitions-dir", "owners", "--out-dir", "out"]
     places = [word if word.startswith("--") else str(tmp_path / word) for word in folders]

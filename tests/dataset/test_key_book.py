@@ -20,7 +20,7 @@ def written(tmp_path_factory):
 
 
 def test_keys_ids_and_parts_agree(written):
-    book, dataset = hopstream.read_key_book(written), hopstream.open_dataset(written)
+    book, dataset = hopstream.dataset.read_key_book(written), hopstream.open_dataset(written)
     assert book.num_parts == 3
     for node_type, num_nodes in (("user", 30), ("movie", 12)):
         keys = np.random.default_rng(0).permutation(num_nodes)
@@ -38,7 +38,7 @@ def test_keys_ids_and_parts_agree(written):
 
 
 def test_metadata_counts_what_parts_own(written):
-    book, dataset = hopstream.read_key_book(written), hopstream.open_dataset(written)
+    book, dataset = hopstream.dataset.read_key_book(written), hopstream.open_dataset(written)
     for part, told in enumerate(book.metadata()):
         arrays = dataset.open_part(part)
         assert told["part"] == part
@@ -49,7 +49,7 @@ def test_metadata_counts_what_parts_own(written):
 
 
 def test_what_is_refused(written, tmp_path):
-    book = hopstream.read_key_book(written)
+    book = hopstream.dataset.read_key_book(written)
     for call, error, message in [
         (lambda: book.ids_of("user", [3, 30]), IdRangeError, r"user: keys\[1\] is 30; keys are 0\.\.29"),
         (lambda: book.keys_of("movie", [-1]), IdRangeError, r"movie: ids\[0\] is -1; ids are 0\.\.11"),
@@ -62,7 +62,7 @@ def test_what_is_refused(written, tmp_path):
             call()
     shutil.copytree(written, tmp_path / "d")
     shutil.rmtree(tmp_path / "d" / "part-00001")
-    book = hopstream.read_key_book(tmp_path / "d")
+    book = hopstream.dataset.read_key_book(tmp_path / "d")
     assert len(book.ids_of("user", [0, 9, 29])) == 3
     with pytest.raises(FormatError, match=r"id_of_key.npy is missing"):
         book.ids_of("user", [12])

@@ -36,10 +36,10 @@ def plain(tmp_path_factory):
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_parts_hold_the_graph(typed, direction):
     graph, root = typed
-    book = hopstream.read_key_book(root)
+    book = hopstream.dataset.read_key_book(root)
     seen = {edge_type: [] for edge_type in graph.edges}
     for number in range(3):
-        part = hopstream.read_part(root, number, direction=direction)
+        part = hopstream.dataset.read_part(root, number, direction=direction)
         assert (part.part, part.num_parts, part.direction) == (number, 3, direction)
         for node_type, nodes in part.nodes.items():
             assert np.array_equal(nodes.inner_keys, book.keys_of_part(node_type, number))
@@ -72,7 +72,7 @@ def test_data(plain):
     graph, root = plain
     num_edges = 0
     for number in range(3):
-        part = hopstream.read_part(root, number)
+        part = hopstream.dataset.read_part(root, number)
         data = part.to_data()
         keys = data.n_id.numpy()
         assert np.array_equal(keys, part.nodes[NODE].inner_keys)
@@ -91,19 +91,19 @@ def test_data(plain):
 def test_data_of_a_graph_without_edges(tmp_path):
     graph = Graph(nodes={NODE: NodeTable(num_nodes=3)}, edges={}).check()
     hopstream.write_parts(graph, tmp_path / "d", num_parts=1)
-    data = hopstream.read_part(tmp_path / "d", 0).to_data()
+    data = hopstream.dataset.read_part(tmp_path / "d", 0).to_data()
     assert (data.num_nodes, tuple(data.edge_index.shape)) == (3, (2, 0))
 
 
 def cut_edges(graph, root):
-    book = hopstream.read_key_book(root)
+    book = hopstream.dataset.read_key_book(root)
     table = graph.edges[EDGE]
     return book.part_of(NODE, table.src_keys) != book.part_of(NODE, table.dst_keys)
 
 
 def test_hetero_data(typed):
     graph, root = typed
-    part = hopstream.read_part(root, 1)
+    part = hopstream.dataset.read_part(root, 1)
     data = part.to_hetero_data()
     data.validate(raise_on_error=True)
     users = data["user"].n_id.numpy()
@@ -121,13 +121,13 @@ def test_hetero_data(typed):
 def test_features_alone(typed):
     _, root = typed
     feats, part = (
-        hopstream.read_part_features(root, 2, direction="out"),
-        hopstream.read_part(root, 2, direction="out"),
+        hopstream.dataset.read_part_features(root, 2, direction="out"),
+        hopstream.dataset.read_part(root, 2, direction="out"),
     )
     assert np.array_equal(feats.nodes["user"]["x"], part.nodes["user"].features["x"])
     assert np.array_equal(feats.edges[RATES]["rating"], part.edges[RATES].features["rating"])
-    assert hopstream.read_part_features(root, 2, load_nodes=False).nodes == {}
-    assert hopstream.read_part_features(root, 2, load_edges=False).edges == {}
+    assert hopstream.dataset.read_part_features(root, 2, load_nodes=False).nodes == {}
+    assert hopstream.dataset.read_part_features(root, 2, load_edges=False).edges == {}
 
 
 def test_one_part_alone(plain, typed, tmp_path):
@@ -135,23 +135,23 @@ def test_one_part_alone(plain, typed, tmp_path):
     for name, (_, root) in (("plain", plain), ("typed", typed)):
         shutil.copytree(root / "part-00001", tmp_path / name / "part-00001")
         shutil.copy(root / "manifest.json", tmp_path / name)
-    part = hopstream.read_part(tmp_path / "plain", 1)
+    part = hopstream.dataset.read_part(tmp_path / "plain", 1)
     edges = part.edges[EDGE]
     assert edges.src_keys is None and len(edges.dst_keys) == len(edges.src_parts)
     assert part.nodes[NODE].masks == {} and part.to_data().num_edges == np.count_nonzero(edges.is_inner)
-    assert hopstream.read_part(tmp_path / "typed", 1).edges[RATES].src_keys is not None  # neighbours' keys
+    assert hopstream.dataset.read_part(tmp_path / "typed", 1).edges[RATES].src_keys is not None  # neighbours' keys
 
 
 def test_what_is_refused(plain):
     _, root = plain
     with pytest.raises(UnknownNameError, match="has no part 3"):
-        hopstream.read_part(root, 3)
+        hopstream.dataset.read_part(root, 3)
     with pytest.raises(SettingsError, match=r"direction is 'out'; .* has in"):
-        hopstream.read_part(root, 0, direction="out")
+        hopstream.dataset.read_part(root, 0, direction="out")
 
 
 def test_loading_needs_no_torch(plain):
-    code = f"import sys, hopstream; hopstream.read_part({str(plain[1])!r}, 0); assert 'torch' not in sys.modules"
+    code = f"import sys, hopstream; hopstream.dataset.read_part({str(plain[1])!r}, 0); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -164,9 +164,9 @@ def test_halo_nodes(tmp_path, halo):
     graph, root = full_graph(2), tmp_path / "d"
     hopstream.write_parts(graph, root, **OPTIONS)
     hopstream.dataset.add_halo(root, **halo)
-    book = hopstream.read_key_book(root)
+    book = hopstream.dataset.read_key_book(root)
     for number in range(3):
-        part = hopstream.read_part(root, number)
+        part = hopstream.dataset.read_part(root, number)
         for node_type, nodes in part.nodes.items():
             assert (
                 len(nodes.keys) == len(nodes.part_ids) == len(nodes.is_inner) == nodes.num_inner + len(nodes.halo_keys)
