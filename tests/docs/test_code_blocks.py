@@ -22,7 +22,7 @@ from hopstream.cli import main
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
-FENCE = re.compile(r"^```(\w*)\s*$")
+FENCE = re.compile(r"^```([\w{}-]*)\s*$")
 SKIP = re.compile(r"^<!--\s*skip:(.*?)-->$")
 
 
