@@ -17,7 +17,7 @@ PUBLIC = (
     "hopstream",
     *(f"hopstream.{name}" for name in ("dataset", "export", "graph", "load", "sample", "serve", "tfgnn")),
 )
-ALSO_PUBLIC = ("hopstream.errors", "hopstream.engine")
+ALSO_PUBLIC = ("hopstream.errors", "hopstream.engine", "hopstream.engine.job")
 DEVELOPERS = ("architecture.md", "wire-protocol.md")
 """Pages that show internal modules."""
 PAGES = [

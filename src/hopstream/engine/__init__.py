@@ -7,7 +7,6 @@ from typing import get_args
 
 from hopstream.checks import check_choice
 from hopstream.engine.contract import Engine, OnDone
-from hopstream.engine.job import Job
 from hopstream.engine.settings import EngineName, EngineSettings, Progress
 from hopstream.engine.tasks import Task, kind_of, task
 from hopstream.errors import SettingsError
@@ -16,7 +15,6 @@ __all__ = [
     "Engine",
     "EngineName",
     "EngineSettings",
-    "Job",
     "OnDone",
     "Progress",
     "Task",
