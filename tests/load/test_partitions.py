@@ -151,7 +151,9 @@ def test_what_is_refused(plain):
 
 
 def test_loading_needs_no_torch(plain):
-    code = f"import sys, hopstream; hopstream.dataset.read_part({str(plain[1])!r}, 0); assert 'torch' not in sys.modules"
+    code = (
+        f"import sys, hopstream; hopstream.dataset.read_part({str(plain[1])!r}, 0); assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -11,17 +11,7 @@ from hopstream.engine.settings import EngineName, EngineSettings, Progress
 from hopstream.engine.tasks import Task, kind_of, task
 from hopstream.errors import SettingsError
 
-__all__ = [
-    "Engine",
-    "EngineName",
-    "EngineSettings",
-    "OnDone",
-    "Progress",
-    "Task",
-    "kind_of",
-    "open_engine",
-    "task",
-]
+__all__ = ["Engine", "EngineName", "EngineSettings", "OnDone", "Progress", "Task", "kind_of", "open_engine", "task"]
 
 
 def open_engine(
