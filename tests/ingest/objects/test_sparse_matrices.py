@@ -49,7 +49,7 @@ def test_what_is_no_adjacency_is_refused():
         graph_from_scipy(scipy.sparse.csr_array((2, 3)))
     with pytest.raises(SchemaError, match="is ndarray; wanted a sparse matrix"):
         graph_from_scipy(np.eye(3))
-    with pytest.raises(SchemaError, match=r"hopstream\.graph_from_scipy"):
+    with pytest.raises(SchemaError, match=r"hopstream\.graph\.graph_from_scipy"):
         hopstream.graph_from_arrays(scipy.sparse.eye_array(3))
 
 
