@@ -160,8 +160,11 @@ def _load_links(folder: Path) -> None:
 
 
 def _walk(folder: Path) -> None:
+    from hopstream.dataset.layout import open_dataset
     from hopstream.load.ppr import PPRLoader
     from hopstream.sample.walks import random_walks
+    from hopstream.schema import EDGE
+    from hopstream.store.local import LocalStore
 
     with PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy") as loader:
         list(loader)
@@ -171,6 +174,9 @@ def _walk(folder: Path) -> None:
     ]  # fmt: skip
     for options in ways:
         random_walks(folder / "timed", range(NUM_NODES), length=4, **options)
+    with closing(LocalStore(open_dataset(folder / "timed"))) as store:
+        tables = store.tables(EDGE, store.directions[0])
+        tables.long_rows.count(tables, MANY_EDGES)
 
 
 def _prepare_in_pieces(folder: Path) -> None:
@@ -259,6 +265,8 @@ def _export(folder: Path) -> None:
         list(loader)
 
 
+MANY_EDGES = 1 << 40
+"""Edges after whose scan long rows are indexed, whatever the graph."""
 _LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
 _TIMES: Mapping[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
 _WAYS: Sequence[Mapping[str, Any]] = (
