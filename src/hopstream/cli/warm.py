@@ -272,7 +272,7 @@ _TIMES: Mapping[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODE
 _WAYS: Sequence[Mapping[str, Any]] = (
     {}, {"disjoint": True}, {"weight_attr": "weight"}, {"weight_attr": "weight", "sampling": "top_k"},
     {"sampling": "labor"}, _TIMES, {**_TIMES, "temporal_strategy": "last"}, {**_TIMES, "weight_attr": "weight"},
-    {"subgraph_type": "induced"}, {"subgraph_type": "bidirectional"},
+    {"subgraph_type": "induced"}, {"subgraph_type": "induced", "disjoint": True}, {"subgraph_type": "bidirectional"},
 )  # fmt: skip
 """Options of loaders of nodes, one for each way to draw."""
 STEPS: Mapping[str, Callable[[Path], None]] = {
