@@ -16,11 +16,8 @@ import typer.main
 from torch_geometric.data import Data
 
 import hopstream
-from hopstream.assign.run import assign_folder
 from hopstream.cli.command import _make_app, run_command
 from hopstream.errors import SchemaError, SettingsError
-from hopstream.ingest.chunked import open_chunked, write_chunked
-from hopstream.ingest.tables import TableSettings, read_tables
 from hopstream.tfgnn.graph_schema import schema_message
 from hopstream.transport.security import read_pem
 from hopstream.transport.tokens import read_token
@@ -31,10 +28,11 @@ REFUSED = (
     r"gs://bucket/x\S* is not on this machine; give the path of a local|is not a location; .*pull|give --cache-dir"
 )
 DOORS = (
-    "hopstream", "hopstream.compat.dgl.data", "hopstream.compat.dgl.distributed", "hopstream.compat.pyg",
+    "hopstream", "hopstream.dataset", "hopstream.export", "hopstream.graph", "hopstream.load", "hopstream.sample",
+    "hopstream.serve", "hopstream.tfgnn", "hopstream.compat.dgl.data", "hopstream.compat.dgl.distributed", "hopstream.compat.pyg",
     "hopstream.compat.tfgnn", "hopstream.compat.tfgnn.sampler",
 )  # fmt: skip
-DEEPER = (write_chunked, open_chunked, read_tables, assign_folder, read_pem, read_token, TableSettings)
+DEEPER = (read_pem, read_token)
 PATHS = re.compile(r"\bPath|\bSource(Like)?\b|\bFiles\b|\bOwnersSource\b|\bAgainst\b|\bSeeds\b")
 ELSEWHERE = {
     ("pull", "source"), ("place", "root"), ("dispatch", "root"), ("tfgnn-sample", "beam_options"),

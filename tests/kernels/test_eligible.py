@@ -8,13 +8,16 @@ from numba import njit
 
 from hopstream.kernels.eligible import (
     ENTRIES_PER_WORD,
+    NodeFilter,
     add_ids,
     add_pairs,
     add_to_sieve,
     empty_set,
     empty_sieve,
+    filter_sets,
     has_id,
     has_pair,
+    list_eligible,
     passes,
     set_capacity,
     set_shift,
@@ -95,3 +98,24 @@ def test_sets_stay_half_empty(num_members: int) -> None:
 
 def test_a_word_of_a_sieve_serves_several_entries_of_its_set() -> None:
     assert len(empty_sieve(4096)) == 4096 // ENTRIES_PER_WORD
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+@pytest.mark.parametrize("tree", [0, 3 << 40])
+@pytest.mark.parametrize("stop", [600, 1 << 31])
+@pytest.mark.parametrize("capacity", [64, 4096])
+def test_candidates_are_listed_by_bits_and_by_a_sieve(
+    rng: np.random.Generator, dtype: type, tree: int, stop: int, capacity: int
+) -> None:
+    """Candidates of tree 0 are none of another one; a list that is too short asks for more."""
+    candidates = np.unique(rng.integers(0, stop, 400))
+    indices = np.concatenate([candidates, rng.integers(0, stop, 400), [stop + 5]]).astype(dtype)
+    indices = rng.permutation(indices)
+    sets = filter_sets(None, candidates)
+    assert sets.is_exact == (stop == 600)
+    own = NodeFilter(sets.to_filter(40), 1, tree, False)
+    listed = np.empty(capacity, np.int64)
+    num = list_eligible(own, indices, 3, 600, np.empty(0, np.int64), 0, 0, listed)
+    wanted = [] if tree else (3 + np.flatnonzero(np.isin(indices[3:603], candidates))).tolist()
+    assert num == (-1 if len(wanted) > capacity else len(wanted))
+    assert listed[: max(num, 0)].tolist() == (wanted if num >= 0 else [])

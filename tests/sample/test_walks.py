@@ -13,11 +13,12 @@ import pytest
 from hopstream.dataset.layout import open_dataset
 from hopstream.errors import IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.graph.graph import EdgeTable, Graph, NodeTable
+from hopstream.preparation.append.run import append
 from hopstream.preparation.write import write_parts
 from hopstream.sample import walks as walk_memory
 from hopstream.sample import walks as walks_module
 from hopstream.sample.walks import random_walks, walk_batches
-from hopstream.store import open_store
+from hopstream.store import drawing, open_store
 from hopstream.store.contract import SampleReply, SampleRequest, Store
 from hopstream.store.local import LocalStore
 from tests import naive_walks
@@ -186,12 +187,52 @@ def test_edges_are_read_node_by_node_where_two_have_too_many(store: Store, monke
     assert {len(request.ids) for request in asked if request.count == -1} == {1}
 
 
-def test_edges_that_cost_too_much_are_read_after_the_last_round(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weight_attr", [None, "w"])
+def test_edges_that_cost_too_much_are_read_after_the_last_round(
+    store: Store, monkeypatch: pytest.MonkeyPatch, weight_attr: str | None
+) -> None:
+    """From 2 and 3 no edge leads back to 1. The first rounds of uniform walks over mapped parts ask for nothing."""
     monkeypatch.setattr(walk_memory, "READ_COST", 1e9)
     asked = record_requests(store, monkeypatch)
-    random_walks(store, [1] * 20, length=2, p=1e-12, rng_seed=RNG_SEED)  # from 2 and 3 no edge leads back to 1
-    of_second_step = [8, *(8 << turn for turn in range(walk_memory.MAX_ROUNDS - 1)), -1]
-    assert [request.count for request in asked] == [8, *of_second_step]
+    random_walks(store, [1] * 20, length=2, p=1e-12, rng_seed=RNG_SEED, weight_attr=weight_attr)
+    rounds = [8, *(8 << turn for turn in range(walk_memory.MAX_ROUNDS - 1))]
+    wanted = rounds[walk_memory.ROUNDS_AT_ONCE :] if weight_attr is None else [8, *rounds]
+    assert [request.count for request in asked] == [*wanted, -1]
+
+
+@pytest.fixture(scope="module")
+def grown_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three parts with hubs, parallel edges, self loops and nodes without edges; some rows have grown since."""
+    rng = np.random.default_rng(RNG_SEED)
+    ends = (rng.random((2, 4000)) ** 3 * 400).astype(np.int64)
+    graph = Graph(nodes={"node": NodeTable(num_nodes=450)}, edges={TO: EdgeTable(src_keys=ends[0], dst_keys=ends[1])})
+    folder = tmp_path_factory.mktemp("walks") / "grown"
+    write_parts(graph.check(), folder, num_parts=3, method="hash", direction="both")
+    append(folder, edges={TO: ((rng.random(300) ** 2 * 400).astype(np.int64), rng.integers(0, 450, 300))})
+    return folder
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+@pytest.mark.parametrize("p,q", [(0.5, 2.0), (2.0, 0.5), (1.0, 3.0), (1e-4, 1.0), (1e4, 1e4), (1e-3, 1e3)])
+def test_walks_over_mapped_parts_equal_those_that_ask_for_candidates(
+    grown_folder: Path, monkeypatch: pytest.MonkeyPatch, p: float, q: float, direction: str
+) -> None:
+    """With and without an index of rows, in one call for many steps or for few, with and without restarts."""
+    for restart_probability in (0.0, 0.2):
+        options = {"length": 9, "p": p, "q": q, "direction": direction, "restart_probability": restart_probability}
+        with monkeypatch.context() as patch:
+            patch.setattr(walk_memory, "ROUNDS_AT_ONCE", 0)
+            wanted = random_walks(grown_folder, None, **options)
+        assert np.array_equal(random_walks(grown_folder, None, **options), wanted)
+        with monkeypatch.context() as patch:
+            patch.setattr(walk_memory, "STEPS_AT_ONCE", 2)
+            patch.setattr(drawing, "MIN_INDEXED", 2)
+            patch.setattr(drawing, "MAX_INDEXED", 3000)
+            patch.setattr(drawing, "SCANS_PER_EDGE", 0)
+            with LocalStore(open_dataset(grown_folder)) as store:
+                assert np.array_equal(random_walks(store, None, **options, batch_size=70), wanted)
+                assert store.tables(TO, direction).long_rows.index.num_nodes > 1
+                assert store.tables(TO, direction).long_rows.index.min_degree > 2, "not all rows fit"
 
 
 def test_rounds_end_where_nothing_is_accepted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,6 @@ SAMPLED = st.builds(
     edge_ids=by(EDGE_TYPES, INTS),
     directions=by(EDGE_TYPES, st.sampled_from(["in", "out"])),
     seed_keys=st.none() | INTS,
-    fetch=st.none(),
     **FRAMES,
 )
 Batch = MiniBatch | SampledBatch
@@ -186,7 +185,7 @@ def test_a_missing_field_is_refused(name: str) -> None:
         read(changed)
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(SampledBatch) if one.name != "fetch"])
+@pytest.mark.parametrize("name", [one.name for one in fields(SampledBatch)])
 @pytest.mark.parametrize("value", ["missing", [["a"]], [["a", 99]]])
 def test_a_malformed_field_of_a_batch_without_columns_is_refused(name: str, value: Any) -> None:
     whole = small_batch()

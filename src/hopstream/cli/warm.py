@@ -165,8 +165,11 @@ def _load_links(folder: Path) -> None:
 
 
 def _walk(folder: Path) -> None:
+    from hopstream.dataset.layout import open_dataset
     from hopstream.load.ppr import PPRLoader
     from hopstream.sample.walks import random_walks
+    from hopstream.schema import EDGE
+    from hopstream.store.local import LocalStore
 
     with PPRLoader(folder / "timed", "train", batch_size=16, collate="numpy") as loader:
         list(loader)
@@ -176,6 +179,9 @@ def _walk(folder: Path) -> None:
     ]  # fmt: skip
     for options in ways:
         random_walks(folder / "timed", range(NUM_NODES), length=4, **options)
+    with closing(LocalStore(open_dataset(folder / "timed"))) as store:
+        tables = store.tables(EDGE, store.directions[0])
+        tables.long_rows.count(tables, MANY_EDGES)
 
 
 def _prepare_in_pieces(folder: Path) -> None:
@@ -264,12 +270,14 @@ def _export(folder: Path) -> None:
         list(loader)
 
 
+MANY_EDGES = 1 << 40
+"""Edges after whose scan long rows are indexed, whatever the graph."""
 _LOADING: Mapping[str, Any] = {"seeds": "train", "batch_size": 16, "collate": "numpy"}
 _TIMES: Mapping[str, Any] = {"time_attr": "time", "input_time": [50] * (NUM_NODES // 2)}
 _WAYS: Sequence[Mapping[str, Any]] = (
     {}, {"disjoint": True}, {"weight_attr": "weight"}, {"weight_attr": "weight", "sampling": "top_k"},
     {"sampling": "labor"}, _TIMES, {**_TIMES, "temporal_strategy": "last"}, {**_TIMES, "weight_attr": "weight"},
-    {"subgraph_type": "induced"}, {"subgraph_type": "bidirectional"},
+    {"subgraph_type": "induced"}, {"subgraph_type": "induced", "disjoint": True}, {"subgraph_type": "bidirectional"},
 )  # fmt: skip
 """Options of node loaders, one for each way of sampling."""
 STEPS: Mapping[str, Callable[[Path], None]] = {

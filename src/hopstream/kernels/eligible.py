@@ -3,13 +3,14 @@
 [Algorithm] Three sets of open addressing with linear probing, built once per request: nodes that have excluded
     neighbours, pairs of such a node and a neighbour, and candidates, which are one number each, of trees too. A set is
     a power of two of entries, at least twice as many as it holds; -1 is an empty entry. Few of a hub's neighbours are
-    candidates, so a sieve is asked before their set: one bit of 32 or more per member.
+    candidates, so a sieve is asked before their set: one bit of 32 or more per member. Where a bit for each id takes no
+    more memory than the set, there are bits alone, and rows are listed without a branch.
 [Cost] One probe per node, which is all that nodes without excluded neighbours pay; one per edge of the others. The
     tables of a batch fit into the second cache. Where one edge in 20 leads to a candidate: 2.3 ns per edge.
-[Not chosen] Sorted pairs and binary search: 11 steps per node and per edge for 2000 pairs. A bit per id: memory and
-    cache misses grow with the graph. No sieve: 8.6 ns, because whether an entry is empty is a branch that no processor
-    foresees. A set for each tree, in the first cache: 8.4 ns for the same reason; nearly as fast as a sieve where it
-    has 8 entries per member, in three times the memory.
+[Not chosen] Sorted pairs and binary search: 11 steps per node and per edge for 2000 pairs. A bit per id always: memory
+    and cache misses grow with the graph. No sieve: 8.6 ns, because whether an entry is empty is a branch that no
+    processor foresees. A set for each tree, in the first cache: 8.4 ns for the same reason; nearly as fast as a sieve
+    where it has 8 entries per member, in three times the memory.
 
 Every loop that draws by a strategy takes the same arguments, ``(tables, source, rule, draws, nodes, scratch, begin,
 positions, written)``, and is compiled for the types of its records. Where draws are uniform or by weight, ``rule`` may
@@ -191,6 +192,8 @@ PAIR_FACTOR = np.uint64(0xD1B54A32D192ED03)
 EMPTY = np.int64(-1)
 MIN_CAPACITY = 16
 ENTRIES_PER_WORD = 4
+WORDS_PER_ENTRY = 1
+"""Words of bits, per entry of the set of candidates, up to which there are bits for all ids."""
 ONE = np.uint64(1)
 WORD_BITS = np.uint64(6)
 WORD_MASK = np.uint64(63)
@@ -213,6 +216,7 @@ class Filter(NamedTuple):
         sieve: Sieve of candidates.
         num_words: Its length.
         sieve_shift: See ``sieve_shift``.
+        is_exact: The sieve has a bit for each id, and the set of candidates is one empty entry.
         tree_shift: Bits that ids have in candidates of trees.
     """
 
@@ -228,6 +232,7 @@ class Filter(NamedTuple):
     sieve: int
     num_words: int
     sieve_shift: np.uint64
+    is_exact: bool
     tree_shift: int
 
 
@@ -255,12 +260,14 @@ class FilterSets(NamedTuple):
         pairs: int64, pairs of such a node and a neighbour.
         candidates: int64, candidates; int64[0] for all.
         sieve: uint64, their sieve.
+        is_exact: The sieve has a bit for each id, and ``candidates`` are left out.
     """
 
     nodes: NDArray[np.int64]
     pairs: NDArray[np.int64]
     candidates: NDArray[np.int64]
     sieve: NDArray[np.uint64]
+    is_exact: bool
 
     def to_filter(self, tree_shift: int) -> Filter:
         """What kernels are given."""
@@ -269,7 +276,7 @@ class FilterSets(NamedTuple):
             self.nodes.ctypes.data, len(self.nodes), _shift(len(self.nodes)),
             self.pairs.ctypes.data, num_pairs, _shift(num_pairs),
             self.candidates.ctypes.data, len(self.candidates), _shift(len(self.candidates)),
-            self.sieve.ctypes.data, len(self.sieve), _shift(len(self.sieve) * 64), tree_shift,
+            self.sieve.ctypes.data, len(self.sieve), _shift(len(self.sieve) * 64), self.is_exact, tree_shift,
         )  # fmt: skip
 
 
@@ -288,18 +295,22 @@ def filter_sets(
         candidates: int64[c], the only neighbours that are eligible; None for all.
     """
     nodes = pairs = members = np.empty(0, np.int64)
-    sieve = np.empty(0, np.uint64)
+    sieve, is_exact = np.empty(0, np.uint64), False
     if excluded is not None:
         num_entries = set_capacity(len(excluded[0]))
         nodes, pairs = empty_set(num_entries), empty_set(2 * num_entries)
         add_ids(excluded[0], nodes)
         add_pairs(*excluded, pairs)
     if candidates is not None:
-        members = empty_set(set_capacity(len(candidates)))
-        sieve = empty_sieve(len(members))
-        add_ids(candidates, members)
-        add_to_sieve(candidates, sieve)
-    return FilterSets(nodes, pairs, members, sieve)
+        num_entries, num_words = set_capacity(len(candidates)), int(candidates.max(initial=0)) // 64 + 1
+        if candidates.min(initial=0) == 0 and num_words <= WORDS_PER_ENTRY * num_entries:
+            members, sieve, is_exact = empty_set(1), np.zeros(num_words, np.uint64), True
+            add_bits(candidates, sieve)
+        else:
+            members, sieve = empty_set(num_entries), empty_sieve(num_entries)
+            add_ids(candidates, members)
+            add_to_sieve(candidates, sieve)
+    return FilterSets(nodes, pairs, members, sieve, is_exact)
 
 
 def set_capacity(num_members: int) -> int:
@@ -369,6 +380,14 @@ def passes(sieve: int, num_words: int, shift: np.uint64, identifier: int) -> boo
 
 
 @inlined
+def has_bit(words: int, num_words: int, identifier: int) -> bool:
+    """Whether an id is in the bits at an address that ``add_bits`` has written."""
+    word = np.uint64(identifier) >> WORD_BITS
+    bits = array_at(words, num_words, np.uint64)
+    return bool(word < np.uint64(num_words) and (bits[word] >> (np.uint64(identifier) & WORD_MASK)) & ONE)
+
+
+@inlined
 def has_pair(table: int, num_entries: int, shift: np.uint64, node: int, neighbor: int) -> bool:
     """Whether a pair is in a set made by ``add_pairs``; arguments as for ``has_id``."""
     entries = array_at(table, 2 * num_entries, np.int64)
@@ -413,6 +432,18 @@ def add_to_sieve(ids: np.ndarray, sieve: np.ndarray) -> None:
 
 
 @kernel
+def add_bits(ids: np.ndarray, words: np.ndarray) -> None:
+    """Set a bit for each id.
+
+    Args:
+        ids: int64[n], 0 or above.
+        words: uint64[words], in and out: more bits than the highest id.
+    """
+    for i in range(len(ids)):
+        words[np.uint64(ids[i]) >> WORD_BITS] |= ONE << (np.uint64(ids[i]) & WORD_MASK)
+
+
+@kernel
 def add_pairs(nodes: np.ndarray, neighbors: np.ndarray, table: np.ndarray) -> None:
     """Add pairs to a set.
 
@@ -450,7 +481,10 @@ def is_filtered(own: NodeFilter) -> bool:
 def is_eligible(own: NodeFilter, neighbor: int) -> bool:
     """Whether the node may draw an edge to a neighbour."""
     rule = own.sets
-    if rule.num_candidates > 0:
+    if rule.is_exact:
+        if not has_bit(rule.sieve, rule.num_words, own.tree | neighbor):
+            return False
+    elif rule.num_candidates > 0:
         candidate = own.tree | neighbor
         if not passes(rule.sieve, rule.num_words, rule.sieve_shift, candidate):
             return False
@@ -481,6 +515,17 @@ def list_eligible(
     """
     size = 0
     behind = first
+    rule = own.sets
+    if rule.is_exact and not own.has_excluded and num_drawn == 0 and num <= len(listed):
+        words, num_words = array_at(rule.sieve, rule.num_words, np.uint64), np.uint64(rule.num_words)
+        for position in range(start, start + num):  # without a branch: about as many edges may be drawn as not
+            neighbor = np.uint64(own.tree | np.int64(indices[np.uint64(position)]))
+            word = neighbor >> WORD_BITS
+            is_near = word < num_words
+            bit = (words[word if is_near else np.uint64(0)] >> (neighbor & WORD_MASK)) & ONE
+            listed[np.uint64(size)] = position
+            size += np.int64(bit) * np.int64(is_near)
+        return size
     for position in range(start, start + num):
         if behind < first + num_drawn and drawn[np.uint64(behind)] == position:
             behind += 1

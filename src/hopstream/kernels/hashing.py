@@ -87,7 +87,7 @@ def hash_keys(keys: np.ndarray, rng_seed: np.uint64, out: np.ndarray) -> None:
 
 def derive_seed(*values: int | str) -> int:
     """64 bits that depend on all values and their order, the same on every machine and Python version."""
-    text = "\x1f".join(f"{type(value).__name__}:{value}" for value in values)
+    text = "\x1f".join([f"{type(value).__name__}:{value}" for value in values])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") & _MASK
 
 

@@ -14,12 +14,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from hopstream.kernels.compiling import inlined, kernel
-from hopstream.kernels.hashing import GOLDEN, mix64, node_stream
+from hopstream.kernels.eligible import AddressTables, Nodes, prefetch_key, stream_of, view
+from hopstream.kernels.hashing import GOLDEN, draw_below, mix64, node_stream, tree_stream
+from hopstream.kernels.lookups import RowIndex, entries_of_row, find_in_row, find_newest, prefetch_pair
+from hopstream.kernels.memory import array_at, prefetch_address
+from hopstream.kernels.neighbors import edge_ranges
 from hopstream.kernels.reals import fraction
 
+WALKS_AT_ONCE = 64
 REJECTED, ACCEPTED, OPEN = 0, 1, 2
 NO_NODE = -1
 
@@ -61,14 +68,212 @@ def judge_candidates(
         stream = node_stream(rng_seed, walks[i])
         for k in range(candidates.shape[1]):
             level = fraction(mix64(stream + np.uint64(k) * GOLDEN)) * largest
-            if previous[i] == NO_NODE:
-                verdicts[i, k] = ACCEPTED
-            elif candidates[i, k] == previous[i]:
-                verdicts[i, k] = ACCEPTED if level < return_bias else REJECTED
-            elif level < surely:
-                verdicts[i, k] = ACCEPTED
-            else:
-                verdicts[i, k] = OPEN if level < possibly else REJECTED
+            verdicts[i, k] = _judge(level, candidates[i, k], previous[i], return_bias, surely, possibly)
+
+
+@inlined
+def _judge(level: float, candidate: int, previous: int, return_bias: float, surely: float, possibly: float) -> int:
+    if previous == NO_NODE:
+        return ACCEPTED
+    if candidate == previous:
+        return ACCEPTED if level < return_bias else REJECTED
+    if level < surely:
+        return ACCEPTED
+    return OPEN if level < possibly else REJECTED
+
+
+class WalkRule(NamedTuple):
+    """How walks with a memory choose.
+
+    Attributes:
+        return_bias: 1/p.
+        far_bias: 1/q.
+        num_candidates: How many each walk draws in the first round; every later round draws as many as all before it.
+        read_cost: What reading an edge costs, in candidates drawn.
+        open_share: The share of candidates for which an edge is looked for.
+    """
+
+    return_bias: float
+    far_bias: float
+    num_candidates: int
+    read_cost: float
+    open_share: float
+
+
+@kernel
+def try_candidates(
+    tables: AddressTables, index: RowIndex, rule: WalkRule, draw_seed: np.uint64, judge_seed: np.uint64,
+    num_candidates: int, walks: np.ndarray, previous: np.ndarray, nodes: Nodes, pending: np.ndarray, found: np.ndarray,
+) -> tuple[int, int]:  # fmt: skip
+    """Draw candidates, judge them, look for edges where that leaves one open, and take the first that is accepted.
+
+    Candidates and verdicts are those of ``draw_neighbors`` with replacement and of ``judge_candidates``; what follows
+    the one that is taken is neither drawn nor judged.
+
+    Args:
+        tables: The parts.
+        index: Of their long rows.
+        rule: How to choose.
+        draw_seed: uint64, of the candidates.
+        judge_seed: uint64, of the verdicts.
+        num_candidates: How many each walk may draw.
+        walks: int64[n], numbers of walks.
+        previous: int64[n], ids of the nodes that they came from, or ``NO_NODE``.
+        nodes: The 2 n nodes where they are and where they came from (any where they came from none), with ranges.
+        pending: int64[m], in and out: the walks to move, then those that have edges and have taken none.
+        found: int64[n], out: ids of the nodes that they go to.
+
+    Returns:
+        How many are left in ``pending``, and the edges of all rows that were scanned.
+    """
+    offsets, keys, indices = tables.offsets, tables.keys, tables.indices
+    ids, parts, starts, degrees = nodes.ids, nodes.parts, nodes.starts, nodes.degrees
+    item_bytes = tables.item.itemsize
+    return_bias, far_bias, num_walks = rule.return_bias, rule.far_bias, len(walks)
+    largest, surely, possibly = max(return_bias, 1.0, far_bias), min(1.0, far_bias), max(1.0, far_bias)
+    at_once = min(surely, return_bias)
+    candidates = np.empty((WALKS_AT_ONCE, num_candidates), np.int64)
+    levels = np.empty((WALKS_AT_ONCE, num_candidates), np.float64)
+    num_drawn = np.empty(WALKS_AT_ONCE, np.int64)
+    entries = np.empty(WALKS_AT_ONCE, np.int64)
+    memory = np.empty(1, tables.item.dtype)
+    wanted = view(memory, tables.item.dtype)
+    num_left, num_scanned = 0, 0
+    for first in range(0, len(pending), WALKS_AT_ONCE):
+        num = min(WALKS_AT_ONCE, len(pending) - first)
+        for w in range(num):
+            i = pending[first + w]
+            part = np.int64(parts[i])
+            prefetch_key(ids[i] - offsets[part], keys[part, 0], keys[part, 1])
+        for w in range(num):
+            i = pending[first + w]
+            part = np.int64(parts[i])
+            stream = stream_of(ids[i], ids[i] - offsets[part], keys[part, 0], keys[part, 1], draw_seed)
+            stream = tree_stream(stream, walks[i])
+            verdicts = node_stream(judge_seed, walks[i])
+            entries[w] = entries_of_row(index, ids[num_walks + i], degrees[num_walks + i])
+            num_drawn[w] = num_candidates if degrees[i] > 0 else 0
+            for k in range(num_drawn[w]):
+                position = starts[i] + np.int64(draw_below(stream, k, degrees[i]))
+                prefetch_address(indices[part, 0] + position * item_bytes)
+                candidates[w, k] = position
+                levels[w, k] = fraction(mix64(verdicts + np.uint64(k) * GOLDEN)) * largest
+                if levels[w, k] < at_once or previous[i] == NO_NODE:
+                    num_drawn[w] = k + 1
+                    break
+        for w in range(num):
+            i = pending[first + w]
+            part, back = np.int64(parts[i]), np.int64(parts[num_walks + i])
+            part_indices = array_at(indices[part, 0], indices[part, 1], tables.item.dtype)
+            row, degree = indices[back, 0] + starts[num_walks + i] * item_bytes, degrees[num_walks + i]
+            for k in range(num_drawn[w]):
+                candidates[w, k] = part_indices[np.uint64(candidates[w, k])]
+                verdict = _judge(levels[w, k], candidates[w, k], previous[i], return_bias, surely, possibly)
+                if verdict == OPEN:
+                    prefetch_pair(entries[w], row, degree, item_bytes, candidates[w, k])
+                levels[w, k] = verdict
+        for w in range(num):
+            i = pending[first + w]
+            back, degree, taken = np.int64(parts[num_walks + i]), degrees[num_walks + i], np.int64(NO_NODE)
+            for k in range(num_drawn[w]):
+                if levels[w, k] == OPEN:
+                    row = indices[back, 0] + starts[num_walks + i] * item_bytes
+                    wanted[0] = candidates[w, k]
+                    is_edge = find_in_row(entries[w], row, degree, wanted) >= 0
+                    num_scanned += degree if entries[w] == 0 else 0
+                    levels[w, k] = ACCEPTED if is_edge == (far_bias < 1.0) else REJECTED
+                if levels[w, k] == ACCEPTED:
+                    taken = candidates[w, k]
+                    break
+            found[i] = taken
+            if taken == NO_NODE and num_drawn[w] > 0:
+                pending[num_left] = i
+                num_left += 1
+    return num_left, num_scanned
+
+
+@kernel
+def take_steps(
+    tables: AddressTables, index: RowIndex, marks: np.ndarray, newest: np.ndarray, num_ids: int, rule: WalkRule,
+    seeds: np.ndarray, walks: np.ndarray, ids: np.ndarray, pending: np.ndarray, reading: np.ndarray,
+) -> tuple[int, int, int, int, int]:  # fmt: skip
+    """Take steps of walks, up to the first step in which a walk is left without a successor.
+
+    Args:
+        tables: The parts, all of them.
+        index: Of their long rows.
+        marks: As for ``find_newest``; not looked at where ``newest`` is empty.
+        newest: As there; int64[0] where no node has a newer row.
+        num_ids: Ids are below it.
+        rule: How to choose.
+        seeds: uint64[num_steps, num_rounds, 2], of candidates and of verdicts.
+        walks: int64[n], numbers of walks.
+        ids: int64[2 + num_steps, n], in and out: where walks came from, where they are, and where they go in each step;
+            ``NO_NODE`` for nowhere.
+        pending: int64[n], out: walks that have no successor after the last round.
+        reading: int64[n], out: walks that have none, and for which reading edges is as cheap.
+
+    Returns:
+        num_steps: Steps that are done for all walks.
+        num_rounds: Rounds that the next step has had; 0 where a neighbour or a row lies outside its range.
+        num_pending: Entries of ``pending``.
+        num_reading: Entries of ``reading``.
+        num_scanned: The edges of all rows that were scanned.
+    """
+    num_walks, num_rounds = len(walks), seeds.shape[1]
+    moving, numbers = np.empty(num_walks, np.int64), np.empty(num_walks, np.int64)
+    previous, found = np.empty(num_walks, np.int64), np.empty(num_walks, np.int64)
+    at, rows = np.empty(2 * num_walks, np.int64), np.empty(2 * num_walks, np.int64)
+    starts, degrees = np.empty(2 * num_walks, np.int64), np.empty(2 * num_walks, np.int64)
+    parts, counts = np.empty(2 * num_walks, np.int32), np.empty(2 * num_walks, np.int32)
+    num_scanned = 0
+    for step in range(len(seeds)):
+        num, is_inside = 0, True
+        for i in range(num_walks):
+            if ids[step + 1, i] != NO_NODE:
+                moving[num], numbers[num], previous[num] = i, walks[i], ids[step, i]
+                at[num], found[num] = ids[step + 1, i], NO_NODE
+                is_inside = is_inside and np.uint64(at[num]) < np.uint64(num_ids)
+                num += 1
+        for w in range(num):
+            at[num + w] = previous[w] if previous[w] != NO_NODE else at[w]
+            pending[w] = w
+        num_left, num_reading, drawn, rounds = num, 0, 0, 0
+        if is_inside:
+            own = rows if len(newest) > 0 else at
+            if len(newest) > 0:
+                find_newest(at[: 2 * num], marks, newest, rows[: 2 * num])
+            nodes = Nodes(
+                own[: 2 * num], at[:0], parts[: 2 * num], starts[: 2 * num], degrees[: 2 * num], degrees[: 2 * num],
+                counts[: 2 * num],
+            )  # fmt: skip
+            is_inside = edge_ranges(tables, nodes, 0, False) >= 0
+        while is_inside and num_left > 0 and rounds < num_rounds:
+            size = drawn if drawn > 0 else rule.num_candidates
+            num_tried, scanned = try_candidates(
+                tables, index, rule, seeds[step, rounds, 0], seeds[step, rounds, 1], size, numbers[:num],
+                previous[:num], nodes, pending[:num_left], found[:num],
+            )  # fmt: skip
+            num_scanned += scanned
+            drawn += size
+            rounds += 1
+            num_left = 0
+            for k in range(num_tried):
+                w = pending[k]
+                ahead, behind = degrees[w], degrees[num + w]
+                if rule.read_cost * (ahead + behind) <= drawn * (1 + rule.open_share * behind):
+                    reading[num_reading] = moving[w]
+                    num_reading += 1
+                else:
+                    pending[num_left] = w
+                    num_left += 1
+        for w in range(num):
+            ids[step + 2, moving[w]] = found[w]
+        if num_left + num_reading > 0:
+            for k in range(num_left):
+                pending[k] = moving[pending[k]]
+            return step, rounds, num_left, num_reading, num_scanned
+    return len(seeds), 0, 0, 0, num_scanned
 
 
 @kernel

@@ -1,6 +1,7 @@
 """Draws random walks, also those whose steps depend on where a walk came from.
 
 All walks of a batch take a step together: one request of the store for a step without memory, a few for one with it.
+Where all parts are mapped and edges are drawn uniformly, one call of a kernel takes many steps with memory.
 What a walk draws is a function of the seed, of its number, of the step, and of the key of the node where it stands.
 
 Candidates are drawn without regard to where walks came from, and some rejected; see ``kernels/walks.py``. Every round
@@ -14,6 +15,7 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -30,9 +32,11 @@ from hopstream.kernels.walks import (
     NO_NODE,
     OPEN,
     REJECTED,
+    WalkRule,
     draw_second_order,
     hash_fractions,
     judge_candidates,
+    take_steps,
 )
 from hopstream.sample.seeds import SeedsLike, read_seeds
 from hopstream.schema import Direction, EdgeType, type_label
@@ -47,6 +51,8 @@ from hopstream.store.contract import (
     Store,
     Strategy,
 )
+from hopstream.store.drawing import NO_OVERLAYS
+from hopstream.store.local import LocalStore
 from hopstream.store.requests import SEED_STOP
 
 if TYPE_CHECKING:
@@ -63,6 +69,10 @@ MAX_CANDIDATES = 1 << 22
 """Candidates of all walks together that are drawn at a time."""
 MAX_EDGES_READ = 1 << 22
 """Edges that are read at a time, unless a single walk needs more."""
+ROUNDS_AT_ONCE = 3
+"""Rounds for which a call over mapped rows is given seeds; few walks need more."""
+STEPS_AT_ONCE = 64
+"""Steps for which it is given seeds."""
 NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
 
 
@@ -84,38 +94,79 @@ class WalkMemory:
         self._weight_attr = weight_attr
         extent = max(1.0, self._far_bias) - min(1.0, self._far_bias)
         self._open_share = extent / max(1.0, *biases)
+        # Draws by weight read more than rows, so walks by weight ask the store for candidates.
+        is_here = isinstance(store, LocalStore) and store.is_whole and weight_attr is None
+        self._local = cast(LocalStore, store) if is_here else None
 
-    def advance(self, rng_seed: int, trees: IntArray, current: IntArray, previous: IntArray) -> IntArray:
-        """Take one step of some walks.
+    def advance(self, rng_seeds: Sequence[int], trees: IntArray, current: IntArray, previous: IntArray) -> IntArray:
+        """Take the next step of some walks, and those behind it as far as one call of a kernel takes them too.
 
         Args:
-            rng_seed: Seed of the step.
+            rng_seeds: Seeds of the steps, one or more.
             trees: int64[n], numbers of the walks.
             current: int64[n], ids of the nodes where they are.
             previous: int64[n], ids of those where they came from; ``NO_NODE`` for nowhere.
 
         Returns:
-            int64[n], ids of the nodes that they go to; ``NO_NODE`` where no edge leads on.
+            int64[number of steps taken, n], ids of the nodes that they go to; ``NO_NODE`` where no edge leads on.
         """
-        found = np.full(len(trees), NO_NODE, np.int64)
-        pending, drawn = np.arange(len(trees)), 0
-        costs = np.zeros((2, len(trees)))
-        for turn in range(MAX_ROUNDS):
+        ids = np.full((2 + len(rng_seeds), len(trees)), NO_NODE, np.int64)
+        ids[0], ids[1] = previous, current
+        step, num_rounds, pending = 0, 0, np.arange(len(trees))
+        if self._local is not None:
+            step, num_rounds, pending, reading = self._take_steps(self._local, rng_seeds, trees, ids)
+            if step == len(rng_seeds):
+                return ids[2:]
+            self._read(rng_seeds[step], reading, (trees, ids[step + 1], ids[step], ids[step + 2]))
+        self._finish(rng_seeds[step], num_rounds, pending, (trees, ids[step + 1], ids[step], ids[step + 2]))
+        return ids[2 : step + 3]
+
+    def _take_steps(
+        self, store: LocalStore, rng_seeds: Sequence[int], trees: IntArray, ids: IntArray
+    ) -> tuple[int, int, IntArray, IntArray]:
+        """Take steps in one call over the rows of a store that holds all parts; see ``take_steps``.
+
+        Returns:
+            The steps taken; the rounds that the next one has had, the walks that need more of them, and those for which
+            edges are to be read.
+        """
+        tables = store.tables(*self._step)
+        store.check_ids(tables.node_type, ids[1])
+        rounds = min(ROUNDS_AT_ONCE, MAX_ROUNDS)
+        seeds = np.array([_round_seeds(seed, rounds) for seed in rng_seeds], np.uint64)
+        rule = WalkRule(self._return_bias, self._far_bias, FIRST_CANDIDATES, READ_COST, self._open_share)
+        pending, reading = np.empty((2, len(trees)), np.int64)
+        overlays = tables.overlays or NO_OVERLAYS
+        step, num_rounds, num_pending, num_reading, num_scanned = take_steps(
+            tables.addresses, tables.long_rows.index, overlays.marks, overlays.newest,
+            store.book.num_ids(tables.node_type), rule,
+            seeds.reshape(len(rng_seeds), rounds, 2), trees, ids, pending, reading,
+        )  # fmt: skip
+        tables.long_rows.count(tables, num_scanned)
+        return step, num_rounds, pending[:num_pending], reading[:num_reading]
+
+    def _finish(
+        self, rng_seed: int, num_rounds: int, pending: IntArray, walks: tuple[IntArray, IntArray, IntArray, IntArray]
+    ) -> None:
+        """Go on with a step of the walks at some positions that has had so many rounds."""
+        _, current, previous, _ = walks
+        drawn = FIRST_CANDIDATES << num_rounds >> 1 if num_rounds else 0
+        costs: NDArray[np.float64] | None = None
+        for turn in range(num_rounds, MAX_ROUNDS):
+            if not len(pending):
+                return
             size = drawn or FIRST_CANDIDATES
             round_seed = derive_seed(rng_seed, "candidates", turn)
             pieces = np.array_split(pending, max(1, -(-len(pending) * size // MAX_CANDIDATES)))
-            left = [self._try(round_seed, piece, size, (trees, current, previous, found)) for piece in pieces]
-            pending = np.concatenate(left)
+            pending = np.concatenate([self._try(round_seed, piece, size, walks) for piece in pieces])
             drawn += size
-            if not len(pending):
-                return found
-            if turn == 0:
+            if costs is None:
+                costs = np.zeros((2, len(current)))
                 costs[:, pending] = self._costs(current[pending], previous[pending])
             is_cheap = costs[0, pending] <= drawn * costs[1, pending]
-            self._read(rng_seed, pending[is_cheap], (trees, current, previous, found))
+            self._read(rng_seed, pending[is_cheap], walks)
             pending = pending[~is_cheap]
-        self._read(rng_seed, pending, (trees, current, previous, found))
-        return found
+        self._read(rng_seed, pending, walks)
 
     def _costs(self, current: IntArray, previous: IntArray) -> NDArray[np.float64]:
         """float64[2, n]: what it costs to read the edges of both nodes, and to try one candidate."""
@@ -209,6 +260,13 @@ class WalkMemory:
             return NO_WEIGHTS
         request = FetchRequest(entity=self._step, names=(self._weight_attr,), ids=reply.edge_ids)
         return np.asarray(self._store.fetch([request])[0][self._weight_attr], np.float64)
+
+
+@lru_cache(STEPS_AT_ONCE)
+def _round_seeds(rng_seed: int, num_rounds: int) -> list[tuple[int, int]]:
+    """The seeds of candidates and of verdicts in the first rounds of a step."""
+    of_candidates = [derive_seed(rng_seed, "candidates", turn) for turn in range(num_rounds)]
+    return [(seed, derive_seed(seed, "verdicts")) for seed in of_candidates]
 
 
 def _first(is_it: NDArray[np.bool_]) -> IntArray:
@@ -488,16 +546,19 @@ class Walker:
         keys = np.full(ids.shape[::-1], NO_NODE, np.int64)
         columns_at_a_time = max(1, MAX_KEYS_ASKED // max(1, ids.shape[1]))
         for first in range(0, len(ids), columns_at_a_time):
-            columns = range(first, min(first + columns_at_a_time, len(ids)))
-            is_node = [ids[column] >= 0 for column in columns]
+            types: dict[str, list[int]] = {}
+            for column in range(first, min(first + columns_at_a_time, len(ids))):
+                types.setdefault(self._node_types[column], []).append(column)
+            found = [ids[columns] for columns in types.values()]
             replies = self._store.fetch(
                 [
-                    FetchRequest(entity=self._node_types[column], names=(KEY,), ids=ids[column][is_in])
-                    for column, is_in in zip(columns, is_node, strict=True)
+                    FetchRequest(entity=node_type, names=(KEY,), ids=of_type[of_type >= 0])
+                    for node_type, of_type in zip(types, found, strict=True)
                 ]
             )
-            for column, is_in, reply in zip(columns, is_node, replies, strict=True):
-                keys[is_in, column] = cast(Array, reply[KEY])
+            for columns, of_type, reply in zip(types.values(), found, replies, strict=True):
+                of_type[of_type >= 0] = cast(Array, reply[KEY])
+                keys[:, columns] = of_type.T
         return keys
 
 
@@ -522,16 +583,17 @@ class _Batch:
         ids = np.full((len(self._steps) + 1, len(self._start_ids)), NO_NODE, np.int64)
         ids[0] = self._start_ids
         walks = np.arange(len(self._start_ids))
-        for number in range(len(self._steps)):
-            if not len(walks):
-                break
+        number = 0
+        while number < len(self._steps) and len(walks):
             moving = walks
             if self._settings.restart_probability > 0:
                 moving = self._restart(walks, ids[number + 1], number)
             current = ids[number][moving]
-            ids[number + 1][moving] = self._step(moving, current, number)
-            self._previous[moving] = current
-            walks = walks[ids[number + 1][walks] != NO_NODE]
+            found = self._take_steps(moving, current, number)
+            ids[number + 1 : number + 1 + len(found), moving] = found
+            number += len(found)
+            self._previous[moving] = current if len(found) == 1 else found[-2]
+            walks = walks[ids[number][walks] != NO_NODE]
         return ids
 
     def _restart(self, walks: IntArray, next_ids: IntArray, number: int) -> IntArray:
@@ -544,16 +606,16 @@ class _Batch:
         self._previous[back] = NO_NODE
         return walks[~is_restarting]
 
-    def _step(self, walks: IntArray, current: IntArray, number: int) -> IntArray:
-        """int64[n], where each walk goes next."""
+    def _take_steps(self, walks: IntArray, current: IntArray, number: int) -> IntArray:
+        """int64[steps, n], where each walk goes in the next step, and in those behind it that were taken as well."""
         if self._memory is not None:
-            return self._memory.advance(
-                int(self._seed(number, "step")), self._trees[walks], current, self._previous[walks]
-            )
+            at_once = 1 if self._settings.restart_probability > 0 else STEPS_AT_ONCE
+            seeds = [int(self._seed(n, "step")) for n in range(number, min(number + at_once, len(self._steps)))]
+            return self._memory.advance(seeds, self._trees[walks], current, self._previous[walks])
         reply = self._draw(walks, current, number)
         found = np.full(len(walks), NO_NODE, np.int64)
         found[reply.counts > 0] = reply.neighbor_ids
-        return found
+        return found[None]
 
     def _draw(self, walks: IntArray, current: IntArray, number: int) -> SampleReply:
         """Draw an edge of each walk's node; none where no edge leads on."""

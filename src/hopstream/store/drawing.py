@@ -8,7 +8,10 @@ draws every other request: it writes positions that are read in a pass of their 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +26,7 @@ from hopstream.kernels.eligible import AddressTables, Draws, FilterSets, Nodes, 
 from hopstream.kernels.eligible import count_eligible as count_filtered
 from hopstream.kernels.heaviest import draw_heaviest
 from hopstream.kernels.labor import draw_by_variates
-from hopstream.kernels.lookups import WORD_BITS, find_newest, mark_nodes
+from hopstream.kernels.lookups import NO_INDEX, WORD_BITS, RowIndex, find_edges, find_newest, index_rows, mark_nodes
 from hopstream.kernels.memory import address_table
 from hopstream.kernels.neighbors import TOO_MANY, draw_neighbors, edge_ranges
 from hopstream.kernels.temporal import count_draws, draw_latest, trim_by_time
@@ -37,6 +40,13 @@ NO_FILTER = NO_SETS.to_filter(TREE_SHIFT)
 FIRST_POSITIONS = 1 << 16
 POSITIONS_PER_ID = 64
 FIRST_SCRATCH = 1 << 12
+MIN_INDEXED = 1 << 10
+"""Edges from which on a row has its neighbours indexed."""
+MAX_INDEXED = 1 << 26
+"""Edges of all indexed rows of an edge type: they take 6 bytes each."""
+ROWS_AT_ONCE = 1 << 20
+SCANS_PER_EDGE = 4
+"""How often as many edges as there are must have been scanned before long rows are indexed."""
 DRAWS: Mapping[Strategy, Callable[..., tuple[int, int, int, int]]] = {
     "uniform": draw_edges,
     "weighted": draw_edges,
@@ -60,6 +70,35 @@ class OverlayTables:
     newest: IntArray
 
 
+NO_OVERLAYS = OverlayTables(marks=np.empty((0, 2), np.uint64), newest=NOTHING)
+
+
+class LongRows:
+    """Makes an index of long rows once they were scanned so often that it costs less than it saves.
+
+    Only walks count what they scan: the memory of servers is bounded by what they account for.
+
+    Attributes:
+        index: What kernels are given that look for edges; another one from one call to the next.
+    """
+
+    def __init__(self) -> None:
+        """Start without an index."""
+        self.index = NO_INDEX
+        self._lock = Lock()
+        self._num_scanned = 0
+        self._memory: list[Array] = []
+
+    def count(self, tables: SamplingTables, num_scanned: int) -> None:
+        """Take note that so many edges of the tables were scanned."""
+        self._num_scanned += num_scanned
+        if self._num_scanned < SCANS_PER_EDGE * int(tables.addresses.edge_offsets[-1]) or not self._lock.acquire(False):
+            return
+        # The lock stays taken: an index is made once. Where that fails, rows are scanned as before.
+        with suppress(MemoryError, FormatError):
+            self.index, self._memory = _index_long_rows(tables)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingTables:
     """What the sampling kernels need of one edge type and direction; rows are pieces, zeros where one is not here.
@@ -76,6 +115,7 @@ class SamplingTables:
         neighbor_keys: int64[num_parts, 2], address table of the neighbours' keys, or None.
         key_item: uint32[0] or int64[0], of the dtype of ``neighbor_keys``.
         overlays: Which rows have newer ones, or None where none have.
+        long_rows: The index of long rows.
     """
 
     entity: Entity
@@ -86,6 +126,7 @@ class SamplingTables:
     neighbor_keys: IntArray | None
     key_item: Array
     overlays: OverlayTables | None = None
+    long_rows: LongRows = field(default_factory=LongRows)
 
     def newest(self, ids: IntArray) -> IntArray:
         """int64[n], what kernels are to be given for ids of nodes: where their newest rows are."""
@@ -189,6 +230,38 @@ def find_row_edges(tables: SamplingTables, ids: IntArray) -> Nodes:
     nodes = Nodes(ids, NOTHING, parts, starts, degrees, degrees, counts)
     check_range(edge_ranges(tables.addresses, nodes, 0, False), ids, entity_label(tables.entity))
     return nodes
+
+
+def find_edge_ids(tables: SamplingTables, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
+    """int64[n], the id of the first edge between each of some checked ids and its neighbour; -1 for none.
+
+    Raises:
+        FormatError: A row lies outside its file.
+    """
+    edge_ids = np.empty(len(ids), np.int64)
+    nodes, neighbor_ids = find_row_edges(tables, ids), np.ascontiguousarray(neighbor_ids, np.int64)
+    find_edges(tables.addresses, tables.long_rows.index, nodes, neighbor_ids, edge_ids)
+    return edge_ids
+
+
+def _index_long_rows(tables: SamplingTables) -> tuple[RowIndex, list[Array]]:
+    """Index the longest rows, as far as ``MAX_INDEXED`` allows; beside the index, what holds its memory."""
+    addresses, found, lengths = tables.addresses, [NOTHING], [NOTHING]
+    for piece, (first, stop) in enumerate(pairwise(addresses.offsets.tolist())):
+        for begin in range(first, stop if addresses.indptrs[piece, 1] else first, ROWS_AT_ONCE):
+            ids = np.arange(begin, min(begin + ROWS_AT_ONCE, stop))
+            degrees = find_row_edges(tables, ids).degrees
+            is_long = (degrees >= MIN_INDEXED) & (degrees <= MAX_INDEXED)
+            found.append(ids[is_long])
+            lengths.append(degrees[is_long])
+    long_ids, degrees, min_degree = np.concatenate(found), np.concatenate(lengths), MIN_INDEXED
+    while degrees[degrees >= min_degree].sum() > MAX_INDEXED:
+        min_degree *= 2
+    long_ids, degrees = long_ids[degrees >= min_degree], degrees[degrees >= min_degree]
+    places = np.full((1 << (2 * len(long_ids)).bit_length(), 2), -1, np.int64)
+    entries = np.zeros(int((degrees + (degrees >> 1) + 1).sum()), np.uint32)
+    index_rows(addresses, find_row_edges(tables, long_ids), places, entries)
+    return RowIndex(min_degree, places.ctypes.data, len(places), entries.ctypes.data), [places, entries]
 
 
 class DrawBuffers:

@@ -22,11 +22,17 @@ from hopstream.dataset.overlays import edge_pieces
 from hopstream.errors import FormatError, SettingsError, UnknownNameError
 from hopstream.kernels.gather import gather_elements, gather_ranges, gather_rows, word_dtype
 from hopstream.kernels.halo import find_edge_rows, find_rows, number_edges
-from hopstream.kernels.lookups import find_edges
 from hopstream.kernels.memory import address_table
 from hopstream.schema import Direction, EdgeType, FeatureSchema, GraphSchema
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest
-from hopstream.store.drawing import SamplingTables, check_range, draw_reply, find_row_edges, sampling_tables
+from hopstream.store.drawing import (
+    SamplingTables,
+    check_range,
+    draw_reply,
+    find_edge_ids,
+    find_row_edges,
+    sampling_tables,
+)
 
 
 class ColumnTable:
@@ -242,8 +248,7 @@ class HaloStore:
     def find_edges(self, entity: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
         """int64[n], the id of the first edge between the node of each row and a neighbour; -1 for none."""
         tables = self._tables[entity]
-        edge_ids = np.empty(len(rows), np.int64)
-        find_edges(tables.addresses, find_row_edges(tables, rows), neighbor_ids, edge_ids)
+        edge_ids = find_edge_ids(tables, rows, neighbor_ids)
         is_found = edge_ids >= 0
         found = edge_ids[is_found]
         ones = np.ones(len(found), np.int32)

@@ -23,7 +23,7 @@ from hopstream.dataset.paths import link_folder, node_folder, split_path
 from hopstream.dataset.verify import REMEDY, check_ascending
 from hopstream.errors import FormatError, IdRangeError, SettingsError, StoreUnavailable, UnknownNameError
 from hopstream.kernels.gather import gather_rows
-from hopstream.kernels.lookups import find_edges, first_unowned
+from hopstream.kernels.lookups import first_unowned
 from hopstream.kernels.memory import address_table
 from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
 from hopstream.store.contract import (
@@ -42,6 +42,7 @@ from hopstream.store.drawing import (
     SamplingTables,
     count_eligible,
     draw_reply,
+    find_edge_ids,
     find_row_edges,
     replaces,
     sampling_tables,
@@ -236,10 +237,7 @@ class LocalStore(Store):
         check_find_edges(self, edge_type, direction, ids, neighbor_ids)
         tables = self.tables(edge_type, direction)
         ids = tables.newest(self.check_ids(tables.node_type, ids))
-        neighbor_ids = np.ascontiguousarray(neighbor_ids, np.int64)
-        edge_ids = np.empty(len(ids), np.int64)
-        find_edges(tables.addresses, find_row_edges(tables, ids), neighbor_ids, edge_ids)
-        return edge_ids
+        return find_edge_ids(tables, ids, neighbor_ids)
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
         """Edges of each id; see ``Store.degrees``."""
