@@ -29,7 +29,8 @@ REFUSED = (
 )
 DOORS = (
     "hopstream", "hopstream.dataset", "hopstream.export", "hopstream.graph", "hopstream.load", "hopstream.sample",
-    "hopstream.serve", "hopstream.tfgnn", "hopstream.compat.dgl.data", "hopstream.compat.dgl.distributed", "hopstream.compat.pyg",
+    "hopstream.serve", "hopstream.tfgnn", "hopstream.compat.dgl.data", "hopstream.compat.dgl.distributed",
+    "hopstream.compat.pyg",
     "hopstream.compat.tfgnn", "hopstream.compat.tfgnn.sampler",
 )  # fmt: skip
 DEEPER = (read_pem, read_token)
@@ -39,6 +40,13 @@ ELSEWHERE = {
     ("export", "beam_options"), ("serve", "location"), ("serve", "cluster"),
 }  # fmt: skip
 """Parameters that may be URIs."""
+MADE_HERE = {
+    ("ChunkReport", "metadata"), ("Dataset", "root"), ("ExportReport", "paths"), ("ExportReport", "schema_path"),
+    ("Cluster", "token_file"), ("ServerEntry", "path"), ("StoreServer", "path"), ("ExportSettings", "data_path"),
+    ("SampleSubgraphs", "source"), ("assign_nodes", "scratch"), ("read_cluster", "path"), ("files_of", "root"),
+    ("read_records", "path"),
+}  # fmt: skip
+"""Fields of records whose paths were checked when the record was made, and paths that are opened at once."""
 GRAPH = hopstream.graph_from_arrays(np.array([[0, 1], [1, 0]]))
 OTHERS: dict[str, Any] = {
     "graph": GRAPH, "g": GRAPH, "data": Data(edge_index=torch.tensor([[0], [1]])), "num_neighbors": [2], "pid": 0,
@@ -67,7 +75,7 @@ def _functions() -> Iterator[tuple[str, Callable[..., Any], str]]:
             continue
         for one in parameters:
             is_path = one.name == "data_path" or PATHS.search(str(one.annotation))
-            if is_path and (name.rpartition(".")[2], one.name) not in ELSEWHERE:
+            if is_path and (name.rpartition(".")[2], one.name) not in ELSEWHERE | MADE_HERE:
                 yield name, function, one.name
 
 

@@ -209,7 +209,8 @@ class _Writer:
 
     def add_slots(self, slots: IntArray) -> int:
         """Add an array of slots, in 32 bits where they fit."""
-        return self.add(slots.astype(np.uint32) if slots.max(initial=0) < 1 << 32 else slots)
+        fits = slots.min(initial=0) >= 0 and slots.max(initial=0) < 1 << 32
+        return self.add(slots.astype(np.uint32) if fits else slots)
 
     def columns(self, columns: Mapping[str, Column]) -> list[list[Any]]:
         return [[name, self._column(column)] for name, column in columns.items()]
