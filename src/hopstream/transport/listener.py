@@ -87,8 +87,7 @@ answers and leaves: with the delay it does so 25 times a second and others keep 
 does so 300 times a second and they keep 0.4.
 """
 LEAVE_S = 2.0
-"""Seconds for which a client with a removed token is still answered, so that requests sent before the goodbye
-succeed."""
+"""Seconds for which a client with a removed token gets answers, so that requests sent before the goodbye succeed."""
 ABORT_S = 2.0
 """Seconds that cancelled calls have to end when the listener closes."""
 
@@ -644,8 +643,11 @@ class Listener:
         return ("ServerBusy", text) if text else None
 
     def _end_idle_reader(self) -> bool:
-        """Close the connection that has not read for the longest time, if that is long; return True if one was
-        closed."""
+        """Close the connection that has not read for the longest time, if that is long.
+
+        Returns:
+            Whether a connection was closed.
+        """
         before = time.monotonic() - IDLE_READER_S
         with self._lock:
             peers = list(self._peers.values())
