@@ -229,8 +229,7 @@ class Store(OfOneProcess, ABC):
     parts: tuple[int, ...]
     """Parts that this store can answer for."""
     time_attr: str | None
-    """Feature that holds the time of nodes or edges, or None if the dataset was written without one; see
-    ``schema.timed_edge_types``."""
+    """Feature that holds the times of nodes or edges; None if there is none. See ``schema.timed_edge_types``."""
     weight_attr: str | None
     """Edge feature that holds the weights of edges, for edge types that have it; None if there is none."""
     asks_servers: bool = False

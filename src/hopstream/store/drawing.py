@@ -113,7 +113,7 @@ class EdgeRanges:
 def sampling_tables(
     book: PartitionBook, maps: Sequence[PartArrays | None], edge_type: EdgeType, direction: Direction
 ) -> SamplingTables:
-    """Make the address tables of one edge type and direction; the caller keeps the maps alive, None for no map."""
+    """Make the address tables of one edge type and direction; the caller keeps the maps alive."""
     node_type = ends_of(edge_type, direction)[0]
     edges = edge_pieces(book, maps, (edge_type, direction))
     # If the format says that ids equal keys, keys are left out; that saves a cache miss per expanded node.

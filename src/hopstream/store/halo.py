@@ -33,7 +33,7 @@ class ColumnTable:
     """Address tables of one column over all pieces."""
 
     def __init__(self, feature: FeatureSchema, columns: Sequence[Column | None]) -> None:
-        """Take a column of each piece, None for a piece that is not mapped; the caller keeps the columns alive."""
+        """Take a column of each piece, None for an unmapped one; the caller keeps the columns alive."""
         self.feature = feature
         self.word = word_dtype(feature.row_bytes)
         ragged = [c if isinstance(c, RaggedArray) else None for c in columns]

@@ -295,7 +295,7 @@ class LocalStore(Store):
         )
 
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
-        """Return an error that names the first damaged file of the store's parts; see ``Store.explain_damage``.
+        """Return an error that names the first damaged file of the parts; see ``Store.explain_damage``.
 
         A ``FormatError`` is returned unchanged if no file is damaged: it may be about a message.
         """
