@@ -72,7 +72,7 @@ class GonePeer:
     Attributes:
         location: Address of the server.
         reason: Error of the ping, in one line.
-        lost_parts: Its parts that no other store serves.
+        lost_parts: Its parts that no answering store serves.
     """
 
     location: str
@@ -353,7 +353,7 @@ class _Asking(Generic[T]):
         self._ask([part])
 
     def _share_s(self, parts: Sequence[int]) -> float:
-        """Return the time limit of an attempt: the time left, divided by it and the untried replicas."""
+        """Return the time limit of an attempt: the time left, shared equally with the untried replicas."""
         left_s = max(1e-3, self._ends - time.monotonic())
         return left_s / (1 + max(len(self._untried[part]) for part in parts))
 

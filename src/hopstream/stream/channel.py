@@ -218,7 +218,7 @@ class SampledChannel:
         self.late = {step: at_s for step, at_s in self.late.items() if step >= lowest}
 
     def has_work(self, *, may_hoard: bool) -> bool:
-        """Whether there is a batch to make; with ``may_hoard`` up to ``credit`` batches may wait, else one."""
+        """Whether there is a batch to make; ``may_hoard`` allows ``credit`` unfetched batches instead of one."""
         if self.is_destroyed or self.epoch < 0:
             return False
         if self.asked:

@@ -222,7 +222,7 @@ class RemoteSession(BatchSession):
             raise StoreUnavailable(f"no server can take the loader:{_listed(refusals)}")
 
     def begin(self, num_ahead: int, epoch: int, step: int) -> None:
-        """Begin an iteration; servers are told with the request for the first batch."""
+        """Begin an iteration; the request for the first batch starts it on the servers."""
         self._turn += 1
         self._num_ahead = num_ahead
         self._progress = _Progress(step)

@@ -156,7 +156,7 @@ class Scheduler:
                 self._check_room()
 
     def begin(self, channel_id: int, turn: int, epoch: int, first_step: int) -> tuple[int, int]:
-        """Start an epoch of a channel; does nothing unless the epoch is later than the current one.
+        """Start an epoch of a channel; does nothing unless ``(turn, epoch)`` is later than the current one.
 
         Returns:
             The current turn and epoch of the channel; they differ from the requested ones if nothing was started.

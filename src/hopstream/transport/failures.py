@@ -40,7 +40,8 @@ def encode_error(error: BaseException) -> Frame:
 def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Frame:
     """Remove paths, Unix sockets and the traceback from an error frame, for clients without admin rights.
 
-    Errors of classes outside ``SHARED_ERRORS`` keep only the class, because their messages may contain anything.
+    Other errors than ``SHARED_ERRORS``, ``ServerBusy`` and ``StoreUnavailable`` keep only the name of their class,
+    because their messages may contain anything.
 
     Args:
         frame: Any frame of an answer; a frame without an error is returned unchanged.

@@ -98,7 +98,7 @@ class Frame:
 
     Attributes:
         header: The JSON header without the description of the arrays.
-        arrays: The arrays.
+        arrays: The arrays; in a received message those that ``Place`` returned.
         is_last: Whether this is the last frame of the answer.
         is_counted: Whether its maker accounts for its bytes until it is sent, instead of the transport.
     """
