@@ -1,4 +1,4 @@
-"""Stores: opens what answers for a source, which is a folder, a cluster file or a list of servers."""
+"""Stores: opens a dataset from a folder, a cluster file or a list of servers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ __all__ = ["Source", "Store", "open_store"]
 
 
 def open_store(source: Source, settings: StoreSettings | None = None) -> Store:
-    """Open a dataset, wherever it is.
+    """Open a dataset from a folder or from servers.
 
     Args:
         source: The folder of a dataset, a ``cluster.json``, a list of servers such as
             ``tcp://host:7001,tls://host:7002``, or a store, which is returned as it is.
-        settings: How much of files on this machine is checked; deadline and security, where servers are asked.
+        settings: Check of local files; deadline and security of requests to servers.
 
     Returns:
-        A store over all parts. Who opened it closes it.
+        A store over all parts. The caller closes it, unless ``source`` is a store.
 
     Raises:
-        FormatError: The folder is not a dataset, or the file is not a cluster file, or ``settings.verify`` found
-            damage.
-        ChecksumError: The manifest, or with ``settings.verify`` a file, is not the one that was written.
-        SettingsError: The source is nothing that can be opened, or a location cannot be read.
-        StoreTimeout: A server gave no answer in time.
-        StoreUnavailable: A server cannot be reached, or no server holds some part.
+        FormatError: The folder is not a dataset, the file is not a cluster file, or ``settings.verify`` found damage.
+        ChecksumError: The manifest is not the one that was written, or with ``settings.verify`` another file is not.
+        SettingsError: The source has another type, or a location cannot be parsed.
+        StoreTimeout: A server did not answer in time.
+        StoreUnavailable: A server is unreachable, or no server holds some part.
         AccessDenied: A server refused the token or certificate.
         VersionMismatch: Servers serve different datasets, or speak another version of the protocol.
     """

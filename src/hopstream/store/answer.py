@@ -1,9 +1,9 @@
-"""Answers one request on a server, frame by frame.
+"""Answers of a store server: one request in, a stream of frames out.
 
-Every answer is a stream of frames of about ``frame_bytes``. A frame carries pieces: runs of rows of the requests, each
-with the position at which it starts. The next frame is gathered only when the last one is on its way, so a server's
-memory does not grow with the answer, and gathering overlaps sending. What every row weighs is known before any is
-gathered: the edges of a node of very many are sent in runs, and any other row that is too heavy is refused.
+A frame has about ``frame_bytes``. It holds pieces: ranges of rows of the requests, each with its start position. The
+server gathers the next frame only after it has passed on the last one. So its memory does not grow with the answer, and
+gathering overlaps sending. The server computes the bytes of every row before it gathers any: it splits the edges of a
+node with very many edges into ranges, and refuses any other row that is too large.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from hopstream.transport.tokens import Identity
 
 MAX_REQUESTS = 1 << 14
 ROW_BYTES = 4
-"""What a row of an answer to ``sample`` weighs beside its neighbours."""
+"""Bytes of a row of an answer to ``sample``, without its neighbours."""
 LENGTH_BYTES = 8
-"""What a ragged row weighs beside its elements."""
+"""Bytes of a ragged row, without its elements."""
 FEW_NEIGHBORS = 64
-"""Up to this count an answer is taken to be full; above it, degrees tell how large it will be."""
+"""Up to this ``count`` the size of an answer is estimated as ``count`` edges per node, above it from degrees."""
 FETCH_FIELDS = frozenset(("owner", "names", "ids"))
 GATHER_FACTOR = 2
-"""What a frame takes while it is made, as a multiple of the frame."""
+"""Memory of a frame while it is made, as a multiple of its size."""
 SEARCHED_EDGES = 16
-"""Edges that are read in the time that a byte of an answer takes, at the least."""
+"""Cost model: reading 16 edges takes at most as long as sending one byte."""
 
 
 Operation = Callable[[Frame], Iterator[Frame]]
-"""Answers a request, which is a ``Call`` where a client brought it, with frames."""
+"""Function from a request to frames of the answer; the request of a client is a ``Call``."""
 ADMIN_OPERATIONS = frozenset({"stats", "describe_channels"})
-"""What only those may ask for who have all rights: it is about other clients."""
+"""Operations that need admin rights, because their answers describe other clients."""
 
 
 class StoreAnswers:
-    """Answers what clients ask of a store."""
+    """Operations of a store server."""
 
     def __init__(self, store: LocalStore, limits: ServerLimits, facts: StoreFacts) -> None:
-        """Answer for ``store`` within ``limits``."""
+        """Answer requests for ``store`` within ``limits``."""
         self._store = store
         self._limits = limits
         self._facts = facts
@@ -82,22 +82,22 @@ class StoreAnswers:
 
     @property
     def names(self) -> frozenset[str]:
-        """The store's own operations."""
+        """Names of the store's own operations."""
         return frozenset({"describe", *self._operations})
 
     def answer(self, frame: Frame, more: Mapping[str, Operation]) -> Iterator[Frame]:
-        """The frames of an answer.
+        """Return an iterator over the frames of an answer.
 
         Args:
             frame: The request.
-            more: Operations beside the store's own, by name.
+            more: Operations that the store does not have, by name.
 
         Raises:
-            FormatError: The request makes no sense.
-            AccessDenied: Whoever asks has not the rights that the operation needs.
+            FormatError: The request is malformed or names an unknown operation.
+            AccessDenied: The token lacks the rights that the operation needs.
             VersionMismatch: The request is for another dataset.
-            SettingsError: The request is over a limit.
-            HopstreamError: Whatever the store raises.
+            SettingsError: The request exceeds a limit.
+            HopstreamError: Any error that the store raises.
         """
         name = frame.text("op")
         identity = identity_of(frame)
@@ -116,7 +116,7 @@ class StoreAnswers:
         return self._bounded((operation or more[name])(frame))
 
     def _bounded(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """Stop an answer whose size could not be told beforehand."""
+        """Pass frames on until the answer exceeds a limit; some operations cannot tell its size before."""
         num_bytes = 0
         for frame in frames:
             frame_bytes = frame.num_bytes
@@ -154,37 +154,37 @@ class StoreAnswers:
         return requests
 
     def _sample_cost(self, request: SampleRequest) -> RowCost:
-        """What each node's neighbours weigh. All eligible edges of a node are a range, which can be cut anywhere."""
+        """Return the bytes of each node's neighbours; a node whose edges are all drawn can be split anywhere."""
         num_ids = len(request.ids)
         edge_bytes = 16 if request.wants_edge_ids else 8
         if 0 <= request.count <= FEW_NEIGHBORS:
             return RowCost(num_ids, ROW_BYTES + request.count * edge_bytes)
         num_drawn = self._store.num_drawn_bound(as_int64(request))
         is_cut = answers_ranges(request) and (request.count < 0 or request.count >= num_drawn.max(initial=0))
-        if is_cut and request.count >= 0:  # no node may have more edges than it gives
+        if is_cut and request.count >= 0:  # count must cover all edges of every node
             most = self._store.num_drawn_bound(replace(as_int64(request), count=-1)).max(initial=0)
             is_cut = request.count >= most
         return RowCost(num_ids, 0, offsets_of(num_drawn * edge_bytes + ROW_BYTES), edge_bytes if is_cut else 0)
 
     def _searched_by(self, request: SampleRequest) -> IntArray | None:
-        """As ``_searched_bytes``; None where no more edges are read than are drawn."""
+        """Return ``_searched_bytes``, or None if the draw reads no more edges than it returns."""
         if request.strategy == "labor" or request.excluded is not None or request.candidates is not None:
             return self._searched_bytes(request.edge_type, request.direction, request.ids)
         steps = 0
-        if request.strategy == "top_k" and request.times is not None:  # the heaviest may be too late
+        if request.strategy == "top_k" and request.times is not None:  # the heaviest edges may be after the time
             steps = (request.count if request.count >= 0 else MAX_COUNT).bit_length()
         elif request.strategy == "weighted" and request.count > FEW_NEIGHBORS and not request.is_replacing:
-            steps = 1  # all in one pass
+            steps = 1  # one pass over all edges
         if not steps:
             return None
         num_read = self._store.degrees_in_time(as_int64(request)) * steps // SEARCHED_EDGES
         return np.minimum(num_read, self._searched_bytes(request.edge_type, request.direction, request.ids))
 
     def _searched_bytes(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
-        """int64[n], bytes of an answer that take as long as reading all edges of each id.
+        """Return the cost of reading all edges of each id, int64[n], in bytes of an answer.
 
-        Frames are cut by them, so that one takes a bounded time however little it will hold, and a call whose client
-        has left ends with it.
+        Frames are split by this cost, too. So a frame takes bounded time even if it holds few edges, and the server
+        notices after one frame that the client of a call has left.
         """
         return self._store.degrees(edge_type, direction, ids.astype(np.int64)) // SEARCHED_EDGES
 
@@ -219,7 +219,7 @@ class StoreAnswers:
             yield Frame(_pieces_header(pieces), arrays, is_last)
 
     def _fetch_cost(self, request: FetchRequest, features: Sequence[FeatureSchema]) -> RowCost:
-        """What each row weighs, with the lengths of ragged rows, which are told by their offsets alone."""
+        """Return the bytes of each row; lengths of ragged rows are computed from offsets, without values."""
         row_bytes = sum(feature.row_bytes for feature in features if feature.is_fixed_width)
         ragged = [(n, f) for n, f in zip(request.names, features, strict=True) if not f.is_fixed_width]
         if not ragged:
@@ -300,7 +300,7 @@ class StoreAnswers:
         return ids
 
     def _check_costs(self, costs: Sequence[RowCost], frame: Frame) -> None:
-        """Refuse an answer that is too large, or has a row that is, before anything is gathered; take room for it."""
+        """Refuse an answer or a row that is too large before anything is gathered; reserve memory for a frame."""
         num_bytes = sum(cost.total for cost in costs)
         self._check_reply_bytes(num_bytes)
         heaviest = max((cost.heaviest for cost in costs if not cost.element_bytes), default=0)
@@ -342,10 +342,10 @@ def _check_rights(name: str, identity: Identity) -> None:
 
 
 def warm_up(store: LocalStore) -> None:
-    """Do a little of what most clients ask for, so that these do not wait while kernels are compiled.
+    """Run the most frequent requests once, so that clients do not wait for the compilation of kernels.
 
-    Kernels of other strategies, and of draws that leave edges out (``excluded``, ``candidates``), are compiled when the
-    first client asks for them: that takes some seconds each, and all together longer than these.
+    Kernels of other strategies, and of draws with ``excluded`` or ``candidates``, are compiled when a client first
+    needs them. This takes some seconds per kernel, and longer in total than the kernels compiled here.
     """
     none = np.empty(0, np.int64)
     for node_type in store.book.node_offsets:
@@ -353,7 +353,7 @@ def warm_up(store: LocalStore) -> None:
     for edge_type, direction in store.book.edge_offsets:
         store.find_edges(edge_type, direction, none, none)
         requests = _warm_requests(store, SampleRequest(edge_type=edge_type, direction=direction, ids=none, count=1))
-        # Servers that start together begin with different ones, and so compile different kernels.
+        # Servers that start together begin with different requests, so they compile different kernels in parallel.
         first = store.parts[0] % len(requests)
         for request in requests[first:] + requests[:first]:
             store.sample([request])
@@ -369,7 +369,7 @@ def warm_up(store: LocalStore) -> None:
 
 
 def _warm_requests(store: LocalStore, request: SampleRequest) -> list[SampleRequest]:
-    """Uniform and weighted draws, and those in time, as far as the dataset allows them."""
+    """Return uniform, temporal and weighted draws, as far as the dataset has times and weights."""
     requests = [request]
     if has_times(store, request):
         requests.append(replace(request, times=request.ids))
@@ -400,7 +400,7 @@ def _sample_arrays(reply: SampleReply, *, is_run: bool) -> list[Array]:
 
 
 def _column_arrays(columns: Mapping[str, Column], names: Sequence[str]) -> list[Array]:
-    """One array per column of fixed width; lengths and values per ragged column."""
+    """Return one array per column of fixed width; lengths and values per ragged column."""
     arrays: list[Array] = []
     for name in names:
         column = columns[name]

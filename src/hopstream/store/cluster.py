@@ -32,7 +32,7 @@ from hopstream.transport.location import Location, check_scheme
 FORMAT = 1
 MAX_FILE_BYTES = 64 << 20
 MAX_CONNECTING = 64
-"""Servers that are asked at once when a cluster is opened; where there are more, they share the deadline."""
+"""Servers to which a cluster connects at once; more servers share the deadline in rounds."""
 LOG = logging.getLogger(__name__)
 
 
@@ -42,7 +42,7 @@ class ServerEntry:
 
     Attributes:
         location: ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``.
-        parts: The parts it serves; empty where only the server knows.
+        parts: The parts that the server serves; empty if only the server knows.
         path: The dataset's folder on the server's machine, if it is known.
     """
 
@@ -56,12 +56,12 @@ class Cluster:
     """The servers of one dataset.
 
     Attributes:
-        dataset_id: Fingerprint of the dataset; None where the servers are to be asked.
-        servers: Several servers may serve the same part.
-        token_file: The file of the token that the servers ask for, which lies beside the cluster file; None where the
-            cluster names none.
-        owner: The user, as a number, who wrote the cluster file; None where it was not read from one. The token file
-            is used only while it is theirs: whoever names the servers names no file of somebody else.
+        dataset_id: Fingerprint of the dataset; None if only the servers know.
+        servers: The servers; several may serve the same part.
+        token_file: File of the token that the servers require; it lies beside the cluster file. None if the cluster
+            file names none.
+        owner: User id of the owner of the cluster file; None without a file. The token file is used only if the same
+            user owns it: the author of a cluster file must not make readers send another user's file.
     """
 
     dataset_id: str | None
@@ -70,7 +70,7 @@ class Cluster:
     owner: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a cluster."""
+        """Refuse an empty list of servers, invalid locations and duplicates."""
         if not self.servers:
             raise SettingsError("a cluster has at least one server, got none")
         for entry in self.servers:
@@ -81,13 +81,13 @@ class Cluster:
             raise SettingsError(f"a cluster names a server twice: {', '.join(twice)}")
 
     def access(self, settings: StoreSettings | None) -> StoreSettings:
-        """The settings with which the servers are asked: with the cluster's own token where these have none.
+        """Return the settings for requests to the servers, with the cluster's token unless they have one.
 
-        A token file that this user cannot read, or that is not of whoever wrote the cluster file, is left out after a
-        warning: where all parts are mapped, no server is asked.
+        The token file is ignored with a warning if this user cannot read it, or if another user than the owner of the
+        cluster file owns it. No error is raised, because a store that maps all parts needs no token.
 
         Raises:
-            SettingsError: ``settings`` are no ``StoreSettings``.
+            SettingsError: ``settings`` is not a ``StoreSettings``.
         """
         settings = check_store_settings(settings)
         if self.token_file is None or settings.security.has_token:
@@ -101,11 +101,11 @@ class Cluster:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read ``cluster.json``; a relative folder in it is relative to the file, beside which its token file lies.
+    """Read ``cluster.json``; its relative folders and its token file are relative to the file's folder.
 
     Raises:
-        FormatError: The file is missing, of another format, or leaves a part without server.
-        SettingsError: It is no path, but an address without a scheme.
+        FormatError: The file is missing, has another format, or leaves a part without server.
+        SettingsError: ``path`` is an address without a scheme.
     """
     try:
         with path.open("rb") as file:
@@ -139,10 +139,10 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def write_cluster(path: Path, cluster: Cluster) -> None:
-    """Write ``cluster.json`` so that nobody sees half of it.
+    """Write ``cluster.json`` atomically.
 
     Raises:
-        SettingsError: The dataset or the parts of a server are not known, or the token file lies elsewhere.
+        SettingsError: The dataset or the parts of a server are unknown, or the token file lies in another folder.
     """
     if cluster.token_file is not None and cluster.token_file.absolute().parent != path.absolute().parent:
         raise SettingsError(f"token file {cluster.token_file} does not lie beside {path}; put it there")
@@ -150,10 +150,10 @@ def write_cluster(path: Path, cluster: Cluster) -> None:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """The content of ``cluster.json``.
+    """Return the content of ``cluster.json``.
 
     Raises:
-        SettingsError: The dataset or the parts of a server are not known.
+        SettingsError: The dataset or the parts of a server are unknown.
     """
     if cluster.dataset_id is None or not all(entry.parts for entry in cluster.servers):
         raise SettingsError("a cluster file needs the dataset's fingerprint and the parts of every server")
@@ -168,7 +168,7 @@ def cluster_text(cluster: Cluster) -> str:
 
 
 def parse_locations(text: str) -> Cluster:
-    """A cluster from a list such as ``tcp://host:7001,unix:///run/graph.sock``.
+    """Parse a list of locations such as ``tcp://host:7001,unix:///run/graph.sock``.
 
     Raises:
         SettingsError: An entry is not a location.
@@ -185,22 +185,22 @@ def open_cluster(
 ) -> Store:
     """Open a store over all parts of a cluster.
 
-    Parts whose dataset is on this machine are mapped. The other servers are asked at once what they serve; one that
-    cannot be reached is an error unless others serve all of its parts.
+    Parts whose dataset is on this machine are mapped. The store connects to the other servers in parallel and asks
+    which parts they serve. An unreachable server is an error unless other servers serve all of its parts.
 
     Args:
         cluster: The servers.
-        settings: How they are asked.
-        own: The server that opens the store, where one does: its parts are mapped from its folder whatever the settings
-            say, and neither it nor any replica of its parts alone is asked.
+        settings: Deadline, security and use of local folders.
+        own: The server that opens the store, if a server opens it. Its parts are mapped from its folder in any case.
+            The store asks neither this server nor servers whose parts are all among its parts.
         explain: See ``RoutedStore``.
 
     Raises:
-        SettingsError: ``settings`` are no ``StoreSettings``.
-        StoreTimeout: A server that is needed gave no answer in time.
-        StoreUnavailable: A server that is needed cannot be reached, or no server holds some part.
+        SettingsError: ``settings`` is not a ``StoreSettings``.
+        StoreTimeout: A required server did not answer in time.
+        StoreUnavailable: A required server is unreachable, or no server holds some part.
         AccessDenied: A server refused the token or certificate.
-        VersionMismatch: The servers serve different datasets, or not the cluster's.
+        VersionMismatch: The servers serve different datasets, or another dataset than the cluster's.
     """
     settings = cluster.access(settings)
     opening = _Opening(cluster, settings, own)
@@ -212,7 +212,7 @@ def open_cluster(
 
 
 class _Opening:
-    """The stores of a cluster while it is being opened."""
+    """Stores of a cluster while it is being opened."""
 
     def __init__(self, cluster: Cluster, settings: StoreSettings, own: ServerEntry | None) -> None:
         self._cluster = cluster
@@ -225,12 +225,12 @@ class _Opening:
         self._dead: list[tuple[ServerEntry, StoreTimeout | StoreUnavailable]] = []
 
     def open(self, explain: Explain | None) -> Store:
-        """The store over all parts."""
+        """Open the store over all parts."""
         others = [entry for entry in self._cluster.servers if not self._is_own(entry.parts, entry.location)]
         remote = [entry for entry in others if not self._is_here(entry.path, entry.parts)]
         found = self._connect(remote)
         self._stores += found
-        check_same_dataset(found)  # before some are mapped, whose addresses are then not known any more
+        check_same_dataset(found)  # before stores of mapped parts are dropped: errors name the servers' addresses
         for store in found:
             if self._is_own(store.parts) or self._is_here(store.facts.path, store.parts, store.dataset_id):
                 self._stores.remove(store)
@@ -246,18 +246,18 @@ class _Opening:
         return RoutedStore(self._stores, self._settings, explain)
 
     def close(self) -> None:
-        """Close what was opened, after a failure."""
+        """Close the opened stores after a failure."""
         for store in self._stores:
             store.close()
 
     def _is_own(self, parts: Sequence[int], location: str | None = None) -> bool:
-        """Whether a server is the one that opens the store, or serves nothing that this one does not."""
+        """Whether a server is the one that opens the store, or all its parts are parts of that server."""
         if self._own is None:
             return False
         return location == self._own.location or (bool(parts) and set(parts) <= set(self._own.parts))
 
     def _is_here(self, path: Path | None, parts: Sequence[int], dataset_id: str | None = None) -> bool:
-        """Whether a folder on this machine holds these parts of the dataset; then they will be mapped."""
+        """Whether a folder on this machine holds these parts of the dataset; if so, they will be mapped."""
         dataset_id = dataset_id or self._cluster.dataset_id
         if path is None or not parts or dataset_id is None or not self._settings.prefer_local:
             return False
@@ -274,7 +274,7 @@ class _Opening:
         return True
 
     def _connect(self, entries: Sequence[ServerEntry]) -> list[RemoteStore]:
-        """Connect to all servers within one deadline; those that cannot be reached are kept in mind."""
+        """Connect to all servers within one deadline; keep unreachable servers in ``_dead``."""
         if not entries:
             return []
         num_rounds = -(-len(entries) // MAX_CONNECTING)
@@ -307,7 +307,7 @@ class _Opening:
                 )
 
     def _check_parts(self) -> None:
-        """Raise ``StoreUnavailable`` where no server holds some part."""
+        """Raise ``StoreUnavailable`` if no server holds some part."""
         held = {part for store in self._stores for part in store.parts}
         missing = sorted(set(range(self._stores[0].book.num_parts)) - held) if self._stores else []
         if missing:
@@ -318,7 +318,7 @@ class _Opening:
             )
 
     def _add_dead(self) -> None:
-        """Keep a server that cannot be reached as a replica where others serve all of its parts; else give up."""
+        """Add unreachable servers as replicas if others serve all of their parts; else raise their error."""
         held = {part for store in self._stores for part in store.parts}
         num_parts = self._stores[0].book.num_parts if self._stores else None
         max_ids = min((s.facts.max_ids for s in self._stores if isinstance(s, RemoteStore)), default=1 << 20)
@@ -342,12 +342,12 @@ def _entry_from_json(value: dict[str, Any], folder: Path) -> ServerEntry:
 
 
 def _plain(location: str) -> str:
-    """An address with the scheme that is written: ``grpc://`` is read as ``tcp://``."""
+    """Normalise a location: ``grpc://`` becomes ``tcp://``."""
     return str(Location.parse(location.strip()))
 
 
 def _token_file(path: Path, name: object) -> Path | None:
-    """The token file that a cluster file names, which lies beside it."""
+    """Return the path of the token file that a cluster file names, in the cluster file's folder."""
     if name is None:
         return None
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:

@@ -1,8 +1,8 @@
-"""Draws the edges of a request where the edges of its nodes are mapped in this process.
+"""Drawing: answers requests for neighbours from edges that are mapped in this process.
 
-Drawing has two ways. The plain one, of ``uniform`` and ``last`` without exclusion, only needs to know where a node's
-eligible edges lie, because they are one range; one kernel then draws and reads in one pass. The kernel of its strategy
-draws every other request: it writes positions that are read in a pass of their own.
+There are two ways to draw. The plain one serves ``uniform`` and ``last`` without exclusion, where a node's eligible
+edges are one range: one kernel draws and reads in one pass. Every other request is drawn by the kernel of its strategy,
+which writes positions; a second pass reads the edges at these positions.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ DRAWS: Mapping[Strategy, Callable[..., tuple[int, int, int, int]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayTables:
-    """Which nodes have newer rows, and where.
+    """Nodes with newer rows in overlays, and the newest row of each.
 
     Attributes:
         marks: uint64[num_words, 2] of ``mark_nodes``.
-        newest: int64[number of such nodes], the id under which kernels know the newest row of each.
+        newest: int64[num_such_nodes], id of each node's newest row, as kernels number rows.
     """
 
     marks: NDArray[np.uint64]
@@ -101,20 +101,20 @@ class LongRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingTables:
-    """What the sampling kernels need of one edge type and direction; rows are pieces, zeros where one is not here.
+    """Address tables that sampling kernels read, for one edge type and direction; one row per piece.
 
-    Pieces are the parts and, after them, the overlays, whose rows have ids behind those of all nodes; a request's ids
-    are brought to the pieces that hold their newest rows by ``newest``.
+    Pieces are the parts, followed by the overlays. A piece that is not mapped has a row of zeros. Rows of overlays have
+    ids behind those of all nodes. ``newest`` maps a node's id to the id of its newest row.
 
     Attributes:
         entity: The edge type and direction.
         node_type: Node type of the nodes that are expanded.
-        addresses: What every kernel that draws is given; rows of overlays are nodes behind those of all parts.
-        times: int64[num_parts, 2], address table of the edges' times, or None where they have none.
-        weights: What draws by weight are given, or None.
-        neighbor_keys: int64[num_parts, 2], address table of the neighbours' keys, or None.
-        key_item: uint32[0] or int64[0], of the dtype of ``neighbor_keys``.
-        overlays: Which rows have newer ones, or None where none have.
+        addresses: Tables for every drawing kernel; rows of overlays are nodes behind those of all parts.
+        times: int64[num_pieces, 2], address table of the edges' times, or None if they have none.
+        weights: Tables for draws by weight, or None.
+        neighbor_keys: int64[num_pieces, 2], address table of the neighbours' keys, or None.
+        key_item: uint32[0] or int64[0], with the dtype of ``neighbor_keys``.
+        overlays: Nodes with newer rows, or None if there are none.
         long_rows: The index of long rows.
     """
 
@@ -129,7 +129,7 @@ class SamplingTables:
     long_rows: LongRows = field(default_factory=LongRows)
 
     def newest(self, ids: IntArray) -> IntArray:
-        """int64[n], what kernels are to be given for ids of nodes: where their newest rows are."""
+        """Return the ids of the newest rows of nodes, int64[n], as kernels number them."""
         if self.overlays is None:
             return ids
         found = np.empty(len(ids), np.int64)
@@ -139,12 +139,12 @@ class SamplingTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRanges:
-    """Where the eligible edges of a request's nodes lie, and how many neighbours each will draw at most.
+    """Ranges of the eligible edges of a request's nodes, and upper bounds of their draws.
 
     Attributes:
-        nodes: The nodes and their rows; ``row_degrees`` only where edges are chosen. Until they are, ``counts`` are
-            what each draws at most.
-        total: The sum of the counts.
+        nodes: The nodes and their rows; ``row_degrees`` only for draws by ``choose``. Until ``choose`` has drawn,
+            ``counts`` are upper bounds.
+        total: Sum of the counts.
     """
 
     nodes: Nodes
@@ -154,10 +154,10 @@ class EdgeRanges:
 def sampling_tables(
     book: PartitionBook, maps: Sequence[PartArrays | None], edge_type: EdgeType, direction: Direction
 ) -> SamplingTables:
-    """The address tables of one edge type and direction, valid while the maps are referred to; None is no map."""
+    """Make the address tables of one edge type and direction; the caller keeps the maps alive."""
     node_type = ends_of(edge_type, direction)[0]
     edges = edge_pieces(book, maps, (edge_type, direction))
-    # Where the format says that id equals key, keys are left out, which saves a cache miss per expanded node.
+    # If the format says that ids equal keys, keys are left out; that saves a cache miss per expanded node.
     has_keys = not book.ids_are_keys
     neighbor_keys = [(e.neighbor_keys if has_keys else e.indices) if e else None for e in edges]
     overlays = overlay_pieces(book, maps, (edge_type, direction))
@@ -192,7 +192,7 @@ def _overlay_tables(book: PartitionBook, entity: EdgeEntity, overlays: Sequence[
             row_ids.append(first_row + np.arange(overlay.num_rows, dtype=np.int64))
         first_row += overlay.num_rows
     all_ids = np.concatenate(ids)
-    order = np.argsort(all_ids, kind="stable")  # the newest of a node's rows comes last
+    order = np.argsort(all_ids, kind="stable")  # the newest row of a node comes last
     nodes = all_ids[order]
     is_newest = np.append(nodes[1:] != nodes[:-1], np.ones(min(1, len(nodes)), np.bool_))
     touched = nodes[is_newest]
@@ -219,7 +219,7 @@ def _table_if_any(arrays: Sequence[Array | None]) -> IntArray | None:
 
 
 def find_row_edges(tables: SamplingTables, ids: IntArray) -> Nodes:
-    """The part, edge range and degree of each of some checked ids.
+    """Find the part, edge range and degree of each checked id.
 
     Raises:
         FormatError: A row lies outside its file.
@@ -265,7 +265,7 @@ def _index_long_rows(tables: SamplingTables) -> tuple[RowIndex, list[Array]]:
 
 
 class DrawBuffers:
-    """Memory that a request's draws are written to; reused from request to request by whoever keeps it."""
+    """Memory for a request's draws, reused by later requests. For one thread at a time."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -294,7 +294,7 @@ class DrawBuffers:
         is_range = is_plain(request)
         takes_last = request.strategy == "last" and is_range
         is_trimmed = times is not None or takes_last
-        # Counts follow from what is eligible, so where that is less than the row they are found afterwards.
+        # Counts depend on the eligible edges; if these are fewer than the row, the counts are computed afterwards.
         count = 0 if is_trimmed else request.count
         total = edge_ranges(tables.addresses, nodes, count, request.is_replacing)
         check_range(total, ids, where)
@@ -309,19 +309,19 @@ class DrawBuffers:
         return EdgeRanges(nodes=nodes, total=total)
 
     def choose(self, tables: SamplingTables, request: SampleRequest, ranges: EdgeRanges) -> tuple[EdgeRanges, IntArray]:
-        """Draw the edges of a request whose draws need more than a range.
+        """Draw the edges of a request that needs more than a range.
 
         Returns:
-            ranges: The same with the counts that were drawn.
+            ranges: The same ranges, with the numbers of drawn edges as counts.
             positions: int64[total], positions drawn in the ``indices`` of each node's part; valid until the next call.
         """
         strategy = "uniform" if request.count < 0 and request.strategy in ("last", "labor") else request.strategy
         draw, source, draws, nodes = DRAWS[strategy], _source(tables, request), draws_of(request), ranges.nodes
         sets = _filter_sets(tables, request) if is_limited(request) else None
-        # Where a filter of no sets costs draws nothing, one compiled kernel serves requests with and without one.
+        # These kernels lose no time to an empty filter, so one compiled kernel serves requests with and without one.
         without = NO_FILTER if strategy in ("top_k", "labor") else None
         rule = without if sets is None else sets.to_filter(TREE_SHIFT)
-        # All that could be drawn is too much where many neighbours are wanted and few are eligible.
+        # Room for all possible draws would be too much: many neighbours may be wanted and few eligible.
         self._grow_positions(min(ranges.total, FIRST_POSITIONS + POSITIONS_PER_ID * len(nodes.ids)))
         self._grow_scratch(request, FIRST_SCRATCH)
         done = written = 0
@@ -341,7 +341,7 @@ class DrawBuffers:
             self._positions = positions
 
     def _grow_scratch(self, request: SampleRequest, capacity: int) -> None:
-        """Make room for so many edges of one node in the arrays that the strategy uses."""
+        """Make room for ``capacity`` edges of one node in the arrays that the strategy uses."""
         listed, sums, weights, variates = self._scratch
         weighs, varies = request.strategy == "weighted", request.strategy in ("weighted", "labor", "top_k")
         if capacity > len(listed):
@@ -354,7 +354,7 @@ class DrawBuffers:
 
 
 def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) -> SampleReply:
-    """Draw the neighbours of a checked request, whose ids are in ``tables``.
+    """Draw the neighbours of a checked request; ``ids`` are numbered as in ``tables``.
 
     Raises:
         FormatError: A row lies outside its file.
@@ -375,7 +375,7 @@ def draw_reply(tables: SamplingTables, request: SampleRequest, ids: IntArray) ->
 
 
 def count_eligible(tables: SamplingTables, request: SampleRequest, ranges: EdgeRanges) -> IntArray:
-    """int64[n], each node's eligible edges, excluded neighbours and candidates considered."""
+    """Count each node's eligible edges, int64[n], with excluded neighbours and candidates considered."""
     if not is_limited(request):
         return ranges.nodes.degrees
     sets = _filter_sets(tables, request)
@@ -385,17 +385,17 @@ def count_eligible(tables: SamplingTables, request: SampleRequest, ranges: EdgeR
 
 
 def is_plain(request: SampleRequest) -> bool:
-    """A node's eligible edges are one range, and any of them, or the last, are drawn."""
+    """Whether each node's eligible edges are one range, and any of them or the last are drawn."""
     return request.strategy in ("uniform", "last") and not is_limited(request)
 
 
 def is_limited(request: SampleRequest) -> bool:
-    """Neighbours are excluded, or only some are candidates."""
+    """Whether neighbours are excluded, or only candidates are eligible."""
     return _excludes(request) or request.candidates is not None
 
 
 def replaces(request: SampleRequest) -> bool:
-    """Draw with replacement."""
+    """Whether the request draws with replacement."""
     return request.is_replacing and request.count >= 0
 
 
@@ -404,12 +404,12 @@ def _excludes(request: SampleRequest) -> bool:
 
 
 def draws_of(request: SampleRequest) -> Draws:
-    """What kernels are asked for."""
+    """Convert a request to the settings of drawing kernels."""
     return Draws(request.count, replaces(request), np.uint64(request.rng_seed))
 
 
 def _source(tables: SamplingTables, request: SampleRequest) -> Weights | Variates | None:
-    """What the kernel of the request's strategy reads beside the edges."""
+    """Return the further data that the kernel of the request's strategy reads."""
     if request.strategy in BY_WEIGHT:
         return tables.weights
     if request.labor is None or tables.neighbor_keys is None or request.count < 0:
@@ -430,10 +430,10 @@ def _filter_sets(tables: SamplingTables, request: SampleRequest) -> FilterSets:
 
 
 def check_range(total: int, ids: IntArray, where: str) -> None:
-    """Raise ``FormatError`` where a kernel found a row's range outside its file.
+    """Raise ``FormatError`` if a kernel found a row's range outside its file.
 
     Raises:
-        SettingsError: A node has more edges than can be counted in one answer.
+        SettingsError: A node has more edges than one answer can hold.
     """
     if total == TOO_MANY:
         raise SettingsError(f"{where}: a node has more than {MAX_COUNT} edges; give a count instead of -1")

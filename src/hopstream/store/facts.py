@@ -1,4 +1,4 @@
-"""Record of what a server says of the store that it serves."""
+"""Facts about a served store: the answer of a server to ``describe``."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ MAX_PARTS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """What a client must know of a store before it can ask; the answer to ``describe``.
+    """What a client must know about a served store before its first request.
 
     Attributes:
         schema: Schema of the dataset.
         book: Ranges of ids of all parts.
-        directions: Directions that the dataset holds.
+        directions: Edge directions that the dataset holds.
         dataset_id: Fingerprint of the dataset.
         graph_id: Fingerprint of the graph that the dataset was cut from.
         parts: The parts that the server answers for.
-        max_ids: Most ids that the server takes in one request.
-        path: The dataset's folder on the server's machine, if the server told.
-        time_attr: As ``Store`` says it.
-        weight_attr: As ``Store`` says it.
-        has_neighbor_keys: As ``Store`` says it.
+        max_ids: Largest number of ids that the server accepts in one request.
+        path: The dataset's folder on the server's machine; None if the server did not send it.
+        time_attr: See ``Store.time_attr``.
+        weight_attr: See ``Store.weight_attr``.
+        has_neighbor_keys: See ``Store.has_neighbor_keys``.
     """
 
     schema: GraphSchema
@@ -55,15 +55,15 @@ class StoreFacts:
     def of(
         cls, store: Store, *, max_ids: int, path: Path | None = None, parts: tuple[int, ...] | None = None
     ) -> StoreFacts:
-        """What a server says of the dataset of a store that is here; ``parts`` are the server's, if not the store's."""
+        """Describe the dataset of a store; ``parts`` defaults to the parts of the store."""
         known = {name: getattr(store, name) for name in DATASET_FACTS}
         return cls(**known, parts=store.parts if parts is None else parts, max_ids=max_ids, path=path)
 
     def to_frame(self, *, has_path: bool = True) -> Frame:
-        """The answer to ``describe``: names in the header, id ranges as arrays in the order of ``owners``.
+        """Encode the facts: names in the header, id ranges as arrays in the order of ``owners``.
 
         Args:
-            has_path: Tell the folder, too.
+            has_path: Include the folder.
         """
         entities: list[Entity] = [*self.book.node_offsets, *self.book.edge_offsets]
         header = {
@@ -89,7 +89,7 @@ class StoreFacts:
         """Read what ``to_frame`` wrote.
 
         Raises:
-            FormatError: The frame says something else, or its pieces contradict one another.
+            FormatError: The frame is malformed or contradicts itself.
         """
         try:
             return cls._from_header(frame.header, frame)
@@ -140,7 +140,7 @@ def _ranges(frame: Frame, index: int) -> IntArray:
 
 
 def _attr(where: str, name: object, columns: Sequence[Mapping[str, FeatureSchema]], kinds: str) -> str | None:
-    """The name of a feature of some types, one number of these kinds per row wherever it is."""
+    """Check the name of an attribute: a scalar feature of these dtype kinds wherever a type has it."""
     if name is None:
         return None
     found = [features[name] for features in columns if name in features] if isinstance(name, str) else []

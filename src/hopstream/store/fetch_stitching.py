@@ -1,7 +1,7 @@
-"""Splits requests for rows of columns by part, and brings the rows of files, halos, the cache and servers together.
+"""Fetches over several sources: splits requests for columns by part and merges rows of all sources.
 
-Each source writes rows of fixed width directly to their final place. Ragged columns are kept until all lengths are
-known, and then copied once.
+Sources are mapped files, halos, the cache and servers. Each source writes rows of fixed width directly to their final
+place. Ragged columns are kept until all lengths are known, and are then copied once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hopstream.store.stitching import Cut, Finish, Stitch, Traffic, TrafficCount
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FetchShare:
-    """Some columns of one request, whose rows lie in the same places.
+    """Columns of one request whose rows come from the same sources.
 
     Attributes:
         names: The columns.
         features: Their schemas.
         cut: The request's ids by part.
-        is_far: bool[num_pieces + 1], pieces of the cut that only servers hold.
-        table: Where the cache keeps rows of these columns; None where it keeps none.
-        announcement: That the rows will be needed; None where it was not announced.
+        is_far: bool[num_pieces + 1], whether only servers hold a piece of the cut.
+        table: Table of the cache for these columns; None if the cache keeps none.
+        announcement: Announcement of the rows; None if they were not announced.
     """
 
     names: tuple[str, ...]
@@ -47,22 +47,22 @@ class FetchShare:
 
 
 class FetchPlanner:
-    """Cuts requests for rows of one store."""
+    """Splits fetch requests of one store by source."""
 
     def __init__(self, store: Store, halo: HaloStore | None, cache: RowCache | None, here: Sequence[int]) -> None:
-        """Take over what is here.
+        """Keep the sources.
 
         Args:
             store: The store of all parts, which checks the requests.
-            halo: What parts that are here have of others.
-            cache: Rows that servers answered before.
-            here: The parts that are here.
+            halo: Halos of local parts, or None.
+            cache: Cache of rows of servers, or None.
+            here: The local parts.
         """
         self._store, self.halo, self.cache = store, halo, cache
         self._is_far = ~np.isin(np.arange(store.book.num_parts), here)
 
     def announce(self, requests: Sequence[FetchRequest]) -> list[list[FetchShare]]:
-        """Cut requests of one batch that will be made later, and tell the cache of their rows."""
+        """Split the requests of a future batch, and announce their rows to the cache."""
         cut = [self.shares(request) for request in requests]
         if self.cache is None:
             return cut
@@ -78,7 +78,7 @@ class FetchPlanner:
         return cut
 
     def shares(self, request: FetchRequest) -> list[FetchShare]:
-        """Check a request and cut it: columns that a halo has, and others."""
+        """Check a request and split its columns into those in a halo and all others."""
         check_fetch_request(self._store, request)
         features = {name: column_feature(self._store, request.entity, name) for name in request.names}
         known = () if self.halo is None else self.halo.names(request.entity)
@@ -107,23 +107,23 @@ class FetchPlanner:
 
 
 def _far_rows(share: FetchShare) -> tuple[IntArray, IntArray]:
-    """Positions and ids of the rows of a share that only servers hold."""
+    """Return positions and ids of the rows of a share that only servers hold."""
     return share.cut.rows_of(np.flatnonzero(share.is_far))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Work:
-    """One share while it is asked for.
+    """One share while its rows are fetched.
 
     Attributes:
-        number: The request's number.
-        request: The share as a request of its own.
-        share: What it asks for.
-        columns: Columns of fixed width, as they are written.
-        found: What the cache holds of it; None where it keeps none of these columns.
-        found_rows: Positions and slots of the rows that the cache holds; None without ``found``.
-        fresh_positions: int64[n], positions of the rows that the cache will keep when they come.
-        runs: Answers with ragged columns, also of the cache, with the positions of their rows.
+        number: Number of the request.
+        request: The request of the share.
+        share: The share.
+        columns: Columns of fixed width, while they are filled.
+        found: Lookup in the cache; None if the cache keeps none of these columns.
+        found_rows: Positions and slots of the rows in the cache; None without ``found``.
+        fresh_positions: int64[n], positions of the rows that the cache will keep once they are fetched.
+        runs: Answers with ragged columns, also from the cache, with the positions of their rows.
     """
 
     number: int
@@ -136,11 +136,11 @@ class _Work:
     runs: list[tuple[IntArray, dict[str, Column]]] = field(default_factory=list)
 
     def targets(self, positions: IntArray) -> IntArray:
-        """The rows of the columns where some rows of the request belong."""
+        """Return the rows of ``columns`` to which rows of the request are written."""
         return positions if self.request.positions is None else self.request.positions[positions]
 
     def look_in(self, cache: RowCache) -> None:
-        """Take the rows that a cache holds out of what is asked for."""
+        """Look up the rows in a cache, and remove the found rows from the share's cut."""
         positions, ids = _far_rows(self.share)
         if self.share.table is None or not len(ids):
             return
@@ -151,7 +151,7 @@ class _Work:
         self.found_rows = taken[:num_found], slots[:num_found]
 
     def read_cached(self) -> tuple[int, int]:
-        """Write the rows that the cache holds to where they belong; how many there are, and their bytes."""
+        """Copy the rows in the cache to their destination; return their number and their bytes."""
         if self.found is None or self.found_rows is None or not len(self.found_rows[1]):
             return 0, 0
         positions, slots = self.found_rows
@@ -162,10 +162,10 @@ class _Work:
 
 
 class FetchStitch(Stitch[list[dict[str, Column]]]):
-    """Rows of columns."""
+    """Fetch requests under way over several sources."""
 
     def __init__(self, planner: FetchPlanner, requests: Sequence[FetchRequest], traffic: Traffic) -> None:
-        """Check and cut the requests, and make the arrays they did not bring."""
+        """Check and split the requests, look up the cache, and allocate columns without ``out``."""
         self._traffic, self._halo = traffic, planner.halo
         self._requests = requests
         self._works: list[_Work] = []
@@ -179,11 +179,11 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
             self._traffic.add("fetch", TrafficCounts(cache_evictions=evicted))
 
     def parts(self) -> list[int]:
-        """The parts that own ids of any request for a column, but those that the halo or the cache has."""
+        """Return the parts to ask: owners of rows that neither the halo nor the cache holds."""
         return busy_parts([work.share.cut for work in self._works if work.share.names])
 
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
-        """Read the rows of some parts: those of fixed width into place, the others to be put back later."""
+        """Read rows of some parts: fixed width to their destination, ragged columns for a later merge."""
         asked: list[FetchRequest] = []
         sources: list[tuple[_Work, IntArray]] = []
         for work in self._works:
@@ -197,7 +197,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
             answers = pending.result()
             _keep(sources, asked, answers)
             if isinstance(store, RemoteStore):
-                num_ids: dict[int, int] = {}  # shares of one request ask for the same rows, or for some of them
+                num_ids: dict[int, int] = {}  # shares of one request have the same rows, or a subset
                 for work, positions in sources:
                     num_ids[work.number] = max(num_ids.get(work.number, 0), len(positions))
                 self._traffic.add_answer("fetch", store, sum(num_ids.values()), _num_bytes(asked, answers))
@@ -205,7 +205,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
         return finish
 
     def ask_here(self) -> None:
-        """Read the rows that the halo and the cache have, likewise."""
+        """Read the rows that the halo and the cache hold."""
         num_ids = num_bytes = num_cached = cached_bytes = 0
         for work in self._works:
             num_rows, num_row_bytes = work.read_cached()
@@ -225,7 +225,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
             self._traffic.add("fetch", counts)
 
     def result(self) -> list[dict[str, Column]]:
-        """One dict of columns per request."""
+        """Return one dict of columns per request, and hand fetched rows to the cache."""
         answers: list[dict[str, Column]] = [dict.fromkeys(request.names, NO_POSITIONS) for request in self._requests]
         for work in self._works:
             columns: dict[str, Column] = {
@@ -242,7 +242,7 @@ class FetchStitch(Stitch[list[dict[str, Column]]]):
 
 
 def _work(number: int, request: FetchRequest, share: FetchShare) -> _Work:
-    """A share with the columns that its rows are written to."""
+    """Prepare a share: fixed-width columns are the request's ``out`` arrays or new ones."""
     given = request.out or {}
     columns = {
         name: given[name] if name in given else np.empty((len(request.ids), *f.shape), f.numpy_dtype)
@@ -253,7 +253,7 @@ def _work(number: int, request: FetchRequest, share: FetchShare) -> _Work:
 
 
 def _asked(work: _Work, positions: IntArray, ids: IntArray) -> Iterator[FetchRequest]:
-    """What is asked for some rows of a share: columns of fixed width with where to write them, and the others."""
+    """Make requests for some rows of a share: one with ``out`` for fixed-width columns, one for the rest."""
     entity, columns = work.request.entity, work.columns
     other_names = tuple(name for name in work.share.names if name not in columns)
     if len(ids) and columns:
@@ -265,7 +265,7 @@ def _asked(work: _Work, positions: IntArray, ids: IntArray) -> Iterator[FetchReq
 def _keep(
     sources: Sequence[tuple[_Work, IntArray]], asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]
 ) -> None:
-    """Keep what is to be put back later."""
+    """Keep answers with ragged columns for the merge in ``result``."""
     for (work, positions), request, columns in zip(sources, asked, answers, strict=True):
         if request.out is None:
             work.runs.append((positions, columns))
@@ -288,7 +288,7 @@ def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
 
 
 def _num_bytes(asked: Sequence[FetchRequest], answers: Sequence[dict[str, Column]]) -> int:
-    """Bytes of the arrays of some answers."""
+    """Return the bytes of the arrays in some answers."""
     return sum(
         column_bytes(column, len(request.ids))
         for request, columns in zip(asked, answers, strict=True)

@@ -1,8 +1,8 @@
-"""Gathers rows of columns, from the parts that hold them or from the copies that parts here have of them.
+"""Halo store: gathers rows of columns and draws edges from local copies of other parts' rows.
 
-The halos of the parts here are taken for parts of a graph of their own, whose ids are *rows*: positions in the lists of
-copied nodes, one halo after the other. So the kernels that draw and gather over parts serve halos too; keys, by which
-draws are made, are the nodes' own, and edges are given back their ids.
+The halos of local parts are treated as parts of a separate graph. Its ids are *rows*: positions in the lists of copied
+nodes, one halo after the other. So the kernels that draw and gather over parts serve halos, too. Draws use the nodes'
+own keys, and answers have the edges' own ids.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from hopstream.store.drawing import (
 
 
 class ColumnTable:
-    """Address tables of one column over all parts."""
+    """Address tables of one column over all pieces."""
 
     def __init__(self, feature: FeatureSchema, columns: Sequence[Column | None]) -> None:
-        """Take a column of each part, None where one is not here; the caller keeps them alive."""
+        """Take a column of each piece, None for an unmapped one; the caller keeps the columns alive."""
         self.feature = feature
         self.word = word_dtype(feature.row_bytes)
         ragged = [c if isinstance(c, RaggedArray) else None for c in columns]
@@ -57,10 +57,10 @@ def _as_words(values: Array, word: np.dtype[Any]) -> NDArray[Any]:
 def piece_columns(
     book: PartitionBook, maps: Sequence[PartArrays | None], entity: Entity, name: str
 ) -> list[Column | None]:
-    """A column of each piece of an entity's ids, None where its part is not here.
+    """Return a column of each piece of an entity's ids; None for a piece that is not mapped.
 
     Raises:
-        UnknownNameError: Edge keys are asked for and the dataset keeps none.
+        UnknownNameError: The column is the key, and the dataset keeps no edge keys.
     """
     if isinstance(entity, str):
         return [(m.node_keys[entity] if name == KEY else m.node_features[entity][name]) if m else None for m in maps]
@@ -78,13 +78,13 @@ def _edge_column(edges: EdgeArrays, entity: Entity, name: str) -> Column:
 
 
 def gather_fixed(table: ColumnTable, ids: IntArray, offsets: IntArray, out: Array | None, positions: IntArray) -> Array:
-    """Rows of a column of fixed width, in ``out`` if it is given; see ``FetchRequest``.
+    """Gather rows of a column of fixed width, into ``out`` if given; see ``FetchRequest``.
 
     Args:
         table: The column.
         ids: int64[n], checked.
-        offsets: int64[num_parts + 1], id ranges.
-        out: Where to write, or None.
+        offsets: int64[num_pieces + 1], id ranges.
+        out: Array to write to, or None for a new one.
         positions: int64[n] rows of ``out`` to write, or int64[0].
 
     Raises:
@@ -105,7 +105,11 @@ def gather_fixed(table: ColumnTable, ids: IntArray, offsets: IntArray, out: Arra
 
 
 def gather_ragged(table: ColumnTable, ids: IntArray, offsets: IntArray, where: str) -> RaggedArray:
-    """Rows of a ragged or string column; ``where`` names it in errors, which are those of ``ragged_ranges``."""
+    """Gather rows of a ragged or string column; ``where`` is its name in errors.
+
+    Raises:
+        FormatError: A row lies outside its file.
+    """
     feature = table.feature
     parts, starts, lengths = ragged_ranges(table, ids, offsets, where)
     total = int(lengths.sum())
@@ -119,7 +123,7 @@ def gather_ragged(table: ColumnTable, ids: IntArray, offsets: IntArray, where: s
 def ragged_ranges(
     table: ColumnTable, ids: IntArray, offsets: IntArray, where: str
 ) -> tuple[NDArray[np.int32], IntArray, IntArray]:
-    """Part, first element and length of each row of a ragged column, int32[n], int64[n] and int64[n].
+    """Return part, first element and length of each row of a ragged column, int32[n], int64[n], int64[n].
 
     Raises:
         FormatError: A row lies outside its file.
@@ -137,7 +141,7 @@ NO_POSITIONS: IntArray = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Directory:
-    """Where ids are in the ascending list of one halo; see ``find_rows``."""
+    """Index of the ascending ids of one halo; see ``find_rows``."""
 
     ids: IntArray
     starts: IntArray
@@ -145,7 +149,7 @@ class _Directory:
 
     @classmethod
     def of(cls, ids: IntArray, num_ids: int) -> _Directory:
-        """A directory of about one entry per id."""
+        """Make an index with about one entry per id."""
         shift = 0
         while num_ids >> shift > max(1, len(ids)):
             shift += 1
@@ -154,14 +158,14 @@ class _Directory:
 
 
 class _NodeSet:
-    """Nodes of one type that halos have copies of, by row."""
+    """Nodes of one type in halos, numbered by row."""
 
     def __init__(self, lists: Sequence[IntArray], num_ids: int) -> None:
         self.offsets = offsets_of(np.array([len(ids) for ids in lists]))
         self._directories = [_Directory.of(ids, num_ids) for ids in lists]
 
     def find(self, ids: IntArray, offsets: IntArray, is_here: NDArray[np.bool_]) -> IntArray:
-        """int64[n], the row of each id, -1 where no halo has it or its part is here."""
+        """Return the row of each id, int64[n]; -1 if no halo has it or its part is local."""
         rows = np.full(len(ids), -1, np.int64)
         for directory, first_row in zip(self._directories, self.offsets, strict=False):
             if len(directory.ids):
@@ -170,18 +174,18 @@ class _NodeSet:
 
 
 class HaloStore:
-    """Answers for rows that halos have copies of. Safe to use from many threads."""
+    """Store of the rows that halos hold. Safe to use from many threads."""
 
     def __init__(
         self, halos: Sequence[HaloArrays], schema: GraphSchema, book: PartitionBook, parts_here: Sequence[int]
     ) -> None:
-        """Take halos, one or more.
+        """Keep one or more halos.
 
         Args:
-            halos: Of one dataset.
-            schema: The dataset's.
-            book: The dataset's.
-            parts_here: Parts of which nothing is to be found in halos.
+            halos: Halos of one dataset.
+            schema: Schema of the dataset.
+            book: Book of the dataset.
+            parts_here: Local parts, whose rows are not looked up in halos.
         """
         self._halos, self._schema, self._book = halos, schema, book
         self._is_here = np.isin(np.arange(book.num_parts), parts_here)
@@ -198,7 +202,7 @@ class HaloStore:
         }
 
     def names(self, entity: Entity) -> tuple[str, ...]:
-        """Columns that rows of ``find_columns`` are answered in; ``KEY`` among them."""
+        """Return the columns of rows of ``find_columns``, ``KEY`` included."""
         if isinstance(entity, str):
             if entity in self._cached:
                 return (KEY, *self._halos[0].cached[entity].features)
@@ -206,11 +210,11 @@ class HaloStore:
         return (KEY,) if entity in self._tables and self._halos[0].edges[entity].keys is not None else ()
 
     def find_nodes(self, entity: tuple[EdgeType, Direction], ids: IntArray) -> IntArray | None:
-        """int64[n], the row of each node whose edges are here, -1 of others; None where there are none.
+        """Return the row of each node whose edges are in a halo, int64[n], else -1; None without such halos.
 
         Args:
-            entity: What is to be sampled.
-            ids: int64[n], checked ids of nodes of the near end.
+            entity: Edge type and direction to sample.
+            ids: int64[n], checked ids of nodes that are expanded.
         """
         node_type = ends_of(*entity)[0]
         if entity not in self._tables:
@@ -218,7 +222,7 @@ class HaloStore:
         return self._nodes[node_type].find(ids, self._book.offsets(node_type), self._is_here)
 
     def find_columns(self, entity: Entity, ids: IntArray) -> IntArray | None:
-        """int64[n], the row of each node or edge whose columns are here, -1 of others; None where there are none."""
+        """Return the row of each id whose columns are in a halo, int64[n], else -1; None without such halos."""
         offsets = self._book.offsets(entity)
         if isinstance(entity, str):
             known = self._cached.get(entity) or self._nodes.get(entity)
@@ -232,7 +236,7 @@ class HaloStore:
         return rows
 
     def sample(self, request: SampleRequest) -> SampleReply:
-        """Draw neighbours; ids of nodes to expand, also in ``excluded``, are rows."""
+        """Draw neighbours; node ids in ``ids`` and ``excluded[0]`` are rows, neighbours are ids."""
         tables = self._tables[request.edge_type, request.direction]
         rows = np.ascontiguousarray(request.ids, np.int64)
         reply = draw_reply(tables, request, rows)
@@ -242,11 +246,11 @@ class HaloStore:
         return reply
 
     def degrees(self, entity: tuple[EdgeType, Direction], rows: IntArray) -> IntArray:
-        """int64[n], edges of the nodes of some rows."""
+        """Return the number of edges of some rows, int64[n]."""
         return find_row_edges(self._tables[entity], rows).degrees
 
     def find_edges(self, entity: tuple[EdgeType, Direction], rows: IntArray, neighbor_ids: IntArray) -> IntArray:
-        """int64[n], the id of the first edge between the node of each row and a neighbour; -1 for none."""
+        """Return the first edge between each row and its neighbour, int64[n]; -1 for none."""
         tables = self._tables[entity]
         edge_ids = find_edge_ids(tables, rows, neighbor_ids)
         is_found = edge_ids >= 0
@@ -286,9 +290,9 @@ class HaloStore:
         return ColumnTable(self._schema.nodes[entity][name], [h.cached[entity].features[name] for h in self._halos])
 
     def _sampling_tables(self) -> dict[tuple[EdgeType, Direction], SamplingTables]:
-        """Tables over the halos as parts, of rows as ids."""
+        """Make sampling tables that treat the halos as parts and rows as ids."""
         entities = [entity for entity in self._book.edge_offsets if entity in self._halos[0].edges]
-        # One part more, of nothing: where there is but one part, ids are taken for keys.
+        # One empty part more: with a single part, ids would be taken for keys.
         num_parts = len(self._halos) + 1
         book = PartitionBook(
             num_parts=num_parts,

@@ -1,7 +1,7 @@
-"""Reads files of addresses: machines, and the parts that their servers serve.
+"""IP config: reads DGL's files of machines, and assigns parts to their servers.
 
-The file is DGL's: a line per machine, ``ip [port] [num_servers]``. The servers of one machine listen at consecutive
-ports and all serve the same parts, so that one stands in for another.
+A line has the form ``ip [port] [num_servers]``. The servers of one machine listen at consecutive ports and serve the
+same parts, as replicas.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MachineLine:
 
     Attributes:
         host: Name or IP address, without brackets.
-        port: Of its first server.
-        num_servers: How many servers it has, at consecutive ports.
+        port: Port of the first server.
+        num_servers: Number of servers, at consecutive ports.
     """
 
     host: str
@@ -41,15 +41,15 @@ class MachineLine:
 
     @property
     def ports(self) -> range:
-        """The ports of its servers."""
+        """Ports of the machine's servers."""
         return range(self.port, self.port + self.num_servers)
 
 
 def read_ip_config(path: Path) -> tuple[MachineLine, ...]:
-    """Read a file of machines; blank lines, and what follows a ``#`` at a word's begin, are left out.
+    """Read a file of machines; blank lines and comments (from a ``#`` at the start of a word) are ignored.
 
     Raises:
-        FormatError: The file is missing, names no machine, or has a line that is none; the message has its number.
+        FormatError: The file is missing, names no machine, or has a malformed line; the message has the line number.
     """
     machines: list[MachineLine] = []
     first_line: dict[tuple[str, int], str] = {}
@@ -69,16 +69,16 @@ def read_ip_config(path: Path) -> tuple[MachineLine, ...]:
 def cluster_of_machines(
     machines: Sequence[MachineLine], roots: Sequence[Root], manifest: Manifest, *, has_tls: bool = False
 ) -> Cluster:
-    """The servers of a dataset, given where its parts lie.
+    """Assign the parts of a dataset to servers on machines.
 
     Args:
         machines: The machines.
-        roots: Either one per machine, in their order, or one that has all parts and that all machines see.
-        manifest: The dataset's.
-        has_tls: Servers are reached by ``tls``.
+        roots: One root per machine, in the machines' order, or one root with all parts that all machines can read.
+        manifest: Manifest of the dataset.
+        has_tls: Servers have ``tls`` addresses instead of ``tcp`` ones.
 
     Raises:
-        SettingsError: There are other numbers of roots, or a machine would serve no part.
+        SettingsError: The number of roots is wrong, or a machine would serve no part.
     """
     num_parts, num_machines = manifest.book.num_parts, len(machines)
     if len(roots) == num_machines:
@@ -105,7 +105,7 @@ def cluster_of_machines(
 
 
 def _is_host(word: str) -> bool:
-    """A name, an IPv4 address, or an IPv6 address with brackets or without."""
+    """Whether a word is a name, an IPv4 address, or an IPv6 address with or without brackets."""
     if ":" not in word:
         return _NAME.fullmatch(word) is not None
     try:

@@ -1,8 +1,7 @@
-"""Answers requests from parts whose files are on this machine.
+"""Local store: answers requests from parts whose files are on this machine.
 
-A ``LocalStore`` maps any number of parts of one dataset and answers across them with one kernel call per request:
-kernels are given a table of the parts' addresses. Nothing is copied but the answer, and pages are shared between
-processes.
+A ``LocalStore`` maps any number of parts of one dataset. It answers a request over all of them with one kernel call,
+because kernels take a table of the parts' addresses. Nothing is copied but the answer, and processes share pages.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ NO_POSITIONS: IntArray = np.empty(0, np.int64)
 
 
 class LocalStore(Store):
-    """Answers from the mapped files of some or all parts of a dataset."""
+    """Store of some or all parts of a dataset, whose files it maps."""
 
     def __init__(self, dataset: Dataset, parts: Sequence[int] | None = None) -> None:
         """Map the parts.
@@ -99,12 +98,12 @@ class LocalStore(Store):
 
     @property
     def halo_id(self) -> str | None:
-        """Fingerprint of the dataset's halo; None where it has none."""
+        """Fingerprint of the dataset's halo; None without a halo."""
         halo = self._dataset.manifest.halo
         return None if halo is None else halo.halo_id
 
     def open_halos(self) -> list[HaloArrays]:
-        """The copies that its parts have of rows of other parts; none where all parts are here.
+        """Open the halos of the store's parts; none if all parts are mapped.
 
         Raises:
             FormatError: A file of a halo is missing, truncated or not what the manifest says.
@@ -115,7 +114,7 @@ class LocalStore(Store):
 
     @property
     def is_whole(self) -> bool:
-        """All parts of the dataset are here."""
+        """Whether all parts of the dataset are mapped."""
         return len(self.parts) == self.book.num_parts
 
     def submit_sample(self, requests: Sequence[SampleRequest]) -> Pending[list[SampleReply]]:
@@ -127,7 +126,7 @@ class LocalStore(Store):
         return Deferred(lambda: [self._fetch(request) for request in requests])
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
-        """Ids of nodes given by key; see ``Store.lookup``."""
+        """Return the ids of nodes given by key; see ``Store.lookup``."""
         self.schema.check_node_type(node_type)
         offsets = self.book.key_offsets(node_type)
         keys = np.asarray(keys, np.int64)
@@ -139,7 +138,7 @@ class LocalStore(Store):
         return out[:, 0]
 
     def _check_found(self, node_type: str, keys: IntArray, ids: IntArray) -> None:
-        """Refuse ids that ``id_of_key.npy`` should not hold: those of no node, or of one that has another key."""
+        """Refuse wrong ids in ``id_of_key.npy``: ids of no node, or of a node with another key."""
         is_known = (ids >= 0) & (ids < self.book.num_ids(node_type))
         is_wrong = ~is_known
         if not self.is_whole:
@@ -156,11 +155,11 @@ class LocalStore(Store):
             raise FormatError(f"{path} says that key {keys[row]} has id {ids[row]}, and {why}; {REMEDY}")
 
     def find_own(self, node_type: str, keys: IntArray) -> IntArray:
-        """int64[n], ids of the nodes of some keys that ``parts`` own, -1 of others; nobody else need be asked.
+        """Return the ids of nodes that ``parts`` own, int64[n], -1 for other nodes; sends no request.
 
         Args:
-            node_type: The type.
-            keys: int64[n], any.
+            node_type: The node type.
+            keys: int64[n], keys of nodes of any part.
         """
         self._check_open()
         ids, offsets = np.full(len(keys), -1, np.int64), self.book.offsets(node_type)
@@ -173,11 +172,11 @@ class LocalStore(Store):
         return ids
 
     def split(self, node_type: str, name: str) -> IntArray:
-        """Keys of a split; see ``Store.split``."""
+        """Return the keys of a split; see ``Store.split``."""
         return np.concatenate(self.split_runs(node_type, name))
 
     def split_runs(self, node_type: str, name: str) -> list[IntArray]:
-        """The keys of ``split`` as they lie in the files, one array per part, not copied."""
+        """Return the keys of ``split`` as mapped arrays, one per part."""
         check_split(self, node_type, name)
         runs = {m.part: m.splits[node_type][name] for m in self._maps if m is not None}
         for part, keys in runs.items():
@@ -189,11 +188,11 @@ class LocalStore(Store):
         check_ascending(f"{self._root / path}: keys", keys, int(ends[0]), int(ends[1]))
 
     def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
-        """Edge keys of a split; see ``Store.edge_split``."""
+        """Return the edge keys of a split; see ``Store.edge_split``."""
         return np.concatenate(self.edge_split_runs(edge_type, name))
 
     def edge_split_runs(self, edge_type: EdgeType, name: str) -> list[IntArray]:
-        """The keys of ``edge_split`` as they lie in the files, one array per part, not copied."""
+        """Return the keys of ``edge_split`` as mapped arrays, one per part."""
         check_edge_split(self, edge_type, name)
         self._check_open()
         runs = {m.part: m.links[edge_type].splits[name] for m in self._maps if m is not None}
@@ -203,7 +202,7 @@ class LocalStore(Store):
         return list(runs.values())
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
-        """Ends and times of edges given by edge key; see ``Store.links``."""
+        """Return end nodes and times of edges given by edge key; see ``Store.links``."""
         check_links(self, edge_type, edge_keys)
         keys, offsets = np.ascontiguousarray(edge_keys, np.int64), self.book.link_offsets(edge_type)
         self._check_owned(f"{type_label(edge_type)} edge keys", keys, offsets)
@@ -233,29 +232,29 @@ class LocalStore(Store):
         )
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
-        """The first edge between each id and its neighbour; see ``Store.find_edges``."""
+        """Find the first edge between each id and its neighbour; see ``Store.find_edges``."""
         check_find_edges(self, edge_type, direction, ids, neighbor_ids)
         tables = self.tables(edge_type, direction)
         ids = tables.newest(self.check_ids(tables.node_type, ids))
         return find_edge_ids(tables, ids, neighbor_ids)
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
-        """Edges of each id; see ``Store.degrees``."""
+        """Return the number of edges of each id; see ``Store.degrees``."""
         tables = self.tables(edge_type, direction)
         ids = tables.newest(self.check_ids(tables.node_type, ids))
         return find_row_edges(tables, ids).degrees
 
     def degrees_in_time(self, request: SampleRequest) -> IntArray:
-        """int64[n], edges of each id of a request that its times leave."""
+        """Return the number of edges of each id that the request's times allow, int64[n]."""
         tables = self.tables(request.edge_type, request.direction)
         ids = tables.newest(self.check_ids(tables.node_type, request.ids))
         return DrawBuffers().find_ranges(tables, replace(request, count=0), ids).nodes.degrees
 
     def num_drawn_bound(self, request: SampleRequest) -> IntArray:
-        """int64[n], how many neighbours each id of a request draws at most, at less cost than drawing them.
+        """Return an upper bound of the neighbours that each id draws, int64[n]; cheaper than drawing.
 
-        It is the number drawn, but for neighbours that are excluded where there are no candidates, and for edges of
-        weight 0 where weights count. The request is checked as ``sample`` checks it.
+        The bound is the exact number except in two cases: excluded neighbours are counted unless there are candidates,
+        and edges of weight 0 are counted. The request is checked as in ``sample``.
         """
         check_sample_request(self, request)
         tables = self.tables(request.edge_type, request.direction)
@@ -269,12 +268,12 @@ class LocalStore(Store):
         return num_eligible if request.count < 0 else num_eligible.clip(max=request.count)
 
     def sample_run(self, request: SampleRequest, first: int, num_edges: int) -> SampleReply:
-        """Some of all the edges of one node, so that a node of very many edges can be answered piece by piece.
+        """Return a range of one node's edges, so that a node with very many edges can be answered in pieces.
 
         Args:
-            request: Names one node; its ``count`` and ``is_replacing`` are not looked at.
-            first: The first edge of the node that is wanted, counted from 0 in stored order.
-            num_edges: How many; the node has ``first + num_edges`` or more.
+            request: Request for one node; ``count`` and ``is_replacing`` are ignored.
+            first: First edge of the range, counted from 0 in stored order.
+            num_edges: Number of edges; the node must have at least ``first + num_edges``.
         """
         entity = (request.edge_type, request.direction)
         tables = self.tables(*entity)
@@ -294,11 +293,11 @@ class LocalStore(Store):
         )
 
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
-        """The error with the first damaged file of this store's parts, if it is soon found; see the contract.
+        """Return an error that names the first damaged file of the parts; see ``Store.explain_damage``.
 
-        A ``FormatError`` says what is wrong, and may be of a message: it stays as it is where no file is damaged.
+        A ``FormatError`` is returned unchanged if no file is damaged: it may be about a message.
         """
-        if not self._dataset.root.is_dir():  # it was removed since; what is mapped stays as it was
+        if not self._dataset.root.is_dir():  # the folder was removed; mapped files remain as they were
             return error
         found = self._dataset.find_damage(self.parts)
         if found is None and isinstance(error, FormatError):
@@ -311,12 +310,12 @@ class LocalStore(Store):
         return self._dataset.root
 
     def row_lengths(self, entity: Entity, name: str, ids: IntArray) -> IntArray:
-        """int64[n], elements in each row of a ragged or string column.
+        """Return the number of elements in each row of a ragged or string column, int64[n].
 
         Raises:
             UnknownNameError: The dataset has no such type, direction or column.
-            SettingsError: The rows of the column all have one length.
-            IdRangeError: An id is out of range or of a part that is not here.
+            SettingsError: The column has a fixed width.
+            IdRangeError: An id is out of range, or of a part that is not mapped.
         """
         check_entity(self, entity)
         table = self._column(entity, name)
@@ -326,11 +325,11 @@ class LocalStore(Store):
         return ragged_ranges(table, ids, self.book.offsets(entity), f"{entity_label(entity)}.{name}")[2]
 
     def close(self) -> None:
-        """Refuse further requests. The files stay mapped until the store is collected: a kernel may still read them."""
+        """Refuse further requests; files stay mapped until the store is collected, as kernels may read them."""
         self._is_closed = True
 
     def tables(self, edge_type: EdgeType, direction: Direction) -> SamplingTables:
-        """The address tables of one edge type and direction; valid while the store is referred to.
+        """Return the address tables of one edge type and direction, valid while the store is alive.
 
         Raises:
             UnknownNameError: The dataset has no such edge type, or does not hold the direction.
@@ -339,10 +338,10 @@ class LocalStore(Store):
         return self._tables[edge_type, direction]
 
     def check_ids(self, entity: Entity, ids: IntArray) -> IntArray:
-        """The ids as contiguous int64, after checking that each belongs to a part of this store.
+        """Return the ids as contiguous int64, after checking that this store's parts own them.
 
         Raises:
-            IdRangeError: An id is out of range or of a part that is not here.
+            IdRangeError: An id is out of range, or of a part that is not mapped.
             StoreUnavailable: The store is closed.
         """
         ids = np.ascontiguousarray(ids, np.int64)
@@ -372,11 +371,11 @@ class LocalStore(Store):
         return columns
 
     def reader(self, request: FetchRequest) -> Callable[[slice], list[Array]]:
-        """Prepare to read columns of fixed width in stretches of rows, into new arrays; ids are checked once.
+        """Prepare to read columns of fixed width in ranges of rows, into new arrays; ids are checked once.
 
         Raises:
             UnknownNameError: The dataset has no such type or feature.
-            IdRangeError: An id is out of range or of a part that is not here.
+            IdRangeError: An id is out of range, or of a part that is not mapped.
         """
         ids, offsets = self.check_ids(request.entity, request.ids), self.book.offsets(request.entity)
         tables = [self._column(request.entity, name) for name in request.names]
@@ -413,7 +412,7 @@ class LocalStore(Store):
             raise StoreUnavailable(f"the store of parts {list(self.parts)} is closed")
 
     def _check_owned(self, what: str, ids: IntArray, offsets: IntArray, piece_parts: IntArray | None = None) -> None:
-        """Refuse ids outside the ranges of parts that are here, or of pieces that belong to such parts."""
+        """Refuse ids outside the ranges of mapped parts, or of pieces of such parts."""
         self._check_open()
         row = first_unowned(ids, offsets, self._is_present if piece_parts is None else self._is_present[piece_parts])
         if row < 0:

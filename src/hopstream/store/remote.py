@@ -1,7 +1,7 @@
-"""Remote store: asks a store on another machine.
+"""Remote store: sends requests to one server and reads its answers.
 
-Every operation is written as steps: the first sends a request and the next ones read the answer. So whoever asks
-several stores starts all of them before it waits for any, without a thread for each.
+Every operation is a generator: the first step sends a request, the next steps read the answer. So a thread that needs
+several stores sends all requests before it waits for an answer; no extra threads are needed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from hopstream.transport.messages import Frame
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""An operation, which stops whenever a request has been sent, and gives its result at the end."""
+"""Generator of an operation: yields after each request sent, returns the result."""
 
 
 class _Started(Generic[T]):
-    """An operation whose first request has been sent."""
+    """Operation whose first request has been sent."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
@@ -54,7 +54,7 @@ class _Started(Generic[T]):
         self._value: T | None = None
         try:
             self._go_on()
-        except Exception as error:  # to be told where the result is asked for
+        except Exception as error:  # raised in result(), so that requests to other stores can start first
             self._error = error
 
     def result(self) -> T:
@@ -72,23 +72,23 @@ class _Started(Generic[T]):
 
 
 class RemoteStore(Store):
-    """Asks one server. Safe to use from many threads."""
+    """Store of the parts that one server serves. Safe to use from many threads."""
 
     def __init__(
         self, location: str, settings: StoreSettings | None = None, *, facts: StoreFacts | None = None
     ) -> None:
-        """Connect and ask what the server serves.
+        """Connect, and ask which dataset and parts the server serves.
 
         Args:
-            location: ``tcp://host:port`` or ``tls://host:port``.
+            location: ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``.
             settings: Deadline and security.
-            facts: What the server serves, where that is known already; then it is not asked. They have no parts where
-                these are yet to be asked for.
+            facts: The server's facts if they are known; then the server is not asked. Facts without parts mean that its
+                parts are unknown until ``ask_facts``.
 
         Raises:
-            StoreTimeout: The server gave no answer in time.
-            StoreUnavailable: The server cannot be reached.
-            AccessDenied: The server refused the token or certificate, or the token would be sent in the clear.
+            StoreTimeout: The server did not answer in time.
+            StoreUnavailable: The server is unreachable.
+            AccessDenied: The server refused the token or certificate, or the token would be sent unencrypted.
             VersionMismatch: The server speaks another version of the protocol.
         """
         settings = settings or StoreSettings()
@@ -103,11 +103,11 @@ class RemoteStore(Store):
         self.take_facts(self.facts)
 
     def ask_facts(self, timeout_s: float, facts: StoreFacts | None = None) -> None:
-        """Ask the server which parts it serves, and how many ids it takes; a server of another dataset answers, too.
+        """Ask the server for its parts and its limit on ids; it answers even if it serves another dataset.
 
         Raises:
-            StoreTimeout: The server gave no answer in time.
-            StoreUnavailable: The server cannot be reached.
+            StoreTimeout: The server did not answer in time.
+            StoreUnavailable: The server is unreachable.
         """
         location, describe = self._connection.location, Frame({"op": "describe"})
         self.facts = facts or StoreFacts.from_frame(self._connection.ask(describe, timeout_s, "describe()"))
@@ -116,21 +116,21 @@ class RemoteStore(Store):
 
     @property
     def location(self) -> str:
-        """Where the server is."""
+        """Address of the server."""
         return str(self._connection.location)
 
     @property
     def label(self) -> str:
-        """The store as messages name it, with its parts."""
+        """Name of the store in messages, with its parts."""
         return self._connection.name
 
     def with_timeout(self, timeout_s: float, *, is_patient: bool = True, is_checked: bool = False) -> RemoteStore:
-        """The same store and connection with another deadline.
+        """Return a store with another deadline that shares the connection.
 
         Args:
-            timeout_s: The deadline.
+            timeout_s: Deadline in seconds.
             is_patient: See ``Connection.start``.
-            is_checked: Requests were checked by the caller; the server checks them, too.
+            is_checked: The caller has checked the requests; the server checks them in any case.
         """
         store = object.__new__(type(self))
         vars(store).update(vars(self))
@@ -138,17 +138,17 @@ class RemoteStore(Store):
         return store
 
     def ping(self, timeout_s: float) -> None:
-        """Wait until the server has said that it is there.
+        """Wait until the server answers a ping.
 
         Raises:
-            StoreTimeout: It gave no answer in time.
-            StoreUnavailable: It cannot be reached.
-            AccessDenied: It refused the token or certificate.
+            StoreTimeout: The server did not answer in time.
+            StoreUnavailable: The server is unreachable.
+            AccessDenied: The server refused the token or certificate.
         """
         self._connection.ping(timeout_s)
 
     def submit(self, operation: str, *arguments: Any) -> Pending[Any]:
-        """Start one of this store's operations by its name.
+        """Start an operation of this store, given by name.
 
         Raises:
             StateError: The process was forked since the store was opened.
@@ -197,7 +197,7 @@ class RemoteStore(Store):
         return reader.result()
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
-        """Ids of nodes given by key; see ``Store.lookup``."""
+        """Return the ids of nodes given by key; see ``Store.lookup``."""
         return cast(IntArray, self.submit("lookup", node_type, keys).result())
 
     def _lookup(self, node_type: str, keys: IntArray) -> Steps[IntArray]:
@@ -208,7 +208,7 @@ class RemoteStore(Store):
         return (yield from self._ask_rows("lookup", {"node_type": node_type}, keys, (num_nodes, num_nodes), what))
 
     def split(self, node_type: str, name: str) -> IntArray:
-        """Keys of a split; see ``Store.split``."""
+        """Return the keys of a split; see ``Store.split``."""
         return cast(IntArray, self.submit("split", node_type, name).result())
 
     def _split(self, node_type: str, name: str) -> Steps[IntArray]:
@@ -218,7 +218,7 @@ class RemoteStore(Store):
         return (yield from self._ask_split("split", header, self.book.num_ids(node_type), what))
 
     def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
-        """Edge keys of a split; see ``Store.edge_split``."""
+        """Return the edge keys of a split; see ``Store.edge_split``."""
         return cast(IntArray, self.submit("edge_split", edge_type, name).result())
 
     def _edge_split(self, edge_type: EdgeType, name: str) -> Steps[IntArray]:
@@ -227,7 +227,7 @@ class RemoteStore(Store):
         return (yield from self._ask_split("edge_split", header, self.book.num_edges(edge_type), what))
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
-        """Edges of each id; see ``Store.degrees``."""
+        """Return the number of edges of each id; see ``Store.degrees``."""
         return cast(IntArray, self.submit("degrees", edge_type, direction, ids).result())
 
     def _degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> Steps[IntArray]:
@@ -241,7 +241,7 @@ class RemoteStore(Store):
         return (yield from self._ask_rows("degrees", {"owner": entity_to_json(entity)}, ids, limits, what))
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
-        """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
+        """Return the ids of edges between pairs of nodes; see ``Store.find_edges``."""
         return cast(IntArray, self.submit("find_edges", edge_type, direction, ids, neighbor_ids).result())
 
     def _find_edges(
@@ -258,7 +258,7 @@ class RemoteStore(Store):
         return reader.result()[0]
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
-        """Ends and times of edges given by key; see ``Store.links``."""
+        """Return end nodes and times of edges given by key; see ``Store.links``."""
         return cast(Links, self.submit("links", edge_type, edge_keys).result())
 
     def _links(self, edge_type: EdgeType, edge_keys: IntArray) -> Steps[Links]:
@@ -272,10 +272,10 @@ class RemoteStore(Store):
         return Links.of(reader.result())
 
     def close(self) -> None:
-        """End calls under way, let go who waits for one, and disconnect; a second call does nothing.
+        """End calls under way, wake their waiting threads, and disconnect; a second call does nothing.
 
-        Safe to call while other threads are inside. It takes milliseconds, and no array of a caller is written after
-        it. In a process that was forked since the store was opened it does nothing.
+        Safe to call while other threads use the store. It takes milliseconds. No array of a caller is written
+        afterwards. In a forked process it does nothing.
         """
         self._connection.close()
 
@@ -288,7 +288,7 @@ class RemoteStore(Store):
     def _ask_rows(
         self, op: str, header: dict[str, Any], ids: IntArray, limits: tuple[int, int], what: str
     ) -> Steps[IntArray]:
-        """Ask for one int64 per id; ``limits`` are those of the ids and of the answers."""
+        """Ask for one int64 per id; ``limits`` are the upper bounds of the ids and of the answers."""
         reader = RowsReader(len(ids), limits[1])
         yield from self._ask_calls(op, header, [(ids, limits[0])], what, reader)
         return reader.result()[0]
@@ -301,7 +301,7 @@ class RemoteStore(Store):
         what: str,
         reader: PieceReader,
     ) -> Steps[None]:
-        """Ask for rows that are named by columns of ids, each with how many of its ids there are."""
+        """Ask for rows given by columns of ids; each column comes with the upper bound of its ids."""
         ends = time.monotonic() + self.timeout_s
         for pieces in self._calls([len(columns[0][0])]):
             reader.expect(pieces)
@@ -309,7 +309,7 @@ class RemoteStore(Store):
             yield from self._call(op, header, arrays, what, (reader, ends))
 
     def _calls(self, num_ids: Sequence[int]) -> list[list[Piece]]:
-        """Cut requests into as many calls as the server's limit needs; no ids, no call."""
+        """Split requests into calls that respect the server's limit on ids; without ids there is no call."""
         return list(cut_pieces([RowCost(n, 1) for n in num_ids], self.facts.max_ids))
 
     def _wire_ids(self, ids: IntArray, piece: Piece, num_ids: int) -> IntArray:
@@ -318,7 +318,7 @@ class RemoteStore(Store):
     def _call(
         self, op: str, header: dict[str, Any], arrays: Sequence[IntArray], what: str, answer: tuple[Sink, float]
     ) -> Steps[None]:
-        """Make one call of a request; ``answer`` is who takes the frames, and when all calls must have ended."""
+        """Make one call of a request; ``answer`` is the sink of the frames and the deadline of all calls."""
         sink, ends = answer
         request = Frame({"op": op, "dataset": self.dataset_id, **header}, arrays)
         left_s = max(1e-3, ends - time.monotonic())
@@ -334,20 +334,20 @@ class RemoteStore(Store):
 
 
 def parts_label(parts: Sequence[int]) -> str:
-    """Parts as messages name them: ``part 2``, ``parts 0, 1`` or ``parts 0..63 (64)``."""
+    """Format parts for messages: ``part 2``, ``parts 0, 1`` or ``parts 0..63 (64)``."""
     if len(parts) == 1:
         return f"part {parts[0]}"
     return f"parts {', '.join(map(str, parts))}" if len(parts) <= 8 else f"parts {parts[0]}..{parts[-1]} ({len(parts)})"
 
 
 def describe_sample(requests: Sequence[SampleRequest]) -> str:
-    """A sample operation as messages name it."""
+    """Format a sample operation for messages."""
     labels = [f"{entity_label((r.edge_type, r.direction))}, {len(r.ids)} ids" for r in requests[:3]]
     return f"sample({'; '.join(labels)}{'; …' if len(requests) > 3 else ''})"
 
 
 def describe_fetch(requests: Sequence[FetchRequest]) -> str:
-    """A fetch operation as messages name it."""
+    """Format a fetch operation for messages."""
     labels = [f"{entity_label(r.entity)} {_names_label(r.names)}, {len(r.ids)} rows" for r in requests[:3]]
     return f"fetch({'; '.join(labels)}{'; …' if len(requests) > 3 else ''})"
 

@@ -1,7 +1,7 @@
-"""Assembles the frames of an answer, and checks that the request can have such an answer.
+"""Readers of answers: assemble the frames of an answer and check that it fits the request.
 
-A server is believed only as far as its answer fits the request: pieces must come in order and cover every row once,
-arrays must have the dtypes and shapes that follow from the request, and ids must be in range.
+A client does not trust a server. Pieces must arrive in order and cover every row once, arrays must have the dtypes and
+shapes that follow from the request, and ids must be in range.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hopstream.transport.messages import ArraySpec, Frame, dtype_name, empty_arr
 
 
 class PieceReader(ABC):
-    """Hands out the pieces of frames, and the arrays of each, in the order in which they must come."""
+    """Reader of the pieces of frames and their arrays, in the required order."""
 
     takes_runs = False
-    """Whether a row may come in several pieces."""
+    """Whether the elements of one row may arrive in several pieces."""
 
     def __init__(self, num_rows: Sequence[int]) -> None:
         """Expect ``num_rows[i]`` rows for request ``i``."""
@@ -40,31 +40,31 @@ class PieceReader(ABC):
         self._placed: list[Piece] | None = None
 
     def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """Check the pieces of a frame, and give arrays for what it brings.
+        """Check the pieces of a frame, and return the arrays to read it into.
 
         Raises:
-            FormatError: The pieces are not the next ones.
+            FormatError: The pieces are not the expected ones.
         """
         self._placed = self._read_pieces(header)
         return self.arrays_for(self._placed, specs)
 
     def arrays_for(self, pieces: Sequence[Piece], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """Arrays of these dtypes and shapes for some pieces: new ones, unless they are known to be needed elsewhere."""
+        """Return arrays of these dtypes and shapes; subclasses may return rows of the final columns."""
         return empty_arrays(specs)
 
     @abstractmethod
     def take(self, frame: Frame) -> None:
-        """Check what a frame holds and keep it."""
+        """Check a frame and keep its content."""
 
     def expect(self, asked: Sequence[Piece]) -> None:
-        """Say which pieces of the requests the next call asks for; its answer counts from there."""
+        """Set the pieces that the next call asks for; requests in its answer are numbered by them."""
         self._asked = asked
 
     def pieces(self, frame: Frame) -> list[Piece]:
-        """The pieces of a frame, in terms of the requests; ``array`` then hands out their arrays.
+        """Return the pieces of a frame, numbered by request; ``array`` then returns their arrays.
 
         Raises:
-            FormatError: The pieces are not the next ones.
+            FormatError: The pieces are not the expected ones.
         """
         pieces, self._placed = self._placed, None
         self._arrays = list(frame.arrays[::-1])
@@ -77,10 +77,10 @@ class PieceReader(ABC):
         return [self._piece(entry) for entry in value]
 
     def array(self, dtypes: Sequence[str], shape: tuple[int | None, ...]) -> Array:
-        """The next array of the frame.
+        """Return the next array of the frame.
 
         Raises:
-            FormatError: There is none, or it is not of these dtypes and this shape (None: any length).
+            FormatError: The frame has no further array, or the array has another dtype or shape (None: any length).
         """
         if not self._arrays:
             raise FormatError("a frame of the answer has fewer arrays than its pieces need")
@@ -97,7 +97,7 @@ class PieceReader(ABC):
         return array
 
     def check_complete(self) -> None:
-        """Raise ``FormatError`` unless every row has been answered."""
+        """Raise ``FormatError`` unless all rows have arrived."""
         for request, (done, wanted) in enumerate(zip(self._done, self._num_rows, strict=True)):
             if done != wanted:
                 raise FormatError(f"the answer ended after {done} of {wanted} rows of request {request}")
@@ -125,7 +125,7 @@ class PieceReader(ABC):
         return piece
 
     def _run_of(self, piece: Piece, entry: list[int]) -> Run:
-        """The elements of a row that a piece brings; the row counts as answered with the last of them."""
+        """Return the range of elements in a piece; the row counts as done after its last range."""
         run = Run(*entry[3:])
         before = self._open or Run(0, 0, run.total)
         is_next = run.first == before.first + before.num and run.total == before.total
@@ -139,7 +139,7 @@ class PieceReader(ABC):
 
 
 class SampleReader(PieceReader):
-    """Puts an answer to ``sample`` together."""
+    """Reader of an answer to ``sample``."""
 
     takes_runs = True
 
@@ -151,18 +151,18 @@ class SampleReader(PieceReader):
         self._runs: list[list[SampleReply]] = [[] for _ in requests]
 
     def take(self, frame: Frame) -> None:
-        """Check and keep what a frame holds."""
+        """Check a frame and keep its neighbours."""
         for piece in self.pieces(frame):
             request = self._requests[piece.request]
             self._runs[piece.request].append(self._reply(request, self._counts(request, piece)))
 
     def result(self) -> list[SampleReply]:
-        """All replies, in new arrays."""
+        """Return all replies."""
         self.check_complete()
         return [self._joined(request, runs) for request, runs in zip(self._requests, self._runs, strict=True)]
 
     def _counts(self, request: SampleRequest, piece: Piece) -> tuple[Array, int]:
-        """Counts of the rows that are complete with a piece, and how many neighbours it brings."""
+        """Return the counts of rows that a piece completes, and the number of neighbours in the piece."""
         run = piece.run
         if run is None:
             counts = self.array(("int32",), (piece.num_rows,))
@@ -178,7 +178,7 @@ class SampleReader(PieceReader):
         return counts if run.first + run.num == run.total else counts[:0], run.num
 
     def _reply(self, request: SampleRequest, counted: tuple[Array, int]) -> SampleReply:
-        """What a piece brings; the counts of a row that comes in several are with the last."""
+        """Read the arrays of a piece; a row in several pieces has its count in the last piece."""
         counts, total = counted
         edges = (request.edge_type, request.direction)
         neighbors = self.array(("uint32", "int64"), (total,))
@@ -204,10 +204,10 @@ class SampleReader(PieceReader):
 
 
 class FetchReader(PieceReader):
-    """Puts an answer to ``fetch`` together: rows of fixed width go straight to where they belong."""
+    """Reader of an answer to ``fetch``; it reads rows of fixed width directly to their destination."""
 
     def __init__(self, store: Store, requests: Sequence[FetchRequest]) -> None:
-        """Expect an answer to these requests, and make the arrays that they did not bring."""
+        """Expect an answer to these requests, and allocate columns without ``out``."""
         super().__init__([len(request.ids) if request.names else 0 for request in requests])
         self._requests = requests
         self._features = [{name: column_feature(store, r.entity, name) for name in r.names} for r in requests]
@@ -222,7 +222,7 @@ class FetchReader(PieceReader):
         ]
 
     def arrays_for(self, pieces: Sequence[Piece], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """Rows of their own where a piece is a run of rows of the answer; else memory that is used for every frame."""
+        """Return slices of the columns if ``positions`` is None; else buffers that are reused for every frame."""
         wanted = [(piece, name, f) for piece in pieces for name, f in self._features[piece.request].items()]
         if len(wanted) != len(specs) or not all(f.is_fixed_width for _, _, f in wanted):
             return empty_arrays(specs)
@@ -231,7 +231,7 @@ class FetchReader(PieceReader):
         for (piece, name, feature), (dtype, shape) in zip(wanted, specs, strict=True):
             rows = self._columns[piece.request][name]
             if dtype != feature.numpy_dtype or shape != (piece.num_rows, *feature.shape):
-                return empty_arrays(specs)  # which will be refused
+                return empty_arrays(specs)  # ``take`` will refuse them
             if self._requests[piece.request].positions is None:
                 arrays.append(rows[piece.rows])
                 continue
@@ -244,7 +244,7 @@ class FetchReader(PieceReader):
         return arrays
 
     def take(self, frame: Frame) -> None:
-        """Check what a frame holds and put it in place."""
+        """Check a frame and store its rows."""
         for piece in self.pieces(frame):
             for name, feature in self._features[piece.request].items():
                 if feature.is_fixed_width:
@@ -253,7 +253,7 @@ class FetchReader(PieceReader):
                     self._keep_run(piece, name, feature)
 
     def result(self) -> list[dict[str, Column]]:
-        """One dict of columns per request."""
+        """Return one dict of columns per request."""
         self.check_complete()
         return [
             {name: self._column(i, name, feature) for name, feature in features.items()}
@@ -291,16 +291,16 @@ class FetchReader(PieceReader):
 
 
 class RowsReader(PieceReader):
-    """Puts an answer of one int64 per row and column together."""
+    """Reader of an answer with one int64 per row and column."""
 
     def __init__(self, num_rows: int, *stops: int | None, first: int = 0, what: str = "row") -> None:
-        """Expect ``num_rows`` values in ``[first, stop)`` per column, or any values where ``stop`` is None."""
+        """Expect ``num_rows`` values in ``[first, stop)`` per column; a ``stop`` of None allows any value."""
         super().__init__([num_rows])
         self._first, self._stops, self._what = first, stops, what
         self._columns: list[IntArray] = [np.empty(num_rows, np.int64) for _ in stops]
 
     def take(self, frame: Frame) -> None:
-        """Check what a frame holds and put it in place."""
+        """Check a frame and store its values."""
         for piece in self.pieces(frame):
             for stop, column in zip(self._stops, self._columns, strict=True):
                 values = self.array(("int64",), (piece.num_rows,))
@@ -309,13 +309,13 @@ class RowsReader(PieceReader):
                 column[piece.rows] = values
 
     def result(self) -> list[IntArray]:
-        """int64[num_rows] per column."""
+        """Return the columns, int64[num_rows] each."""
         self.check_complete()
         return self._columns
 
 
 class SplitReader:
-    """Puts an answer to ``split`` or ``edge_split`` together, whose length the first frame tells."""
+    """Reader of an answer to ``split`` or ``edge_split``; the first frame holds the number of keys."""
 
     def __init__(self, stop: int) -> None:
         """Expect ascending keys below ``stop``."""
@@ -323,11 +323,11 @@ class SplitReader:
         self._rows: RowsReader | None = None
 
     def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """New arrays for what a frame brings."""
+        """Return new arrays to read a frame into."""
         return empty_arrays(specs) if self._rows is None else self._rows.place(header, specs)
 
     def take(self, frame: Frame) -> None:
-        """Check what a frame holds and keep it."""
+        """Check a frame and keep its keys."""
         if self._rows is not None:
             self._rows.take(frame)
             return
@@ -338,7 +338,7 @@ class SplitReader:
         self._rows.expect([Piece(0, 0, num_keys)])
 
     def result(self) -> IntArray:
-        """int64[n] keys, ascending."""
+        """Return the keys, int64[n], ascending."""
         if self._rows is None:
             raise FormatError("the answer ended before it began")
         (keys,) = self._rows.result()

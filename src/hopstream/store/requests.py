@@ -1,4 +1,4 @@
-"""Checks that the dataset can answer a request or draw the way it asks for, and finds the dtypes of the answer."""
+"""Request checks: validate requests against the dataset, and derive the dtypes of answers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from hopstream.store.contract import (
 
 
 def check_strategy(store: Store, request: SampleRequest) -> None:
-    """Check how a request draws: all of it but its edge type and its ids.
+    """Check all of a request but its edge type, direction and ids.
 
     Raises:
-        SettingsError: The dataset lacks what the strategy needs, or fields of the request contradict each other.
+        SettingsError: The dataset lacks what the strategy needs, or fields contradict each other.
     """
     where = entity_label((request.edge_type, request.direction))
     if not -1 <= request.count <= MAX_COUNT:
@@ -49,7 +49,7 @@ def check_strategy(store: Store, request: SampleRequest) -> None:
 
 
 def has_times(store: Store, request: SampleRequest) -> bool:
-    """The edges of the request's edge type have times."""
+    """Whether the edges of the request's edge type have times."""
     return request.edge_type in timed_edge_types(store.schema, store.time_attr, request.direction)
 
 
@@ -97,7 +97,7 @@ def _check_arrays(store: Store, request: SampleRequest, where: str) -> None:
 
 
 def _is_integer(values: IntArray) -> bool:
-    """Whether all integers of this dtype are int64."""
+    """Whether every value of the dtype fits int64."""
     return values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int64)
 
 
@@ -119,17 +119,17 @@ SEED_STOP = 1 << 64
 
 
 def id_dtype(num_ids: int) -> np.dtype[Any]:
-    """The dtype of ids on the wire, and of stored neighbours: uint32 where all ids fit."""
+    """Return the dtype of ids on the wire and of stored neighbours: uint32 if all ids fit."""
     return np.dtype(np.uint32 if num_ids < UINT32_IDS else np.int64)
 
 
 def neighbor_dtype(book: PartitionBook, edge_type: EdgeType, direction: Direction) -> np.dtype[Any]:
-    """The dtype in which a dataset stores the neighbours of an edge type."""
+    """Return the dtype in which a dataset stores the neighbours of an edge type."""
     return id_dtype(book.num_ids(ends_of(edge_type, direction)[1]))
 
 
 def column_feature(store: Store, entity: Entity, name: str) -> FeatureSchema:
-    """The schema of a column that can be fetched; ``KEY`` is one.
+    """Return the schema of a column that can be fetched, ``KEY`` included.
 
     Raises:
         UnknownNameError: The dataset has no such type, direction or feature.
@@ -139,7 +139,7 @@ def column_feature(store: Store, entity: Entity, name: str) -> FeatureSchema:
 
 
 def check_entity(store: Store, entity: Entity) -> None:
-    """Raise ``UnknownNameError`` unless the dataset has this node type, or this edge type in this direction."""
+    """Raise ``UnknownNameError`` if the dataset lacks the node type, or the edge type in this direction."""
     if isinstance(entity, str):
         store.schema.check_node_type(entity)
         return
@@ -152,7 +152,7 @@ def check_entity(store: Store, entity: Entity) -> None:
 
 
 def check_split(store: Store, node_type: str, name: str) -> None:
-    """Raise ``UnknownNameError`` unless the node type has this split."""
+    """Raise ``UnknownNameError`` if the node type lacks the split."""
     store.schema.check_node_type(node_type)
     known = store.schema.splits.get(node_type, ())
     if name not in known:
@@ -161,7 +161,7 @@ def check_split(store: Store, node_type: str, name: str) -> None:
 
 
 def check_edge_split(store: Store, edge_type: EdgeType, name: str) -> None:
-    """Raise ``UnknownNameError`` unless the edge type has this split."""
+    """Raise ``UnknownNameError`` if the edge type lacks the split."""
     store.schema.check_edge_type(edge_type)
     known = store.schema.edge_splits.get(edge_type, ())
     if name not in known:
@@ -172,7 +172,7 @@ def check_edge_split(store: Store, edge_type: EdgeType, name: str) -> None:
 
 
 def check_links(store: Store, edge_type: EdgeType, edge_keys: IntArray) -> None:
-    """Raise ``UnknownNameError`` or ``IdRangeError`` unless the dataset keeps the links of these edge keys."""
+    """Raise ``UnknownNameError`` if the type keeps no links, ``IdRangeError`` if a key is out of range."""
     store.schema.check_edge_type(edge_type)
     if edge_type not in store.schema.edge_splits:
         kept = [type_label(each) for each in store.schema.edge_splits]
@@ -185,18 +185,18 @@ def check_links(store: Store, edge_type: EdgeType, edge_keys: IntArray) -> None:
 
 
 def has_own_times(store: Store, edge_type: EdgeType) -> bool:
-    """Whether the edges of a type have times of their own, which come with its links."""
+    """Whether the edges of a type have times of their own, which ``links`` returns."""
     return store.time_attr is not None and store.time_attr in store.schema.edges[edge_type]
 
 
 def check_find_edges(
     store: Store, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray
 ) -> None:
-    """Check all of a question for edges but the owners of its ids.
+    """Check the arguments of ``find_edges``, but not which parts own the ids.
 
     Raises:
         UnknownNameError: The dataset has no such edge type or direction.
-        SettingsError: There are not as many neighbours as ids.
+        SettingsError: ``neighbor_ids`` is no integer array of the length of ``ids``.
         IdRangeError: An id is outside the range of its node type.
     """
     check_entity(store, (edge_type, direction))
@@ -207,13 +207,13 @@ def check_find_edges(
 
 
 def check_sample_request(store: Store, request: SampleRequest) -> None:
-    """Check all of a request but the owners of its ids.
+    """Check a request, but not which parts own its ids.
 
     Raises:
         UnknownNameError: The dataset has no such edge type or direction.
-        SettingsError: A field is out of range, of another shape than the ids imply, or does not go with another; the
-            dataset has no weights, times or keys that the strategy needs.
-        IdRangeError: An id, of a neighbour too, is outside the range of its node type.
+        SettingsError: A field is out of range, has the wrong shape, or contradicts another field; or the dataset lacks
+            the weights, times or keys that the strategy needs.
+        IdRangeError: An id of a node or neighbour is outside the range of its type.
     """
     check_entity(store, (request.edge_type, request.direction))
     check_strategy(store, request)
@@ -231,7 +231,7 @@ def check_sample_request(store: Store, request: SampleRequest) -> None:
 
 
 def answers_ranges(request: SampleRequest) -> bool:
-    """Whether a node that gives all its eligible edges gives one range of them, as they are stored."""
+    """Whether a node of which all eligible edges are drawn returns one range of its stored edges."""
     return (
         request.strategy in STORED_ORDER
         and (request.count < 0 or not request.is_replacing)
@@ -241,7 +241,7 @@ def answers_ranges(request: SampleRequest) -> bool:
 
 
 def check_fetch_request(store: Store, request: FetchRequest) -> None:
-    """Check all of a request but the owners of its ids.
+    """Check a request, but not which parts own its ids.
 
     Raises:
         UnknownNameError: The dataset has no such type, direction or feature.
@@ -260,7 +260,7 @@ def check_fetch_request(store: Store, request: FetchRequest) -> None:
 
 
 def check_keys(store: Store, node_type: str, keys: IntArray) -> None:
-    """Raise ``UnknownNameError`` or ``IdRangeError`` unless these are keys of a node type of the dataset."""
+    """Raise ``UnknownNameError`` if there is no such node type, ``IdRangeError`` if a key is out of range."""
     store.schema.check_node_type(node_type)
     num_nodes = store.book.num_ids(node_type)
     if not is_within(keys, 0, num_nodes):
@@ -281,7 +281,7 @@ def _check_seed(name: str, seed: int) -> None:
 
 
 def _check_integers(name: str, array: IntArray, shape: tuple[int, ...]) -> None:
-    """Refuse an array that is no integers below 2**63, or of another shape."""
+    """Refuse an array with another shape, or with a dtype that does not fit int64."""
     is_integer = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)
     if not is_integer or array.shape != shape:
         wanted = f"int64[{', '.join(map(str, shape))}]"

@@ -1,8 +1,8 @@
-"""Answers one request from many stores that each hold some of the parts.
+"""Routed store: sends each part of a request to a store that holds it, and merges the answers.
 
-A request is cut by owner, all owners are asked at once, and their answers are put back by the positions that the cut
-carried; the order of arrival means nothing. Any replica of a part may answer: where one is gone the next one is asked,
-and because draws are a pure function of the request it answers the same.
+A request is split by owner, all owners are asked at once, and the answers are merged by the positions that the split
+recorded, so the order of arrival does not matter. Any replica of a part may answer. If one fails, the next one is
+asked; draws are a pure function of the request, so it gives the same answer.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ from hopstream.transport.connection import ask_again_if_busy
 
 T = TypeVar("T")
 MAX_PINGING = 64
-"""Servers that are pinged at once; where there are more, they share the deadline."""
+"""Servers that are pinged at once; more servers share the deadline in rounds."""
 Explain = Callable[[HopstreamError, Sequence[int]], HopstreamError]
-"""Gives the error to raise for one of some parts that no store answers for."""
+"""Function that maps an error, and the parts that no store could serve, to the error to raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GonePeer:
-    """A server that does not answer.
+    """Server that does not answer.
 
     Attributes:
-        location: Where it should be.
-        reason: What was found there, in one line.
-        lost_parts: Its parts that no other store answers for.
+        location: Address of the server.
+        reason: Error of the ping, in one line.
+        lost_parts: Its parts that no answering store serves.
     """
 
     location: str
@@ -81,18 +81,18 @@ class GonePeer:
 
 
 class RoutedStore(Store):
-    """All parts of a dataset, each held by one or more of several stores. Safe to use from many threads."""
+    """All parts of a dataset, each held by one or more stores. Safe to use from many threads."""
 
     def __init__(
         self, stores: Sequence[Store], settings: StoreSettings | None = None, explain: Explain | None = None
     ) -> None:
-        """Take over stores of one dataset; closing this store closes them.
+        """Take over stores of one dataset; ``close`` closes them.
 
         Args:
-            stores: Stores that together hold every part. Those that are here are asked before those that are not; those
-                without parts are asked last, and first for their parts.
-            settings: Deadline, and which replica to ask first.
-            explain: Says why no store answers for some parts, where more is known of it than what the stores say.
+            stores: Stores that together hold every part. Local stores are asked before remote ones. Stores whose parts
+                are unknown are asked last, after a request for their parts.
+            settings: Deadline, first replica and bytes of the cache.
+            explain: Adds what the caller knows about the reason to an error for parts that no store serves.
 
         Raises:
             VersionMismatch: The stores are of different datasets.
@@ -131,11 +131,11 @@ class RoutedStore(Store):
         return self._start(FetchStitch(self._planner, requests, self._traffic), lambda: describe_fetch(requests))
 
     def announce_fetch(self, requests: Sequence[FetchRequest]) -> list[Any]:
-        """Tell the cache of rows what will be asked for; see ``Store.announce_fetch``."""
+        """Announce rows to the cache; see ``Store.announce_fetch``."""
         return self._planner.announce(requests)
 
     def lookup(self, node_type: str, keys: IntArray) -> IntArray:
-        """Ids of nodes given by key; see ``Store.lookup``. Of nodes that are here nobody is asked."""
+        """Return the ids of nodes given by key, local ones without a request; see ``Store.lookup``."""
         keys = np.ascontiguousarray(keys, np.int64)
         check_keys(self, node_type, keys)
         ids = np.full(len(keys), -1, np.int64)
@@ -150,19 +150,19 @@ class RoutedStore(Store):
         return ids
 
     def split(self, node_type: str, name: str) -> IntArray:
-        """Keys of a split; see ``Store.split``."""
+        """Return the keys of a split; see ``Store.split``."""
         check_split(self, node_type, name)
         stitch = SplitStitch(self.book.key_offsets(node_type), "split", node_type, name)
         return self._answer(stitch, lambda: f"split({node_type}, {name})")
 
     def edge_split(self, edge_type: EdgeType, name: str) -> IntArray:
-        """Edge keys of a split; see ``Store.edge_split``."""
+        """Return the edge keys of a split; see ``Store.edge_split``."""
         check_edge_split(self, edge_type, name)
         stitch = SplitStitch(self.book.link_offsets(edge_type), "edge_split", edge_type, name)
         return self._answer(stitch, lambda: f"edge_split({type_label(edge_type)}, {name})")
 
     def degrees(self, edge_type: EdgeType, direction: Direction, ids: IntArray) -> IntArray:
-        """Edges of each id; see ``Store.degrees``."""
+        """Return the number of edges of each id; see ``Store.degrees``."""
         ids = np.ascontiguousarray(ids, np.int64)
         entity = (edge_type, direction)
         check_entity(self, entity)
@@ -173,7 +173,7 @@ class RoutedStore(Store):
         )  # fmt: skip
 
     def find_edges(self, edge_type: EdgeType, direction: Direction, ids: IntArray, neighbor_ids: IntArray) -> IntArray:
-        """Ids of edges between pairs of nodes; see ``Store.find_edges``."""
+        """Return the ids of edges between pairs of nodes; see ``Store.find_edges``."""
         ids, others = np.ascontiguousarray(ids, np.int64), np.ascontiguousarray(neighbor_ids, np.int64)
         entity = (edge_type, direction)
         check_find_edges(self, *entity, ids, others)
@@ -191,14 +191,14 @@ class RoutedStore(Store):
         of_store: Callable[[IntArray], Question],
         describe: Callable[[], str],
     ) -> IntArray:
-        """int64[n], a number for each of some nodes, from a halo here or from their owners.
+        """Return a number per node, int64[n], from a local halo or from the nodes' owners.
 
         Args:
-            entity: The edges that the numbers are about.
+            entity: Edge type and direction.
             ids: int64[n], checked.
-            of_halo: Gives the numbers of rows of a halo, and is told their positions.
-            of_store: Gives the question for the numbers of the ids at some positions.
-            describe: Gives the operation as messages name it.
+            of_halo: Computes the numbers of rows of the halo, given the rows and their positions.
+            of_store: Makes the operation for the ids at some positions.
+            describe: Formats the operation for messages.
         """
         rows = None if self._halo is None else self._halo.find_nodes(entity, ids)
         offsets = self.book.offsets(ends_of(*entity)[0])
@@ -213,7 +213,7 @@ class RoutedStore(Store):
         return numbers
 
     def links(self, edge_type: EdgeType, edge_keys: IntArray) -> Links:
-        """Ends and times of edges given by key; see ``Store.links``."""
+        """Return end nodes and times of edges given by key; see ``Store.links``."""
         keys = np.ascontiguousarray(edge_keys, np.int64)
         check_links(self, edge_type, keys)
         width = 3 if has_own_times(self, edge_type) else 2
@@ -223,18 +223,18 @@ class RoutedStore(Store):
         return Links.of(self._answer(stitch, lambda: f"links({type_label(edge_type)}, {len(keys)} edges)"))
 
     def traffic(self) -> dict[Kind, TrafficCounts]:
-        """What was asked of servers and what halos here answered since the store was opened, by kind."""
+        """Return the traffic of servers, halos and the cache since the store was opened, by kind."""
         return self._traffic.counts()
 
     def peer_failures(self) -> dict[str, int]:
-        """How many attempts at each server have failed since the store was opened, by location; pings do not count."""
+        """Return the failed attempts at each server since the store was opened, by location, without pings."""
         return {peer.location: self._traffic.num_failures(peer.location) for peer in self._peers()}
 
     def gone_peers(self, timeout_s: float) -> list[GonePeer]:
-        """Ping all servers at once, and tell which of them do not answer.
+        """Ping all servers at once, and return those that do not answer.
 
         Args:
-            timeout_s: How long all of it may take.
+            timeout_s: Time limit in total.
 
         Raises:
             StateError: The process was forked since the store was opened.
@@ -254,12 +254,12 @@ class RoutedStore(Store):
         ]
 
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
-        """The error with the damaged file, where it is one of this machine; see ``Store.explain_damage``."""
+        """Return an error that names the damaged file if it is on this machine; see ``Store.explain_damage``."""
         here = [store for store in self._stores if isinstance(store, LocalStore)]
         return here[0].explain_damage(error) if here else super().explain_damage(error)
 
     def close(self) -> None:
-        """Close all stores; a second call does nothing. Safe to call while other threads are inside."""
+        """Close all stores; a second call does nothing. Safe to call while other threads use the store."""
         for store in self._stores:
             store.close()
         if self.cache is not None:
@@ -278,10 +278,9 @@ class RoutedStore(Store):
 
 
 class _Asking(Generic[T]):
-    """A request under way at several stores.
+    """Request under way at several stores.
 
-    Every attempt at a replica gets its share of the time that is left, so that a replica which hangs leaves time for
-    the others.
+    Every attempt at a replica has a share of the time left. So a replica that hangs leaves time for the others.
     """
 
     def __init__(self, routed: RoutedStore, stitch: Stitch[T], describe: Callable[[], str]) -> None:
@@ -296,12 +295,12 @@ class _Asking(Generic[T]):
         self._were_busy: dict[int, set[int]] = {part: set() for part in self._untried}
 
     def begin(self) -> None:
-        """Ask the first replica of each part; what is here is read first, while servers answer."""
+        """Ask the first replica of each part; local data is read first, while servers answer."""
         self._ask(list(self._untried))
         self._under_way.append((-1, [], self._stitch.ask_here))
 
     def result(self) -> T:
-        """Do what is to be done here, wait for the others, and ask other replicas where one failed."""
+        """Do the local work, wait for the servers, and ask other replicas after failures."""
         fatal: Exception | None = None
         while self._under_way:
             index, parts, finish = self._under_way.pop()
@@ -316,8 +315,8 @@ class _Asking(Generic[T]):
                 fatal = fatal or self._given_up(parts)
                 if fatal is None:
                     self._ask(parts)
-            except Exception as error:  # the others are waited for: they may be writing into the caller's arrays
-                if parts and isinstance(error, StoreError):  # what the halo here is asked for has no parts
+            except Exception as error:  # wait for the other answers: they may be writing into the caller's arrays
+                if parts and isinstance(error, StoreError):  # without parts it was the halo or the cache
                     self._traffic.add_failure(self._stores[index])
                 fatal = fatal or error
         if fatal is not None:
@@ -325,7 +324,7 @@ class _Asking(Generic[T]):
         return self._stitch.result()
 
     def _ask(self, parts: Sequence[int]) -> None:
-        """Ask the next replica of each part; what this thread is to do itself comes last, so it is done first."""
+        """Ask the next replica of each part; local work comes last, because ``result`` pops from the end."""
         groups: dict[int, list[int]] = {}
         here: list[tuple[int, list[int], Callable[[], None]]] = []
         for part in parts:
@@ -345,7 +344,7 @@ class _Asking(Generic[T]):
         self._under_way += here
 
     def _ask_unknown(self, index: int, part: int) -> None:
-        """Ask a server for a part, after it has said that it serves it."""
+        """Ask a server whether it serves a part, and if so send it the request."""
         server = cast(RemoteStore, self._stores[index])
         server.ask_facts(self._share_s([part]))
         if part not in server.parts:
@@ -354,25 +353,25 @@ class _Asking(Generic[T]):
         self._ask([part])
 
     def _share_s(self, parts: Sequence[int]) -> float:
-        """How long an attempt may take: its share of the time that is left, the replicas yet untried having theirs."""
+        """Return the time limit of an attempt: the time left, shared equally with the untried replicas."""
         left_s = max(1e-3, self._ends - time.monotonic())
         return left_s / (1 + max(len(self._untried[part]) for part in parts))
 
     def _prefer(self, index: int, parts: Sequence[int]) -> None:
-        """Ask the replica that answered first from now on, where it was not the first one before."""
+        """After a failover, make the replica that answered the first choice of its parts."""
         for part in parts:
             if self._failures[part]:
                 others = [replica for replica in self._replicas[part] if replica != index]
                 self._replicas[part] = [index, *others]
 
     def _given_up(self, parts: Sequence[int]) -> HopstreamError | None:
-        """The error to raise where some part has no replica, or no time, left."""
+        """Return the error to raise if some part has no replica or no time left."""
         is_late = time.monotonic() >= self._ends
         lost = [part for part in parts if is_late or not self._untried[part]]
         return self._explain(self._error_of(lost), lost) if lost else None
 
     def _error_of(self, lost: Sequence[int]) -> HopstreamError:
-        """What the stores say that were asked for parts which none answered for."""
+        """Combine the errors of all replicas of a part that could not be served."""
         failures = self._failures[lost[0]]
         if len(failures) == 1:
             return failures[0]
@@ -386,16 +385,16 @@ class _Asking(Generic[T]):
 
 
 def _ping(peer: RemoteStore, timeout_s: float) -> str:
-    """Why a server does not answer; empty where it does."""
+    """Return the reason why a server does not answer; empty if it does."""
     try:
         peer.ping(timeout_s)
-    except (StoreError, SettingsError) as error:  # of settings: a file of the security that cannot be read any more
+    except (StoreError, SettingsError) as error:  # SettingsError: a file of the security settings became unreadable
         return str(error).partition("\n")[0]
     return ""
 
 
 def check_same_dataset(stores: Sequence[Store]) -> None:
-    """Raise ``VersionMismatch`` unless all stores are of one dataset."""
+    """Raise ``VersionMismatch`` unless all stores hold the same dataset."""
     for store in stores[1:]:
         if store.dataset_id != stores[0].dataset_id:
             raise VersionMismatch(
@@ -405,16 +404,16 @@ def check_same_dataset(stores: Sequence[Store]) -> None:
 
 
 def store_label(store: Store) -> str:
-    """A store as messages name it: its parts, and where it is."""
+    """Format a store for messages: its parts and its address."""
     return store.label if isinstance(store, RemoteStore) else f"{parts_label(store.parts)} here"
 
 
 def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
-    """What parts that are here have of others."""
+    """Open the halos of local parts; None if all parts are local, or if halos differ in kind."""
     here = [store for store in stores if isinstance(store, LocalStore)]
     parts = sorted({part for store in here for part in store.parts})
     if len({store.halo_id for store in here}) > 1:
-        return None  # folders of one dataset with halos of several kinds
+        return None  # folders of one dataset whose halos differ
     halos = {halo.part: halo for store in here for halo in store.open_halos()}
     if not halos or len(parts) == here[0].book.num_parts:
         return None
@@ -422,7 +421,7 @@ def _open_halo(stores: Sequence[Store]) -> HaloStore | None:
 
 
 def _replicas(stores: Sequence[Store], part: int, first_replica: int) -> list[int]:
-    """Which stores to ask for a part, in order: those here, the others turned by some, those of unknown parts."""
+    """Return the stores to ask for a part: local, remote from ``first_replica`` on, with unknown parts."""
     holding = [index for index, store in enumerate(stores) if part in store.parts]
     here = [index for index in holding if not isinstance(stores[index], RemoteStore)]
     there = holding[len(here) :]

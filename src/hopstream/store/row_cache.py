@@ -1,15 +1,15 @@
-"""Cache of rows: keeps columns of other servers' nodes and edges in memory, those that are needed soonest first.
+"""Row cache: keeps rows of columns that servers have sent, by the batch that needs them next.
 
-A loader samples some batches ahead and announces which rows each will fetch. The cache keeps rows by when they are
-needed next, and rows that no announced batch needs by how often they were used. Rows are immutable: a dataset that was
-appended to is another dataset, with a cache of its own.
+A loader samples some batches ahead and announces the rows that each batch will fetch. The cache prefers rows that an
+announced batch needs soon. It ranks rows that no announced batch needs by their number of uses. Rows are immutable: an
+append makes another dataset, with a cache of its own.
 
 A slot holds all columns of a row, one after the other. In a table with ragged columns, a row that is longer than a slot
-continues in others; the lengths of the first rows decide how many bytes a slot has.
+continues in other slots; the lengths of the first rows determine the size of slots.
 
-One cache serves all stores of a dataset in a process. Each set of columns of a type is a table with slots of its own.
-Tables take room as they need it, until the bytes of all tables reach the bound; then each replaces its own rows. A
-table that finds no room and has less than an equal share of the bound makes the largest one start anew.
+All stores of a dataset in a process share one cache. Each set of columns of a type is a table with its own slots.
+Tables grow until the bytes of all tables reach the bound; then each table evicts its own rows. If a table with far less
+than an equal share of the bound finds no room several times, the largest table is emptied.
 """
 
 from __future__ import annotations
@@ -56,40 +56,40 @@ from hopstream.schema import FeatureSchema
 from hopstream.store.halo import NO_POSITIONS
 
 SHARE_OF_FREE = 8
-"""Without a bound of the user's, a cache takes one part in so many of the memory that is free."""
+"""Default bound: free memory divided by this number."""
 MIN_ROW_BYTES = 32
-"""Rows of fixed width of fewer bytes cost more to find again than they are worth."""
+"""Rows of fixed width with fewer bytes are not cached: looking them up costs more than it saves."""
 SLOT_BYTES = 8 + 1 + 1 + 4 + 8 + 2
-"""Bytes of a slot beside its row: owner, next use, uses, pins, free list, counts."""
+"""Bytes of a slot besides its row: owner, next use, uses, pins, free list, counts."""
 FIRST_VALUE_BYTES = 64
-"""Bytes of a slot for values of ragged columns, until lengths are known."""
+"""Bytes of a slot for values of ragged columns, until the lengths of rows are known."""
 NUM_FIRST_ROWS = 256
-"""Rows whose lengths say how many bytes a slot has."""
+"""Number of rows whose lengths determine the bytes of a slot."""
 MIN_SLOT_BYTES = 32
 ENTRY_BYTES = 16
 ENTRIES_PER_ID = 4
-"""Most entries of the hash table per id that it holds; at least two."""
+"""Largest number of hash table entries per id in the table; the smallest is two."""
 RAGGED_SLOT_BYTES = SLOT_BYTES + 2 * 4 + ENTRIES_PER_ID * ENTRY_BYTES
-"""Bytes of a slot beside its part of a row, with its share of the index, where rows take several."""
+"""Bytes of a slot besides its share of a row, with its share of the index, in tables with ragged columns."""
 FIRST_ENTRIES = 1 << 12
 SHARE_OF_AHEAD = 2
-"""Ids of batches sampled ahead take one part in so many of the bound at most."""
+"""Ids of batches sampled ahead take at most the bound divided by this number."""
 MAX_STARVED = 8
-"""How often a table finds no room before another one starts anew for it."""
+"""Number of times that a small table finds no room before the largest table is emptied."""
 USES_PER_COUNT = 8
-"""Uses per entry of the table of counts after which all counts are halved."""
+"""Uses per entry of the table of counts, after which all counts are halved."""
 NO_BIT = -1
 Columns = Mapping[str, FeatureSchema]
 
 
 class CacheCounts(NamedTuple):
-    """What a cache holds.
+    """Size and use of a cache.
 
     Attributes:
-        num_rows: Rows.
-        num_bytes: Bytes that its rows and their index take.
-        max_bytes: The bound on them.
-        num_evicted: Rows that were given up for others since the cache was made.
+        num_rows: Rows in the cache.
+        num_bytes: Bytes of the rows and their index.
+        max_bytes: Bound on ``num_bytes``.
+        num_evicted: Rows evicted since the cache was made.
     """
 
     num_rows: int = 0
@@ -99,17 +99,17 @@ class CacheCounts(NamedTuple):
 
 
 def row_cost(columns: Columns) -> int:
-    """Bytes of one row of some columns of fixed width in a cache, with its share of the index."""
+    """Return the bytes of one row of fixed-width columns in a cache, with its share of the index."""
     return _row_bytes(columns) + SLOT_BYTES + ENTRIES_PER_ID * ENTRY_BYTES
 
 
 def bytes_for(columns: Columns, num_rows: int, num_ahead: int) -> int:
-    """Bytes in which a cache holds so many rows, while it knows so many ids of batches that are sampled ahead."""
+    """Return the bytes of a cache for ``num_rows`` rows and ``num_ahead`` ids of batches sampled ahead."""
     return num_rows * row_cost(columns) + ENTRIES_PER_ID * ENTRY_BYTES * num_ahead + (1 << 13)
 
 
 def _row_bytes(columns: Columns) -> int:
-    """Bytes of a row, of ragged columns those of their lengths."""
+    """Return the bytes of a row; for a ragged column those of its length only."""
     return sum(feature.row_bytes if feature.is_fixed_width else 8 for feature in columns.values())
 
 
@@ -118,13 +118,13 @@ def _ragged_names(columns: Columns) -> list[str]:
 
 
 class _Spans(NamedTuple):
-    """Where rows of some columns lie.
+    """Location of rows in some columns.
 
     Attributes:
-        columns: The columns, which this keeps alive.
-        addresses: int64[num_columns, 2], the address of each, and its bytes.
-        starts: int64[num_columns, n], where each row begins, in bytes.
-        sizes: int64[num_columns, n], its bytes.
+        columns: The columns; this reference keeps their memory alive.
+        addresses: int64[num_columns, 2], address and bytes of each column.
+        starts: int64[num_columns, n], start of each row in its column, in bytes.
+        sizes: int64[num_columns, n], bytes of each row.
     """
 
     columns: Sequence[Array]
@@ -134,7 +134,7 @@ class _Spans(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[tuple[Column, IntArray]]) -> _Spans:
-        """Take columns in C order, and of each int64[n] rows."""
+        """Locate rows: each column is C-contiguous and comes with its rows, int64[n]."""
         values = [column.values if isinstance(column, RaggedArray) else column for column, _ in columns]
         starts, sizes = np.empty((2, len(columns), len(columns[0][1])), np.int64)
         for number, (column, rows) in enumerate(columns):
@@ -146,21 +146,21 @@ class _Spans(NamedTuple):
         return cls(values, address_table([one.reshape(-1).view(np.uint8) for one in values]), starts, sizes)
 
     def take(self, is_wanted: NDArray[np.bool_]) -> _Spans:
-        """Some of the rows; bool[n]."""
+        """Keep the rows selected by ``is_wanted``, bool[n]."""
         starts, sizes = (np.compress(is_wanted, one, axis=1) for one in (self.starts, self.sizes))
         return self._replace(starts=starts, sizes=sizes)
 
 
 class _Rows:
-    """Slots for rows of some columns, and their index; the index is used under the lock of the cache."""
+    """Slots for rows of some columns, and their index; using the index needs the lock of the cache."""
 
     def __init__(self, columns: Columns, max_bytes: int, slot_bytes: int) -> None:
-        """Take nothing yet, and all of a bound at most; columns are ragged where slots may hold less than a row."""
+        """Reserve address space for ``max_bytes``; with ragged columns, a row may take several slots."""
         self._columns, self.slot_bytes = columns, slot_bytes
         self._ragged = _ragged_names(columns)
         self.slot_cost = slot_bytes + RAGGED_SLOT_BYTES if self._ragged else row_cost(columns)
         num_slots = min(MAX_SLOTS, max(1, max_bytes // self.slot_cost))
-        # Pages of these arrays take memory when they are first written, which is when slots are first used.
+        # The system commits a page of these arrays when it is first written, so unused slots take no memory.
         self._arena = np.empty((num_slots, slot_bytes), np.uint8)
         self.index = RowIndex(
             entries=np.zeros((FIRST_ENTRIES, 2), np.uint64),
@@ -177,29 +177,29 @@ class _Rows:
 
     @property
     def num_used(self) -> int:
-        """Slots that have ever been used: their memory is taken."""
+        """Number of slots that have ever been used, and so take memory."""
         return int(self.index.state[NUM_USED])
 
     @property
     def num_rows(self) -> int:
-        """Rows that are there."""
+        """Number of rows in the slots."""
         return self.num_used - int(self.index.state[NUM_FREE] + self.index.state[NUM_CONTINUED])
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the slots and their index take, but for the entries that every table begins with."""
+        """Bytes of the used slots and their index, without the entries that every table starts with."""
         entries_bytes = max(
             self.index.entries.nbytes - FIRST_ENTRIES * ENTRY_BYTES, ENTRIES_PER_ID * ENTRY_BYTES * self.num_used
         )
         return self.num_used * (self.slot_cost - ENTRIES_PER_ID * ENTRY_BYTES) + entries_bytes
 
     def num_spare(self, max_bytes: int) -> int:
-        """Bytes by which the entries may still grow for ids without a slot, which take a share of the bound at most."""
+        """Return the bytes left for index entries without a slot, which have a share of the bound."""
         entries_bytes = self.index.entries.nbytes - ENTRIES_PER_ID * ENTRY_BYTES * self.num_used
         return max(0, max_bytes // SHARE_OF_AHEAD - entries_bytes)
 
     def fit_index(self, num_more: int, max_more_bytes: int) -> bool:
-        """Let the index hold some ids more, and no more entries than it needs; whether the bytes for that are left."""
+        """Resize the index for ``num_more`` ids; return False if that takes more than ``max_more_bytes``."""
         index, num_entries = self.index, int(self.index.state[NUM_ENTRIES]) + num_more
         capacity, bits = len(index.entries), max(FIRST_ENTRIES.bit_length() - 1, (2 * num_entries - 1).bit_length())
         if 1 << bits <= capacity <= 4 << bits:
@@ -212,11 +212,11 @@ class _Rows:
 
     @property
     def num_new(self) -> int:
-        """Ids more that the index can hold as it is."""
+        """Number of ids that fit into the index before it must grow."""
         return len(self.index.entries) // 2 - int(self.index.state[NUM_ENTRIES])
 
     def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> dict[str, Column]:
-        """Copy pinned rows: of fixed width to the rows ``targets`` of some columns, ragged ones to new columns."""
+        """Copy pinned rows: fixed width to rows ``targets`` of ``out``, ragged columns to new arrays."""
         lengths = np.empty((len(slots), len(self._ragged)), np.int64)
         found: dict[str, Column] = {}
         if self._ragged:
@@ -229,7 +229,7 @@ class _Rows:
         return found
 
     def spans(self, source: Mapping[str, Column], rows: IntArray) -> _Spans:
-        """Where the rows ``rows`` of some columns lie, which are to be written to slots."""
+        """Locate rows ``rows`` of columns that will be written to slots."""
         lengths = np.empty((len(rows), len(self._ragged)), np.int64)
         for number, name in enumerate(self._ragged):
             offsets = cast(RaggedArray, source[name]).offsets
@@ -241,7 +241,7 @@ class _Rows:
         self._copy(slots, False, spans)
 
     def _spans(self, lengths: IntArray, columns: Mapping[str, Column], rows: IntArray, ragged_rows: IntArray) -> _Spans:
-        """Where rows lie in columns, in the order in which slots hold them: lengths, fixed width, ragged."""
+        """Locate rows in the order of columns in slots: lengths, fixed width, ragged."""
         ordered = [(columns[name], rows) for name in self._columns if name not in self._ragged]
         if self._ragged:
             ordered.insert(0, (lengths, np.arange(len(rows))))
@@ -252,15 +252,15 @@ class _Rows:
 
 
 class RowTable:
-    """The cached rows of some columns of one type.
+    """Cached rows of some columns of one type.
 
     Attributes:
-        rows: The rows; other ones after the table started anew.
-        row_bytes: Bytes of the columns of fixed width of one row.
+        rows: The rows; a new object each time the table is emptied.
+        row_bytes: Bytes of one row's fixed-width columns.
     """
 
     def __init__(self, columns: Columns, max_bytes: int) -> None:
-        """Make a table that takes nothing yet, and all of a bound at most."""
+        """Make an empty table that may grow to ``max_bytes``."""
         self._columns, self._max_bytes = columns, max_bytes
         self.is_ragged = bool(_ragged_names(columns))
         self.row_bytes = sum(feature.row_bytes for feature in columns.values() if feature.is_fixed_width)
@@ -269,14 +269,14 @@ class RowTable:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Forget all rows; threads that use some finish with those that they have."""
+        """Empty the table; threads that read rows go on with the old object."""
         self.rows = _Rows(self._columns, self._max_bytes, self._slot_bytes)
 
     def fit_slots(self, sizes: IntArray) -> None:
-        """Start anew, once, with slots of as many bytes as make the first rows take the least memory.
+        """Empty the table once, with slots of the size that needs the least memory for the first rows.
 
         Args:
-            sizes: int64[n], bytes of rows that came, with their lengths.
+            sizes: int64[n], bytes of fetched rows, with their lengths.
         """
         if len(self._first_sizes) >= NUM_FIRST_ROWS:
             return
@@ -293,11 +293,11 @@ class RowTable:
 
 @dataclass(slots=True, eq=False)
 class _Ticket:
-    """A batch that was announced.
+    """Announced batch.
 
     Attributes:
-        number: Its number in the order of announcements.
-        left: The tables and ids of its requests that were neither made nor dropped, by number.
+        number: Number in the order of announcements.
+        left: Tables and ids of requests that are still announced, by the number of the request.
     """
 
     number: int
@@ -305,37 +305,37 @@ class _Ticket:
 
     @property
     def bit(self) -> int:
-        """The number of its bit in masks of the index."""
+        """Number of the batch's bit in masks of the index."""
         return self.number % NUM_BITS
 
 
 class Announcement:
-    """Rows that a batch will need; taken back where it goes before they were asked for."""
+    """Announcement of one request's rows; withdrawn if garbage-collected before ``RowCache.find``."""
 
     def __init__(self, cache: RowCache, ticket: _Ticket, number: int) -> None:
-        """Remember what was announced: a request of a batch."""
+        """Announce request ``number`` of a batch."""
         self._cache, self.ticket, self.number = cache, ticket, number
 
     def __del__(self) -> None:
-        """Take the announcement back, unless ``RowCache.find`` used it."""
+        """Withdraw the announcement unless ``RowCache.find`` has used it."""
         if self.number in self.ticket.left:
             self._cache.drop(partial(RowCache.forget, ticket=self.ticket, number=self.number))
 
 
 class Found:
-    """Which of some rows a cache holds, and which of the others it will keep when they come.
+    """Result of a lookup: rows in the cache, and missing rows to keep once they are fetched.
 
-    The rows stay where they are until ``end``, or until nobody refers to this object.
+    Found rows stay pinned until ``end``, or until this object is garbage-collected.
 
     Attributes:
-        slots: int64[n], the slot of each row; -1 where it is not there.
-        fresh_at: int64[m], which of the rows are to be kept when they come.
-        num_evicted: Rows that were given up for them.
-        row_bytes: Bytes of the columns of fixed width of one row.
+        slots: int64[n], slot of each row; -1 if the row is missing.
+        fresh_at: int64[m], positions of missing rows to keep.
+        num_evicted: Rows evicted for the missing rows.
+        row_bytes: Bytes of one row's fixed-width columns.
     """
 
     def __init__(self, cache: RowCache, table: RowTable, slots: IntArray, fresh: IntArray, num_evicted: int) -> None:
-        """Take over pinned slots, and slots to fill; int64[n], -1 where there is none."""
+        """Take over pinned slots and slots to fill; int64[n], -1 for none."""
         self._cache, self._table, self._rows = cache, table, table.rows
         self.slots, self.num_evicted = slots, num_evicted
         (self.fresh_at,) = np.nonzero(fresh >= 0)
@@ -343,14 +343,14 @@ class Found:
         self.row_bytes = table.row_bytes
 
     def read(self, slots: IntArray, out: Mapping[str, Array], targets: IntArray) -> dict[str, Column]:
-        """Copy rows that were found: to the rows ``targets`` of columns of fixed width, and to new ragged columns."""
+        """Copy found rows: fixed width to rows ``targets`` of ``out``, ragged columns to new arrays."""
         return self._rows.read(slots, out, targets)
 
     def keep(self, columns: Mapping[str, Column], rows: IntArray) -> int:
-        """Keep the rows of ``fresh_at``, which came: they are the rows ``rows`` of some columns.
+        """Keep the fetched rows of ``fresh_at``, which are rows ``rows`` of ``columns``.
 
         Returns:
-            How many more rows were given up, because these take several slots.
+            Number of further evicted rows, because long rows take several slots.
         """
         num_evicted = 0
         if len(rows):
@@ -364,22 +364,22 @@ class Found:
         return num_evicted
 
     def end(self) -> None:
-        """Let go of the rows; those that were to be kept and did not come are forgotten."""
+        """Unpin the rows, and free the slots of rows that were not fetched."""
         self._cache.release(self._rows, self.slots, self._fresh)
         self.slots = self._fresh = NO_POSITIONS
 
     def __del__(self) -> None:
-        """End where nobody did, because the request failed."""
+        """Queue ``end`` if it was not called because the request failed."""
         if len(self.slots):
             rows, slots, fresh = self._rows, self.slots, self._fresh
             self._cache.drop(lambda _: _release(rows, slots, fresh))
 
 
 class RowCache:
-    """Rows of one dataset that stores of this process have fetched from servers. Safe to use from many threads."""
+    """Rows of one dataset that stores of this process have fetched from servers. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Keep rows whose bytes, with those of their index, stay within a bound, and within the memory that is free."""
+        """Keep rows up to ``max_bytes`` with their index, and at most up to the free memory."""
         self.max_bytes = min(max_bytes, this_machine().free_bytes)
         self._lock = threading.Lock()
         self._tables: dict[tuple[Entity, tuple[str, ...]], RowTable] = {}
@@ -388,7 +388,7 @@ class RowCache:
         self._dropped: deque[Callable[[RowCache], object]] = deque()
 
     def table(self, entity: Entity, columns: Columns, num_ids: int) -> RowTable | None:
-        """The table of some columns of ``num_ids`` ids; None where their rows are not worth keeping."""
+        """Return the table of some columns of ``num_ids`` ids; None if their rows are not worth caching."""
         if (_row_bytes(columns) < MIN_ROW_BYTES and not _ragged_names(columns)) or num_ids > MAX_IDS:
             return None
         with self._lock:
@@ -398,13 +398,13 @@ class RowCache:
             return self._tables[key]
 
     def announce(self, requests: Sequence[tuple[RowTable, IntArray]]) -> list[Announcement | None]:
-        """Note which rows a batch will need.
+        """Note the rows that a batch will need.
 
         Args:
-            requests: Tables and int64[n] ids of its requests.
+            requests: Table and ids, int64[n], of each request.
 
         Returns:
-            What to give to ``find`` with each; None where there is no memory to remember the ids.
+            One announcement per request, to be passed to ``find``; None if there is no memory for its ids.
         """
         with self._lock:
             self._collect()
@@ -419,22 +419,22 @@ class RowCache:
                 announce_ids(ids, ticket.bit, table.rows.index)
                 ticket.left[number] = table, ids
                 announced.append(Announcement(self, ticket, number))
-            self._num_announced += 1  # also where nothing fits, so that announcements of others expire
+            self._num_announced += 1  # even if nothing fits, so that announcements of stalled loaders expire
             if ticket.left:
                 self._tickets[ticket.number] = ticket
             return announced
 
     def drop(self, undo: Callable[[RowCache], object]) -> None:
-        """Queue a clean-up. Called by the collector in any thread, also in one that has the lock."""
+        """Queue a clean-up. The garbage collector calls this in any thread, even in one that holds the lock."""
         self._dropped.append(undo)
 
     def find(self, table: RowTable, ids: IntArray, announcement: Announcement | None) -> Found:
-        """Find rows, and choose which of the others to keep when they come.
+        """Look up rows, and choose missing rows to keep once they are fetched.
 
         Args:
-            table: Their table.
-            ids: int64[n], repetitions allowed; those that were announced, where they were.
-            announcement: Their announcement.
+            table: Table of the rows.
+            ids: int64[n], repetitions allowed; with an announcement, the announced ids.
+            announcement: Announcement of the rows, or None.
         """
         slots, ranks = np.empty(len(ids), np.int64), np.empty(len(ids), np.uint8)
         fresh = np.full(len(ids), -1, np.int64)
@@ -459,16 +459,16 @@ class RowCache:
             return Found(self, table, slots, fresh, num_evicted)
 
     def chain(self, table: RowTable, rows: _Rows, fresh: IntArray, sizes: IntArray) -> tuple[NDArray[np.bool_], int]:
-        """Give rows of a table with ragged columns as many slots as they need.
+        """Give long rows of a table with ragged columns the further slots that they need.
 
         Args:
             table: The table.
-            rows: Its rows when ``fresh`` were given.
-            fresh: int64[n], the first slot of each.
-            sizes: int64[n], the bytes of each.
+            rows: ``table.rows`` at the time of the lookup.
+            fresh: int64[n], first slot of each row.
+            sizes: int64[n], bytes of each row.
 
         Returns:
-            bool[n], the rows that can be kept; and how many were given up for them.
+            bool[n], rows that can be kept; and the number of rows evicted for them.
         """
         is_held = np.zeros(len(fresh), np.bool_)
         with self._lock:
@@ -484,17 +484,17 @@ class RowCache:
             return is_held, num_evicted
 
     def settle(self, rows: _Rows, fresh: IntArray) -> None:
-        """Let others read slots that were filled."""
+        """Let other threads read filled slots."""
         with self._lock:
             settle_slots(fresh, True, rows.index)
 
     def release(self, rows: _Rows, slots: IntArray, fresh: IntArray) -> None:
-        """Unpin slots that were found, and give up those that were not filled."""
+        """Unpin found slots, and free slots that were not filled."""
         with self._lock:
             _release(rows, slots, fresh)
 
     def forget(self, ticket: _Ticket, number: int) -> None:
-        """Take one request of an announced batch back; called with the lock."""
+        """Withdraw one request of an announced batch; called with the lock."""
         if number in ticket.left:
             table, ids = ticket.left[number]
             forget_ids(ids, ticket.bit, self._oldest(), table.rows.index)
@@ -502,7 +502,7 @@ class RowCache:
             table.rows.fit_index(0, 0)
 
     def clear(self) -> None:
-        """Forget all rows; threads that use some finish with them."""
+        """Forget all rows; threads that read rows go on with the old objects."""
         with self._lock:
             self._dropped.clear()
             for table in self._tables.values():
@@ -510,7 +510,7 @@ class RowCache:
             self._tables.clear()
 
     def counts(self) -> CacheCounts:
-        """What the cache holds now."""
+        """Return the current size of the cache."""
         with self._lock:
             tables = [table.rows for table in self._tables.values()]
             return CacheCounts(
@@ -521,15 +521,15 @@ class RowCache:
             )
 
     def _num_left(self) -> int:
-        """Bytes that are left of the bound."""
+        """Return the bytes left below the bound."""
         return max(0, self.max_bytes - sum(table.rows.num_bytes for table in self._tables.values()))
 
     def _num_slots(self, rows: _Rows) -> int:
-        """How many slots a table may use now."""
+        """Return the number of slots that a table may use now."""
         return rows.num_used + self._num_left() // rows.slot_cost
 
     def _share_out(self, table: RowTable, num_wanted: int) -> None:
-        """Let the largest table start anew where one found no room several times and has far less than its share."""
+        """Empty the largest table if a table with far less than its share finds no room, several times."""
         if len(self._tables) < 2:
             return
         rows, share = table.rows, self.max_bytes // len(self._tables)
@@ -543,16 +543,16 @@ class RowCache:
                 self._num_starved = 0
 
     def _oldest(self) -> np.uint64:
-        """The bit of the batch that was announced first and not fetched yet."""
+        """Return the bit of the oldest announced batch that is not fetched yet."""
         return np.uint64(next(iter(self._tickets), 0) % NUM_BITS)
 
     def _collect(self) -> None:
-        """Do the clean-ups that were queued; called with the lock."""
+        """Run the queued clean-ups; called with the lock."""
         while self._dropped:
             self._dropped.popleft()(self)
 
     def _expire(self, ticket: _Ticket) -> None:
-        """Forget that a batch was announced, because its loader stands still while others go on."""
+        """Withdraw the announcement of a batch whose loader has stalled while others go on."""
         for number in list(ticket.left):
             self.forget(ticket, number)
 
@@ -563,25 +563,25 @@ class RowCache:
 
 
 def _release(rows: _Rows, slots: IntArray, fresh: IntArray) -> None:
-    """Unpin slots, and give up those that were not filled; called with the lock of the cache."""
+    """Unpin slots, and free those that were not filled; called with the cache's lock."""
     release_slots(slots, rows.index)
     settle_slots(fresh, False, rows.index)
 
 
 _CACHES: dict[str, tuple[RowCache, int]] = {}
-"""Dataset to its cache, and how many stores have it open."""
+"""Cache of each dataset, and the number of stores that use it."""
 _CACHES_LOCK = threading.Lock()
 
 
 def open_row_cache(dataset_id: str, max_bytes: int | None) -> RowCache | None:
-    """The cache of a dataset that this process shares; the first store that opens it sets its bound.
+    """Return the cache of a dataset, shared by this process; the first store sets its bound.
 
     Args:
         dataset_id: Fingerprint of the dataset.
-        max_bytes: Bound on its bytes; 0 for no cache, None for a share of the memory that is free.
+        max_bytes: Bound in bytes; 0 for no cache, None for a share of the free memory.
 
     Returns:
-        The cache, to be closed by ``close_row_cache``; None where ``max_bytes`` is 0.
+        The cache, to be closed by ``close_row_cache``; None if ``max_bytes`` is 0.
     """
     if max_bytes == 0:
         return None
@@ -594,7 +594,7 @@ def open_row_cache(dataset_id: str, max_bytes: int | None) -> RowCache | None:
 
 
 def close_row_cache(dataset_id: str) -> None:
-    """Let go of a cache that was opened; the last that does so frees its rows."""
+    """Release a cache; the last release frees its rows."""
     with _CACHES_LOCK:
         cache, num_users = _CACHES.pop(dataset_id, (None, 0))
         if cache is not None and num_users > 1:
@@ -605,7 +605,7 @@ def close_row_cache(dataset_id: str) -> None:
 
 
 def _forget_after_fork() -> None:
-    """Start without caches in a process that was forked: those of the parent may be locked, and count its batches."""
+    """Drop caches in a forked process: their locks may be held, and their counts belong to the parent."""
     global _CACHES_LOCK
     _CACHES_LOCK = threading.Lock()
     _CACHES.clear()

@@ -1,7 +1,7 @@
-"""Writes and reads requests for neighbours as frames, and cuts them into calls.
+"""Frames of sample requests: writes and reads them, and splits requests into calls.
 
-Ids, trees and times are rows: they are cut together. Excluded pairs and candidates go with every piece of their
-request, the pairs without those of nodes that the piece does not expand.
+Rows of ids, trees and times are split together. Each piece of a request has all its candidates, and the excluded pairs
+of the nodes that the piece expands.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ FIELDS = frozenset(
         *ARRAYS, "owner", "count", "is_replacing", "rng_seed", "wants_edge_ids", "strategy", "is_inclusive", "labor",
     )
 )  # fmt: skip
-"""What a request may hold. One that holds more means something that this version does not know, so it is refused."""
+"""Known fields of a request. A request with another field is refused, because it comes from a newer version."""
 
 
 def take_rows(request: SampleRequest, rows: slice | IntArray) -> SampleRequest:
-    """The request of some of its rows: ids with their trees and times."""
+    """Return a request for some rows: ids with their trees and times."""
     found = {name: getattr(request, name) for name in ("ids", "trees", "times")}
     return replace(request, **{name: array[rows] for name, array in found.items() if array is not None})
 
 
 def cut_request(request: SampleRequest, piece: Piece) -> SampleRequest:
-    """The request of a piece's rows, with the excluded pairs of their nodes alone."""
+    """Return a request for a piece's rows, with the excluded pairs of their nodes."""
     if piece.num_rows == len(request.ids):
         return request
     return only_own_pairs(take_rows(request, piece.rows))
 
 
 def only_own_pairs(request: SampleRequest) -> SampleRequest:
-    """The request without excluded pairs of nodes that it does not expand."""
+    """Drop excluded pairs of nodes that the request does not expand."""
     if request.excluded is None:
         return request
     is_own = np.isin(request.excluded[0], request.ids)
@@ -53,26 +53,26 @@ def only_own_pairs(request: SampleRequest) -> SampleRequest:
 
 
 def as_int64(request: SampleRequest) -> SampleRequest:
-    """The request with its arrays in aligned memory of their own, as kernels need them."""
+    """Copy the request's arrays to aligned int64 arrays, as kernels need them."""
     found = {name: getattr(request, name) for name in ARRAYS}
     return replace(request, **{name: array.astype(np.int64) for name, array in found.items() if array is not None})
 
 
 def num_others(request: SampleRequest) -> int:
-    """Excluded pairs and candidates, which cannot be cut as rows are."""
+    """Count excluded pairs and candidates, which cannot be split like rows."""
     num_pairs = 0 if request.excluded is None else request.excluded.shape[1]
     return num_pairs + (0 if request.candidates is None else len(request.candidates))
 
 
 def sample_calls(requests: Sequence[SampleRequest], max_ids: int) -> Iterator[tuple[list[Piece], list[SampleRequest]]]:
-    """Cut requests into calls of no more ids, and no more pairs and candidates, than a server takes.
+    """Split requests into calls within a server's limit on ids, and on excluded pairs plus candidates.
 
     Yields:
-        pieces: The rows of a call.
+        pieces: Rows of a call.
         cut: A request for each piece.
 
     Raises:
-        SettingsError: The pairs and candidates of one request are too many for a call.
+        SettingsError: One request has too many pairs and candidates for a call.
     """
     for pieces in cut_pieces([RowCost(len(request.ids), 1) for request in requests], max_ids):
         cut = [cut_request(requests[piece.request], piece) for piece in pieces]
@@ -92,7 +92,7 @@ def sample_calls(requests: Sequence[SampleRequest], max_ids: int) -> Iterator[tu
 
 
 def write_samples(requests: Sequence[SampleRequest], book: PartitionBook) -> tuple[list[dict[str, Any]], list[Array]]:
-    """The records of checked requests, and the arrays that they name by position; one that several share goes once."""
+    """Encode checked requests as records and arrays; records name arrays by position, and may share them."""
     arrays: list[Array] = []
     places: dict[tuple[int, str], int] = {}
 
@@ -137,12 +137,12 @@ def _settings(request: SampleRequest) -> dict[str, Any]:
 
 
 def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:
-    """The request that a record tells of; its arrays are views of the frame, so they cost nothing until it is checked.
+    """Decode a record as a request; its arrays are views of the frame.
 
-    Several records may name the same array, and a record may name one that does not fit its ids.
+    Several records may name the same array. Arrays are not checked against each other here.
 
     Raises:
-        FormatError: The record makes no sense, or holds a field that this version does not know.
+        FormatError: The record is malformed, or holds a field that this version does not know.
     """
     unknown = sorted(record.keys() - FIELDS)
     if unknown:
@@ -170,10 +170,10 @@ def read_sample(frame: Frame, record: Mapping[str, Any]) -> SampleRequest:
 
 
 def edge_entity(record: Mapping[str, Any]) -> tuple[EdgeType, Direction]:
-    """The edge type and direction that a record is about.
+    """Return the edge type and direction of a record.
 
     Raises:
-        FormatError: It is about something else.
+        FormatError: The record is for a node type, or is malformed.
     """
     entity = entity_from_json(record.get("owner"))
     if isinstance(entity, str):

@@ -1,7 +1,7 @@
-"""Serves parts to other machines.
+"""Store server: answers requests for the parts of a local store over TCP, TLS or Unix sockets.
 
-A ``StoreServer`` is a listener around a local store. It keeps nothing about its clients: a call that ends leaves no
-trace, and a restarted server goes on where the last one stopped.
+A ``StoreServer`` is a listener around a local store. It keeps no state of its clients, so a restarted server continues
+where the last one stopped.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from hopstream.transport.security import ServerSecurity
 
 LOG = logging.getLogger(__name__)
 SIGNAL_TURN_S = 0.25
-"""How late a signal may be noticed."""
+"""Longest delay in seconds until a signal is noticed."""
 
 UNKNOWN = "unknown"
-"""The operation of a request that names none that the server knows, or cannot be read."""
+"""Name of the operation for requests that are unreadable or name an unknown operation."""
 Outcome = Literal["ok", "refused", "failed", "abandoned"]
-"""Answered; the asker was wrong; the server was, or could not; the asker left before the end."""
+"""How a request ended: answered, refused as wrong, failed on the server, or abandoned by the client."""
 
 
 class Observer(Protocol):
-    """Is told what every request came to."""
+    """Receiver of the outcome of every request."""
 
     def observe(self, operation: str, outcome: Outcome, seconds: float, num_bytes: int) -> None:
-        """Take note of a request that has ended; called in the thread that answered it, and must not raise.
+        """Take note of a finished request. Called in the thread that answered it; must not raise.
 
         Args:
-            operation: Its name, one of the server's ``operation_names``, or ``UNKNOWN``.
-            outcome: How it ended.
-            seconds: From its arrival to its last frame, waiting for a slow reader included.
-            num_bytes: What was sent.
+            operation: One of the server's ``operation_names``, or ``UNKNOWN``.
+            outcome: How the request ended.
+            seconds: Time from arrival to the last frame, waiting for a slow reader included.
+            num_bytes: Bytes of the frames of the answer.
         """
         ...
 
 
 class ServerStats(NamedTuple):
-    """What a server has done since it started.
+    """Counters of a server since its start.
 
     Attributes:
-        num_requests: Requests that have ended.
+        num_requests: Finished requests.
         num_failures: Requests answered with an error.
         num_bytes: Bytes of all answers.
     """
@@ -70,7 +70,7 @@ class ServerStats(NamedTuple):
 
 
 class StoreServer(OfOneProcess):
-    """Serves mapped parts until it is closed. The store stays the caller's, to be closed after the server."""
+    """Server of mapped parts. The caller owns the store, and closes it after the server."""
 
     _remedy = "start one in each process, or give others its location"
 
@@ -84,19 +84,19 @@ class StoreServer(OfOneProcess):
         path: Path | None = None,
         operations: Mapping[str, Operation] | None = None,
     ) -> None:
-        """Listen and answer from now on, in threads of the listener.
+        """Start to listen and to answer, in threads of the listener.
 
         Args:
             store: The parts to serve.
             location: ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``; port 0 lets the system choose.
             security: Certificates and token; without them only a loopback address is allowed.
-            limits: Bounds on one request, and on all together.
-            path: The dataset's folder, told to clients with all rights: those on the same machine map it themselves.
-            operations: More operations by name, answered beside the store's own.
+            limits: Limits on one request, and on all clients together.
+            path: The dataset's folder. Clients with admin rights receive it; on the same machine they map the folder.
+            operations: Further operations by name.
 
         Raises:
-            AccessDenied: The address can be reached by others, and TLS or a token is missing.
-            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+            AccessDenied: Other machines can reach the address, and TLS or a token is missing.
+            StoreUnavailable: The server cannot listen at the address, for example because the port is in use.
         """
         security = security or ServerSecurity()
         limits = limits or ServerLimits()
@@ -108,7 +108,7 @@ class StoreServer(OfOneProcess):
         self._answers = StoreAnswers(store, limits, facts)
         self._operations: dict[str, Operation] = {**(operations or {}), "stats": self._answer_stats}
         self.observer: Observer | None = None
-        """Told of every request from when it is set on."""
+        """Receives the outcome of requests that arrive after it is set."""
         self._stats, self._started_at = ServerStats(), time.monotonic()
         self._lock = threading.Lock()
         self._is_closing = False
@@ -120,22 +120,22 @@ class StoreServer(OfOneProcess):
 
     @property
     def stats(self) -> ServerStats:
-        """What the server has done so far."""
+        """Counters since the start."""
         with self._lock:
             return self._stats
 
     @property
     def is_serving(self) -> bool:
-        """Whether the server accepts requests, which it does from its start until it is closed."""
+        """Whether the server accepts requests: True until ``close``."""
         return not self._is_closing
 
     @property
     def operation_names(self) -> frozenset[str]:
-        """All that the server can be asked for."""
+        """Names of all operations."""
         return self._answers.names | self._operations.keys()
 
     def answer(self, call: Call) -> Iterator[Frame]:
-        """The frames that answer a call; a failure is the last of them."""
+        """Yield the frames of an answer; after a failure the last frame holds the error."""
         observer = self.observer
         course = _Course(str(call.header.get("op")))
         started = 0.0 if observer is None else time.perf_counter()
@@ -146,7 +146,7 @@ class StoreServer(OfOneProcess):
                     course.outcome = "ok"
                 yield self._shown(frame, call)
             course.outcome = "ok"
-        except Exception as error:  # whatever went wrong is the client's to hear
+        except Exception as error:  # every error is sent to the client
             course.outcome = "refused" if is_askers_fault(error) else "failed"
             LOG.info("a request failed", exc_info=True)
             yield self._shown(encode_error(error), call)
@@ -159,7 +159,7 @@ class StoreServer(OfOneProcess):
                 observer.observe(name, course.outcome, time.perf_counter() - started, course.num_bytes)
 
     def _shown(self, frame: Frame, call: Frame) -> Frame:
-        """A frame as the asker may see it: what a failure tells of the server is for those with all rights."""
+        """Remove the server's paths from errors for clients without admin rights."""
         if identity_of(call).is_admin:
             return frame
         operation = str(call.header.get("op"))
@@ -170,14 +170,14 @@ class StoreServer(OfOneProcess):
         self._stopping.put(None)
 
     def close(self, grace_s: float = 10.0, *, is_final: bool = True) -> bool:
-        """Refuse new calls, wait for those under way, and release the port; a second call only waits.
+        """Refuse new calls, wait for calls under way, and release the port; a second call only waits.
 
         Args:
-            grace_s: How long calls under way may take. Those that take longer are ended with ``StoreUnavailable``.
-            is_final: Clients are told not to wait for a server at this address.
+            grace_s: Time limit for calls under way, in seconds; then they end with ``StoreUnavailable``.
+            is_final: Tell clients not to wait for a server at this address.
 
         Returns:
-            True where every call under way was answered; False where some were given up.
+            True if every call under way was answered, False if some were ended.
         """
         self._is_closing = True
         is_clean = self.listener.close(grace_s, is_final=is_final)
@@ -185,14 +185,14 @@ class StoreServer(OfOneProcess):
         return is_clean
 
     def wait(self) -> None:
-        """Return when ``stop`` was called, or the server closed; signals are the caller's to handle."""
+        """Return after ``stop`` or ``close``; the caller handles signals."""
         while not self._was_stopped():
             pass
 
     def serve_forever(self, grace_s: float = 10.0) -> None:
-        """Serve until SIGTERM, SIGINT or ``stop``, then close. Made for the main thread of a process of its own.
+        """Serve until SIGTERM, SIGINT or ``stop``, then close; meant for the main thread of its own process.
 
-        Where calls are still under way after ``grace_s`` the process ends at once with exit status 1.
+        If calls are still under way after ``grace_s`` seconds, the process ends at once with exit status 1.
         """
         previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
@@ -210,7 +210,7 @@ class StoreServer(OfOneProcess):
                 signal.signal(number, handler)
 
     def __enter__(self) -> StoreServer:
-        """Use the server as a context that closes it."""
+        """Return the server; the ``with`` block closes it."""
         return self
 
     def __exit__(
@@ -220,7 +220,7 @@ class StoreServer(OfOneProcess):
         self.close()
 
     def _was_stopped(self) -> bool:
-        """Wait a turn: a signal that comes just before the wait begins does not end it, so no wait is long."""
+        """Wait for ``SIGNAL_TURN_S``; waits are short, because a signal just before a wait does not end it."""
         try:
             self._stopping.get(timeout=SIGNAL_TURN_S)
         except Empty:
@@ -247,7 +247,7 @@ class StoreServer(OfOneProcess):
 
 @dataclass(slots=True)
 class _Course:
-    """How far a request has come."""
+    """Progress of a request."""
 
     operation: str
     outcome: Outcome = "abandoned"

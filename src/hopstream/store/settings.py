@@ -1,4 +1,4 @@
-"""Settings of stores that are opened or served."""
+"""Settings of stores and of store servers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hopstream.transport.security import ClientSecurity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings(Settings):
-    """How a store is opened, and how one on other machines is asked. Every field is checked when the record is made.
+    """Settings of opening a store and of requests to servers; the constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     timeout_s: float = field(
@@ -57,10 +57,10 @@ class StoreSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits(TransportLimits):
-    """How much clients may ask of a server. Every field is checked when the record is made.
+    """Limits of a server on its clients' requests; the constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     max_ids: int = field(
@@ -85,10 +85,10 @@ class ServerLimits(TransportLimits):
 
 
 def check_store_settings(settings: object) -> StoreSettings:
-    """Settings as they were given, or the defaults in place of None.
+    """Return the settings, or defaults for None.
 
     Raises:
-        SettingsError: They are something else, such as a dict.
+        SettingsError: ``settings`` is of another type, such as a dict.
     """
     if settings is None:
         return StoreSettings()

@@ -1,4 +1,4 @@
-"""Sources: what names a store, and a check of it that needs no network."""
+"""Sources: names of stores, and a check of them without network access."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hopstream.errors import SettingsError
 from hopstream.store.contract import Store
 
 Source = str | os.PathLike[str] | Store
-"""What ``open_store`` takes."""
+"""Argument of ``open_store``."""
 
 
 def check_source(source: object) -> None:
-    """Raise ``SettingsError`` where a source is no text and no path, and so nothing that can be opened."""
+    """Raise ``SettingsError`` if a source is neither a string, nor a path, nor a store."""
     if isinstance(source, str | os.PathLike):
         return
     if type(source).__name__ == "RemoteGraph":  # of a room above this one

@@ -1,7 +1,7 @@
-"""Splits a request by part, puts the parts' answers back in the request's order, and counts what is asked of others.
+"""Stitching: splits a request by part, merges the answers in the request's order, and counts traffic.
 
-Rows of fixed width are never put back: whoever answers writes them straight to the rows they belong to. Neighbours and
-ragged columns are kept as they come and put back once, when all lengths are known.
+Rows of fixed width need no merge: every store writes them directly to their destination. Neighbours and ragged columns
+are kept as they arrive, and merged once all lengths are known.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ KINDS: tuple[Kind, ...] = ("sample", "fetch", "other")
 
 
 class TrafficCounts(NamedTuple):
-    """What was asked of one kind: ``sample``, ``fetch``, or anything else (degrees, keys, links).
+    """Traffic of one kind of operation: ``sample``, ``fetch`` or ``other`` (degrees, keys, links).
 
     Attributes:
-        remote_requests: Requests to other servers; one asks for all parts and types that a server is asked for at once.
-        remote_ids: Nodes and edges they were asked for; one that is asked for in several columns counts once.
-        remote_bytes: Bytes of the arrays that they answered.
-        halo_ids: Nodes and edges of other parts that a halo here answered for; a node whose key a halo has and
-            not the features that were asked for as well counts here and there.
-        halo_bytes: Bytes of the arrays that it answered.
-        cache_ids: Nodes and edges of other servers whose rows were in the cache of rows.
-        cache_bytes: Bytes of these rows.
-        cache_evictions: Rows that the cache gave up for others.
+        remote_requests: Requests to other servers; one request covers all parts and types asked of a server at once.
+        remote_ids: Nodes and edges in these requests; an id requested for several columns counts once.
+        remote_bytes: Bytes of the arrays in the servers' answers.
+        halo_ids: Nodes and edges of other parts answered from a local halo. A node whose key comes from a halo and
+            whose features come from a server counts in ``remote_ids``, too.
+        halo_bytes: Bytes of the arrays in answers of halos.
+        cache_ids: Nodes and edges of other servers whose rows were cache hits.
+        cache_bytes: Bytes of the rows of cache hits.
+        cache_evictions: Rows that the cache evicted.
     """
 
     remote_requests: int = 0
@@ -62,60 +62,60 @@ class TrafficCounts(NamedTuple):
 
     @property
     def cache_share(self) -> float:
-        """Share of the nodes and edges of other servers whose rows were in the cache; 0 where there were none."""
+        """Cache hits as a share of nodes and edges of other servers; 0 if there were none."""
         total = self.remote_ids + self.cache_ids
         return self.cache_ids / total if total else 0.0
 
     @property
     def halo_share(self) -> float:
-        """Share of the nodes and edges of other parts that halos answered for; 0 where there were none."""
+        """Share of nodes and edges of other parts that halos answered; 0 if there were none."""
         total = self.remote_ids + self.halo_ids
         return self.halo_ids / total if total else 0.0
 
 
 class Traffic:
-    """Counts what a routed store asks of others and of halos. Safe to use from many threads."""
+    """Traffic counters of a routed store. Thread-safe."""
 
     def __init__(self) -> None:
-        """Count from nothing."""
+        """Start at zero."""
         self._lock = threading.Lock()
         self._counts: dict[Kind, TrafficCounts] = {kind: TrafficCounts() for kind in KINDS}
         self._failures: Counter[str] = Counter()
 
     def add(self, kind: Kind, more: TrafficCounts) -> None:
-        """Count some more."""
+        """Add to the counters."""
         with self._lock:
             self._counts[kind] = TrafficCounts(*map(operator.add, self._counts[kind], more))
 
     def add_answer(self, kind: Kind, store: Store, num_ids: int, num_bytes: int) -> None:
-        """Count what a store answered, if it is another server's."""
+        """Count the answer of a store, if it is a remote store."""
         if isinstance(store, RemoteStore):
             self.add(kind, TrafficCounts(remote_requests=1, remote_ids=num_ids, remote_bytes=num_bytes))
 
     def add_failure(self, store: Store) -> None:
-        """Count an attempt that failed, if it was at another server."""
+        """Count a failed attempt, if it was at a remote store."""
         if isinstance(store, RemoteStore):
             with self._lock:
                 self._failures[store.location] += 1
 
     def counts(self) -> dict[Kind, TrafficCounts]:
-        """What was counted so far, by kind."""
+        """Return the counters by kind."""
         with self._lock:
             return dict(self._counts)
 
     def num_failures(self, location: str) -> int:
-        """How many attempts at a server failed so far."""
+        """Return the number of failed attempts at a server."""
         with self._lock:
             return self._failures[location]
 
 
 def reply_bytes(reply: SampleReply) -> int:
-    """Bytes of the arrays of an answer."""
+    """Return the bytes of the arrays of a reply."""
     return reply.counts.nbytes + reply.neighbor_ids.nbytes + (0 if reply.edge_ids is None else reply.edge_ids.nbytes)
 
 
 def column_bytes(column: Column, num_rows: int) -> int:
-    """Bytes of some rows of a column; all of a ragged one."""
+    """Return the bytes of ``num_rows`` rows of a column, or of all rows of a ragged column."""
     if isinstance(column, RaggedArray):
         return column.values.nbytes + column.offsets.nbytes
     return num_rows * (column.nbytes // max(1, len(column)))
@@ -123,14 +123,14 @@ def column_bytes(column: Column, num_rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Ids sorted by the piece that they belong to, and those that a halo here answers for at the end.
+    """Ids sorted by piece, followed by the ids that a local halo answers.
 
     Attributes:
-        piece_starts: int64[num_pieces + 2]; piece ``p`` has rows ``[piece_starts[p], piece_starts[p + 1])`` of the
-            others, and the halo counts as one piece more.
-        piece_parts: int64[num_pieces], the part that each piece belongs to, or None where the pieces are the parts.
-        positions: int64[n], where each id was in the request.
-        ids: int64[n]; of the halo's, their rows in it.
+        piece_starts: int64[num_pieces + 2]; piece ``p`` has rows ``[piece_starts[p], piece_starts[p + 1])``. The halo
+            is the last piece.
+        piece_parts: int64[num_pieces], part of each piece; None if the pieces are the parts.
+        positions: int64[n], position of each id in the request.
+        ids: int64[n]; rows of the halo instead of ids for the halo's piece.
     """
 
     piece_starts: IntArray
@@ -142,13 +142,13 @@ class Cut:
     def of(
         cls, ids: IntArray, offsets: IntArray, piece_parts: IntArray | None = None, rows: IntArray | None = None
     ) -> Cut:
-        """Cut checked ids by ranges of pieces.
+        """Split checked ids by ranges of pieces.
 
         Args:
             ids: int64[n].
             offsets: int64[num_pieces + 1], id ranges.
-            piece_parts: int64[num_pieces]; None where the pieces are the parts.
-            rows: int64[n], their rows in a halo, negative where it has them not; None where there is none.
+            piece_parts: int64[num_pieces]; None if the pieces are the parts.
+            rows: int64[n], row of each id in a halo, negative if the halo lacks it; None without a halo.
         """
         ids, starts = np.ascontiguousarray(ids, np.int64), np.zeros(len(offsets) + 1, np.int64)
         cut = cls(starts, piece_parts, np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
@@ -160,22 +160,22 @@ class Cut:
         return cut
 
     def busy(self) -> list[int]:
-        """The parts that have rows; one may come several times."""
+        """Return the parts that have rows; a part may be repeated."""
         (pieces,) = np.nonzero(self.piece_starts[1:-1] > self.piece_starts[:-2])
         found: list[int] = (pieces if self.piece_parts is None else self.piece_parts[pieces]).tolist()
         return found
 
     @property
     def halo(self) -> slice:
-        """The rows that a halo answers for."""
+        """Range of the rows that a halo answers."""
         return slice(int(self.piece_starts[-2]), int(self.piece_starts[-1]))
 
     def rows(self, parts: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Positions and ids of the rows of some parts."""
+        """Return positions and ids of the rows of some parts."""
         return self.rows_of(parts if self.piece_parts is None else np.flatnonzero(np.isin(self.piece_parts, parts)))
 
     def rows_of(self, pieces: Sequence[int] | IntArray) -> tuple[IntArray, IntArray]:
-        """Positions and ids of the rows of some pieces."""
+        """Return positions and ids of the rows of some pieces."""
         runs = [slice(self.piece_starts[piece], self.piece_starts[piece + 1]) for piece in pieces]
         if len(runs) == 1:
             return self.positions[runs[0]], self.ids[runs[0]]
@@ -183,39 +183,39 @@ class Cut:
 
 
 def busy_parts(cuts: Sequence[Cut]) -> list[int]:
-    """The parts that have rows of any cut, ascending."""
+    """Return the parts that have rows in any cut, ascending."""
     return sorted({part for cut in cuts for part in cut.busy()})
 
 
 class Stitch(ABC, Generic[T]):
-    """A request that is cut by part, asked in groups of parts, and put together from their answers."""
+    """Request that is split by part, sent for groups of parts, and merged from the answers."""
 
     @abstractmethod
     def parts(self) -> list[int]:
-        """The parts that have something to do."""
+        """Return the parts to ask."""
 
     @abstractmethod
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
-        """Ask a store for the rows of some of its parts; what is returned waits for the answer and keeps it.
+        """Ask a store for rows of some of its parts; return a function that waits for the answer and keeps it.
 
-        A store that is here does its work when the answer is waited for. Where that fails nothing is kept.
+        A local store does its work in that function. A failed answer is not kept.
         """
 
     def ask_here(self) -> None:
-        """Take the answers that are here already, in a halo or a cache; some requests have none."""
+        """Take answers from a halo or a cache; does nothing by default."""
 
     @abstractmethod
     def result(self) -> T:
-        """The answer, once all parts have been asked."""
+        """Return the merged answer; call it after all parts have answered."""
 
 
 class SampleStitch(Stitch[list[SampleReply]]):
-    """Draws of neighbours."""
+    """Split requests for neighbours."""
 
     def __init__(
         self, store: Store, requests: Sequence[SampleRequest], traffic: Traffic, halo: HaloStore | None = None
     ) -> None:
-        """Check and cut the requests; ``store`` is the one that holds all parts, ``halo`` what is here of others."""
+        """Check and split the requests; ``store`` holds all parts, ``halo`` the local copies of other parts."""
         for request in requests:
             check_sample_request(store, request)
         self._book = store.book
@@ -226,7 +226,7 @@ class SampleStitch(Stitch[list[SampleReply]]):
         self._replies: list[list[tuple[IntArray, SampleReply]]] = [[] for _ in requests]
 
     def parts(self) -> list[int]:
-        """The parts that own ids of any request."""
+        """Return the parts that own ids of any request."""
         return busy_parts(self._cuts)
 
     def _cut(self, request: SampleRequest, ids: IntArray) -> Cut:
@@ -235,7 +235,7 @@ class SampleStitch(Stitch[list[SampleReply]]):
         return Cut.of(ids, self._book.offsets(ends_of(*entity)[0]), rows=rows)
 
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
-        """Draw the neighbours of ids of some parts."""
+        """Draw neighbours of the ids of some parts."""
         rows = [cut.rows(parts) for cut in self._cuts]
         busy = [i for i, (positions, _) in enumerate(rows) if len(positions)]
         pending = store.submit_sample([self._request(i, rows[i][0], parts) for i in busy])
@@ -250,7 +250,7 @@ class SampleStitch(Stitch[list[SampleReply]]):
         return finish
 
     def ask_here(self) -> None:
-        """Draw the neighbours of ids that the halo has."""
+        """Draw neighbours of ids in the halo."""
         if self._halo is None:
             return
         num_ids = num_bytes = 0
@@ -269,7 +269,7 @@ class SampleStitch(Stitch[list[SampleReply]]):
         self._traffic.add("sample", TrafficCounts(halo_ids=num_ids, halo_bytes=num_bytes))
 
     def _request(self, i: int, positions: IntArray, parts: Sequence[int]) -> SampleRequest:
-        """A request of some rows, with the excluded pairs of nodes of their parts; candidates may be of any part."""
+        """Return a request for some rows with their parts' excluded pairs; it keeps all candidates."""
         request, pairs = take_rows(self._requests[i], positions), self._pairs[i]
         if request.excluded is None or pairs is None:
             return request
@@ -277,7 +277,7 @@ class SampleStitch(Stitch[list[SampleReply]]):
         return replace(request, excluded=request.excluded[:, own] if len(own) else None)
 
     def result(self) -> list[SampleReply]:
-        """One reply per request, grouped by its ids in their order."""
+        """Return one reply per request, grouped by id in the order of the request."""
         return [self._stitched(*pair) for pair in zip(self._requests, self._replies, strict=True)]
 
     def _stitched(self, request: SampleRequest, replies: Sequence[tuple[IntArray, SampleReply]]) -> SampleReply:
@@ -299,18 +299,18 @@ class SampleStitch(Stitch[list[SampleReply]]):
 
 
 Question = tuple[Any, ...]
-"""An operation of stores by its name, and its arguments."""
+"""Name of a store's operation, and its arguments."""
 
 
 def _submit(store: Store, operation: str, *arguments: Any) -> Pending[Any]:
-    """Start an operation of a store; one that is here does it when the result is asked for."""
+    """Start an operation; a local store runs it when the result is asked for."""
     if isinstance(store, RemoteStore):
         return store.submit(operation, *arguments)
     return Deferred(partial(getattr(store, operation), *arguments))
 
 
 class RowsStitch(Stitch[list[IntArray]]):
-    """One int64 per row, in one column or in several."""
+    """Split request for int64 values: one or several columns, one row per id."""
 
     def __init__(
         self,
@@ -320,21 +320,21 @@ class RowsStitch(Stitch[list[IntArray]]):
         traffic: Traffic,
         width: int = 1,
     ) -> None:
-        """Cut rows by their checked ids.
+        """Split rows by their checked ids.
 
         Args:
-            ids: int64[n], ids or keys, of which ranges belong to parts.
-            offsets: int64[num_parts + 1], those ranges.
-            traffic: Counts what others are asked for.
-            work: Gives the question for some of the rows, given by their positions; its answer has ``width`` columns.
-            width: Columns of the answer.
+            ids: int64[n], ids or keys.
+            offsets: int64[num_parts + 1], the range of ids or keys of each part.
+            work: Maps positions of rows to the operation for them, whose answer has ``width`` columns.
+            traffic: Counters of the routed store.
+            width: Number of columns of the answer.
         """
         self._cut = Cut.of(ids, offsets)
         self._work, self._traffic = work, traffic
         self._columns: list[IntArray] = [np.empty(len(ids), np.int64) for _ in range(width)]
 
     def parts(self) -> list[int]:
-        """The parts whose ranges hold any id."""
+        """Return the parts whose ranges hold any id."""
         return busy_parts([self._cut])
 
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
@@ -352,30 +352,30 @@ class RowsStitch(Stitch[list[IntArray]]):
         return finish
 
     def result(self) -> list[IntArray]:
-        """int64[n] per column."""
+        """Return the columns, int64[n] each."""
         return self._columns
 
 
 class SplitStitch(Stitch[IntArray]):
-    """The keys of a split, of which every part keeps a slice."""
+    """Request for the keys of a split; every part keeps a range of keys."""
 
     def __init__(self, offsets: IntArray, *question: Any) -> None:
         """Prepare to ask every part.
 
         Args:
-            offsets: int64[num_parts + 1], the ranges of keys that parts keep.
-            question: Asks a store for all keys that it keeps.
+            offsets: int64[num_parts + 1], the range of keys of each part.
+            question: Operation that returns all keys that a store keeps.
         """
         self._offsets = offsets
         self._question = question
         self._slices: dict[int, IntArray] = {}
 
     def parts(self) -> list[int]:
-        """All parts whose slice has keys."""
+        """Return the parts whose range is not empty."""
         return [int(part) for part in np.flatnonzero(np.diff(self._offsets))]
 
     def start(self, store: Store, parts: Sequence[int]) -> Finish:
-        """Ask for the keys a store keeps; those of its other parts come as well and are left to other stores."""
+        """Ask a store for its keys; keys outside the ranges of ``parts`` are ignored."""
         pending = _submit(store, *self._question)
 
         def finish() -> None:
@@ -387,5 +387,5 @@ class SplitStitch(Stitch[IntArray]):
         return finish
 
     def result(self) -> IntArray:
-        """int64[n], ascending."""
+        """Return all keys, int64[n], ascending."""
         return np.concatenate([self._slices[part] for part in sorted(self._slices)] or [np.empty(0, np.int64)])

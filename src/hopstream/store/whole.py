@@ -1,7 +1,6 @@
-"""Reads all edges of a type, all rows of a column, or the edges of given keys through a store.
+"""Whole reads: all edges of a type, all rows of a column, or the ids of edges given by key.
 
-What is asked for in one request is bounded, so a request keeps its deadline however large the graph is; what is
-answered is all held here.
+Each request has a bounded size, so it meets its deadline for graphs of any size. The whole result is in memory.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from hopstream.schema import Direction, EdgeType, FeatureSchema, type_label
 from hopstream.store.contract import KEY, KEY_SCHEMA, FetchRequest, SampleReply, SampleRequest, Store
 
 MAX_EDGES = 1 << 22
-"""Edges in one request, but for those of one node."""
+"""Largest number of edges in one request, unless one node has more."""
 MAX_ROWS = 1 << 20
-"""Nodes, or rows of columns, in one request."""
+"""Largest number of nodes, or of rows of columns, in one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WholeEdges:
-    """All edges of a type, grouped by the node that keeps them, nodes in the order of their keys.
+    """All edges of a type, grouped by the node that keeps them; nodes are in the order of their keys.
 
     Attributes:
         direction: ``in``: edges are grouped by destination; ``out``: by source.
-        indptr: int64[num_nodes + 1], where each node's edges begin.
+        indptr: int64[num_nodes + 1], start of each node's edges.
         neighbor_keys: int64[num_edges], keys of the other ends; within a node in stored order, which is the order of
-            time where the dataset was written with times.
+            time if the dataset was written with times.
         edge_ids: int64[num_edges], ids in that direction.
-        edge_keys: int64[num_edges], or None where the dataset keeps none.
+        edge_keys: int64[num_edges], or None if the dataset keeps no edge keys.
     """
 
     direction: Direction
@@ -46,7 +45,7 @@ class WholeEdges:
     edge_keys: IntArray | None
 
     def ends(self) -> tuple[IntArray, IntArray]:
-        """int64[num_edges] keys of sources and of destinations, in this order of edges."""
+        """Return the keys of sources and of destinations, int64[num_edges] each, in the order of edges."""
         own = np.repeat(np.arange(len(self.indptr) - 1, dtype=np.int64), np.diff(self.indptr))
         return (self.neighbor_keys, own) if self.direction == "in" else (own, self.neighbor_keys)
 
@@ -57,11 +56,11 @@ def read_edges(store: Store, edge_type: EdgeType, direction: Direction | None = 
     Args:
         store: A store of all parts.
         edge_type: The edge type.
-        direction: One that the store has; None for its first.
+        direction: A direction of the store; None for its first one.
 
     Raises:
         UnknownNameError: The graph has no such edge type.
-        StoreError: A server failed, or gave no answer in time.
+        StoreError: A server failed or did not answer in time.
     """
     store.schema.check_edge_type(edge_type)
     direction = store.directions[0] if direction is None else direction
@@ -84,16 +83,17 @@ def read_edges(store: Store, edge_type: EdgeType, direction: Direction | None = 
 def read_edges_of(
     store: Store, edge_type: EdgeType, direction: Direction, ids: IntArray
 ) -> tuple[IntArray, Iterator[tuple[slice, SampleReply]]]:
-    """Read all edges of some nodes, however many they are.
+    """Read all edges of some nodes, in bounded requests.
 
     Args:
         store: A store of the parts that own the nodes.
         edge_type: The edge type.
-        direction: One that the store has.
-        ids: int64[n], nodes of the end that keeps the edges.
+        direction: A direction of the store.
+        ids: int64[n], nodes that keep the edges.
 
     Returns:
-        int64[n + 1], where each node's edges begin; and replies with edge ids, each with its places among all edges.
+        int64[n + 1], start of each node's edges; and an iterator over replies with edge ids, each with the range of its
+        edges among all edges.
     """
     degrees = [store.degrees(edge_type, direction, ids[block]) for block in _blocks(len(ids), MAX_ROWS)]
     indptr = np.zeros(len(ids) + 1, np.int64)
@@ -112,16 +112,16 @@ def read_edges_of(
 def fetch_rows(
     store: Store, entity: Entity, features: dict[str, FeatureSchema], ids: IntArray
 ) -> dict[str, NDArray[Any]]:
-    """Rows of columns of fixed width, in new arrays, however many they are.
+    """Read rows of columns of fixed width into new arrays, in bounded requests.
 
     Args:
         store: A store of all parts.
         entity: A node type, or an (edge type, direction).
-        features: Name to schema of the columns.
+        features: Schemas of the columns by name.
         ids: int64[n].
 
     Returns:
-        Name to an array of n rows.
+        An array of n rows per name.
     """
     out = {name: np.empty((len(ids), *feature.shape), feature.numpy_dtype) for name, feature in features.items()}
     for block in _blocks(len(ids), MAX_ROWS):
@@ -131,7 +131,7 @@ def fetch_rows(
 
 
 def keeps_edge_keys(store: Store, direction: Direction) -> bool:
-    """Whether a store can answer original edge keys; a dataset keeps them for all edge types or for none."""
+    """Whether a store has original edge keys; a dataset keeps them for all edge types or for none."""
     for edge_type in store.schema.edges:
         if store.book.num_ids((edge_type, direction)):
             request = FetchRequest(entity=(edge_type, direction), names=(KEY,), ids=np.zeros(1, np.int64))
@@ -144,7 +144,7 @@ def keeps_edge_keys(store: Store, direction: Direction) -> bool:
 
 
 def _ids_in_key_order(store: Store, node_type: str) -> IntArray:
-    """int64[num_nodes], the id of each key."""
+    """Return the id of each key, int64[num_nodes]."""
     keys = np.arange(store.book.num_ids(node_type), dtype=np.int64)
     if store.book.ids_are_keys:
         return keys
@@ -152,7 +152,7 @@ def _ids_in_key_order(store: Store, node_type: str) -> IntArray:
 
 
 def _keys_in_id_order(store: Store, node_type: str, ids: IntArray | None) -> IntArray:
-    """int64[num_nodes], the key of each id; ``ids`` are those of all keys, where they are known."""
+    """Return the key of each id, int64[num_nodes]; ``ids`` are the ids in the order of keys, if known."""
     ids = _ids_in_key_order(store, node_type) if ids is None else ids
     keys = np.empty_like(ids)
     keys[ids] = np.arange(len(ids), dtype=np.int64)
@@ -164,7 +164,7 @@ def _blocks(num_rows: int, size: int) -> Iterator[slice]:
 
 
 def _stretches(indptr: IntArray) -> Iterator[tuple[int, int]]:
-    """Stretches of nodes with no more than so many edges each, or of one node."""
+    """Yield ranges of nodes with at most ``MAX_EDGES`` edges and ``MAX_ROWS`` nodes, or of one node."""
     first, num_nodes = 0, len(indptr) - 1
     while first < num_nodes:
         stop = int(np.searchsorted(indptr, indptr[first] + MAX_EDGES, side="right")) - 1
@@ -174,16 +174,16 @@ def _stretches(indptr: IntArray) -> Iterator[tuple[int, int]]:
 
 
 class EdgeIdsOfKeys:
-    """Finds ids of edges by key and part; safe to use from many threads.
+    """Index from edge keys to ids, per part. Safe to use from many threads.
 
-    The keys of a part's edges are fetched when the part is first asked for, and kept: 16 bytes per edge of the part.
+    The keys of a part's edges are fetched when the part is first needed, and kept: 16 bytes per edge of the part.
     """
 
     def __init__(self, store: Store, edge_type: EdgeType) -> None:
-        """Look at the edges of one type that lead into nodes.
+        """Prepare an index of one edge type, direction ``in``.
 
         Args:
-            store: Answers for every part that will be asked for; its edges have keys.
+            store: Store of every part that will be looked up; its edges have keys.
             edge_type: The edge type.
         """
         self._store = store
@@ -193,15 +193,15 @@ class EdgeIdsOfKeys:
         self._locks: dict[int, threading.Lock] = {}
 
     def find(self, keys: IntArray, parts: IntArray) -> IntArray:
-        """int64[n], the id of each edge.
+        """Return the id of each edge, int64[n].
 
         Args:
-            keys: int64[n] edge keys, in any order, repeats too.
-            parts: int64[n], the part that holds each edge.
+            keys: int64[n] edge keys, any order, repetitions allowed.
+            parts: int64[n], part that holds each edge.
 
         Raises:
-            IdRangeError: A part does not exist, or does not hold an edge of that key.
-            StoreError: A server failed, or gave no answer in time.
+            IdRangeError: A part does not exist, or holds no edge with that key.
+            StoreError: A server failed or did not answer in time.
         """
         ids = np.empty(len(keys), np.int64)
         for part in np.unique(parts).tolist():
@@ -218,13 +218,13 @@ class EdgeIdsOfKeys:
         return ids
 
     def _part(self, part: int) -> tuple[IntArray, IntArray]:
-        """Keys of a part's edges, ascending, and the id of each."""
+        """Return the keys of a part's edges, ascending, and the id of each."""
         offsets = self._store.book.edge_offsets[self._edge_type, "in"]
         if not 0 <= part < len(offsets) - 1:
             raise IdRangeError(f"part is {part}; of {len(offsets) - 1} parts the numbers are 0..{len(offsets) - 2}")
         with self._lock:
             of_part = self._locks.setdefault(part, threading.Lock())
-        with of_part:  # a part that answers slowly keeps nobody from the others
+        with of_part:  # a lock per part: a slow server does not block lookups in other parts
             if part not in self._sorted:
                 ids = np.arange(int(offsets[part]), int(offsets[part + 1]))
                 keys = fetch_rows(self._store, (self._edge_type, "in"), {KEY: KEY_SCHEMA}, ids)[KEY]

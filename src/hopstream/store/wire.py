@@ -1,4 +1,4 @@
-"""Pieces of requests and answers, cut so that each weighs no more than a budget, and names of types as JSON."""
+"""Pieces of requests and answers, split to fit a budget, and JSON forms of types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some of the elements of one row: ``first`` to ``first + num - 1`` of ``total``."""
+    """Range of the elements of one row: ``first`` to ``first + num - 1`` of ``total``."""
 
     first: int
     num: int
@@ -27,7 +27,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of rows of one request out of several; with ``run``, only those elements of its one row."""
+    """Range of rows of one request among several; with ``run``, a range of elements of one row."""
 
     request: int
     start: int
@@ -36,20 +36,20 @@ class Piece:
 
     @property
     def rows(self) -> slice:
-        """Its rows among those of the request."""
+        """The range of rows in the request."""
         return slice(self.start, self.start + self.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What the rows of one request weigh, by which requests are cut.
+    """Weights of the rows of one request.
 
     Attributes:
         num_rows: Rows of the request.
-        row_bytes: Weight of one row, where all weigh the same.
-        offsets: int64[num_rows + 1], running weight, where rows differ.
-        element_bytes: Weight of one element of a row that can be cut inside; 0 where none can. What a row weighs beside
-            its elements is less than one of them.
+        row_bytes: Weight of one row, if all rows weigh the same.
+        offsets: int64[num_rows + 1], cumulative weight, if rows differ.
+        element_bytes: Weight of one element, if a row can be split inside; else 0. The rest of a row weighs less than
+            one element.
     """
 
     num_rows: int
@@ -58,32 +58,32 @@ class RowCost:
     element_bytes: int = 0
 
     def rows_within(self, start: int, budget: float) -> int:
-        """How many rows from ``start`` on weigh no more than the budget."""
+        """Return the number of rows from ``start`` on that fit into the budget."""
         if self.offsets is not None:
             return int(np.searchsorted(self.offsets, self.offsets[start] + budget, side="right")) - 1 - start
         fitting = int(budget / self.row_bytes) if self.row_bytes > 0 else self.num_rows
         return min(self.num_rows - start, fitting)
 
     def weight(self, start: int, num_rows: int) -> float:
-        """The weight of some rows."""
+        """Return the weight of a range of rows."""
         if self.offsets is not None:
             return int(self.offsets[start + num_rows] - self.offsets[start])
         return num_rows * self.row_bytes
 
     @property
     def total(self) -> float:
-        """The weight of all rows."""
+        """Weight of all rows."""
         return self.num_rows * self.row_bytes if self.offsets is None else self.weight(0, self.num_rows)
 
     @property
     def heaviest(self) -> float:
-        """The weight of the heaviest row."""
+        """Weight of the heaviest row."""
         if self.offsets is not None:
             return int(np.diff(self.offsets).max(initial=0))
         return self.row_bytes if self.num_rows else 0
 
     def runs(self, row: int, budget: float) -> list[Run]:
-        """A row heavier than the budget in runs that are not, or are one element; none where it must stay whole."""
+        """Split a row above the budget into ranges of elements; empty if it fits or cannot be split."""
         num_elements = int(self.weight(row, 1)) // self.element_bytes if self.element_bytes else 0
         if num_elements < 2 or self.weight(row, 1) <= budget:
             return []
@@ -92,11 +92,11 @@ class RowCost:
 
 
 def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]:
-    """Cut requests into lists of pieces that each weigh no more than the budget, or are one row or element.
+    """Split requests into lists of pieces within the budget; a single row or element may exceed it.
 
-    Rows come in order; a request without rows has no piece. A run of a row's elements has a list of its own.
+    Rows are in order. A request without rows has no piece. A range of elements is alone in its list.
     """
-    if sum(cost.total for cost in costs) <= budget:  # as most requests are
+    if sum(cost.total for cost in costs) <= budget:  # the usual case
         whole = [Piece(request, 0, cost.num_rows) for request, cost in enumerate(costs) if cost.num_rows]
         if whole:
             yield whole
@@ -125,7 +125,7 @@ def cut_pieces(costs: Sequence[RowCost], budget: float) -> Iterator[list[Piece]]
 
 
 def with_last(items: Iterable[T]) -> Iterator[tuple[T, bool]]:
-    """Items, and of each whether it is the last one."""
+    """Yield each item with a flag that is True for the last item."""
     iterator = iter(items)
     for held in iterator:
         for item in iterator:
@@ -135,15 +135,15 @@ def with_last(items: Iterable[T]) -> Iterator[tuple[T, bool]]:
 
 
 def entity_to_json(entity: Entity) -> str | list[str]:
-    """A node type as a string; an edge type and direction as a list of four."""
+    """Encode a node type as a string, or an edge type and direction as a list of four strings."""
     return entity if isinstance(entity, str) else [*entity[0], entity[1]]
 
 
 def entity_from_json(value: object) -> Entity:
-    """Read what ``entity_to_json`` wrote.
+    """Decode what ``entity_to_json`` encodes.
 
     Raises:
-        FormatError: The value is neither.
+        FormatError: The value has another form.
     """
     if isinstance(value, str):
         return value
@@ -153,10 +153,10 @@ def entity_from_json(value: object) -> Entity:
 
 
 def edge_type_from_json(value: object) -> EdgeType:
-    """An edge type, which is written as a list of three.
+    """Decode an edge type, a list of three strings.
 
     Raises:
-        FormatError: The value is something else.
+        FormatError: The value has another form.
     """
     if isinstance(value, list) and len(value) == 3 and all(isinstance(v, str) for v in value):
         return cast(EdgeType, tuple(value))
@@ -164,7 +164,7 @@ def edge_type_from_json(value: object) -> EdgeType:
 
 
 def direction_from_json(value: object) -> Direction:
-    """``in`` or ``out``.
+    """Check that a value is ``in`` or ``out``.
 
     Raises:
         FormatError: The value is neither.

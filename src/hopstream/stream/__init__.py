@@ -1,1 +1,1 @@
-"""Servers that sample for many trainers at once."""
+"""Sampling servers: make batches for many trainers at once."""

@@ -1,7 +1,7 @@
-"""State that a server keeps of one input of one compute rank, and the choice of its next batch.
+"""Channel of a sampling server: state of one compute rank's input, and the choice of its next batch.
 
-A channel is soft state: it can be made anew from the request that registered it, and any of its batches can be made
-again, because a batch is a pure function of the input, the epoch and its number.
+The state is soft. A channel can be restored from its registration, and its batches can be made again: a batch is a
+pure function of the input, the epoch and its number.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Protocol
 from hopstream.transport.messages import Frame
 
 COST_WEIGHT = 0.3
-"""How much the last batch says about what the next one will take."""
+"""Weight of the last batch in the moving average of a batch's cost."""
 
 
 class MessageMaker(Protocol):
-    """Makes batches as messages; one thread uses one."""
+    """Maker of batches as messages, for one thread."""
 
     @property
     def stage(self) -> str:
-        """What it is doing."""
+        """Name of the current stage."""
         ...
 
     def __call__(self, epoch: int, step: int) -> Frame:
-        """Make one batch; a failure is a message too."""
+        """Make one batch; a failure is also a message."""
         ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Made:
-    """What came of the making of a batch: its message, or that of its failure."""
+    """Outcome of making a batch: a message with the batch or with an error."""
 
     message: Frame
     has_failed: bool = False
@@ -42,20 +42,20 @@ class Made:
     """Bytes of the message's arrays."""
 
     def __post_init__(self) -> None:
-        """Count the bytes once."""
+        """Sum the bytes once."""
         self.num_bytes = self.message.num_bytes
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class MemoryWait:
-    """What a channel knows of the memory that its next batch found no room in, or still waits for.
+    """What is known about the memory that a channel's next batch lacks.
 
     Attributes:
-        taken_bytes: The batch is made again when messages take less than this; they did not leave it enough.
-        in_the_way: Messages, and batches being made, that did not leave it enough; dead when they are gone.
-        num_overtaken: Batches of other channels that were begun while it had its turn and no memory.
-        held_since_s: Since when nothing else is begun, by the scheduler's clock; None where others go on.
-        has_failed_alone: A batch found no room though no message took any.
+        taken_bytes: Bytes of messages when the batch failed. It is retried when messages take less.
+        in_the_way: Weak references to messages and claims that held the memory; dead once the memory is free.
+        num_overtaken: Batches of other channels that started while this channel had its turn but no memory.
+        held_since_s: Time since which no other batch may start, by the scheduler's clock; None if others may start.
+        has_failed_alone: A batch found no room although no message took memory.
     """
 
     taken_bytes: float = math.inf
@@ -67,12 +67,12 @@ class MemoryWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The batches of an epoch that a server makes without being asked for each: every ``stride``-th from ``first`` on.
+    """Batches of an epoch that a server makes ahead: every ``stride``-th from ``first`` on.
 
     Attributes:
-        first: Number of the first; no batch before it is in the share.
-        stride: Distance to the next.
-        num_steps: Batches of the epoch, those of other servers included.
+        first: Number of the first batch.
+        stride: Distance between batches.
+        num_steps: Batches of the epoch, including those of other servers.
     """
 
     first: int
@@ -80,26 +80,26 @@ class Share:
     num_steps: int
 
     def from_step(self, step: int) -> int:
-        """The first batch of the share that is not before ``step``."""
+        """Return the first batch of the share at or after ``step``."""
         step = max(step, self.first)
         return step + (self.first - step) % self.stride
 
     @property
     def num_own(self) -> int:
-        """Batches of the share."""
+        """Number of batches in the share."""
         return max(0, -(-(self.num_steps - self.first) // self.stride))
 
 
 @dataclass(slots=True, kw_only=True)
 class ChannelStats:
-    """What a channel has had done since it was registered.
+    """Counters of a channel since its registration.
 
     Attributes:
-        num_made: Batches, failures and repetitions included.
+        num_made: Batches made, including failed and repeated ones.
         num_failed: Batches that failed.
-        num_fetched: Batches that were given out, repetitions included.
-        num_bytes: Their bytes.
-        sampling_s: Seconds of sampling threads.
+        num_fetched: Batches handed out, including repeated ones.
+        num_bytes: Bytes of the batches handed out.
+        sampling_s: Time of sampling threads, in seconds.
     """
 
     num_made: int = 0
@@ -111,45 +111,45 @@ class ChannelStats:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SampledChannel:
-    """One input of one compute rank. Every field is read and written under the scheduler's lock.
+    """One input of one compute rank. Every access to a field needs the scheduler's lock.
 
     Attributes:
-        channel_id: Its key, which nobody but the compute rank is told and nobody can guess.
-        backend_id: The backend it belongs to.
-        worker_key: The compute rank's own key of it, which nobody else is told.
-        worker: Whose it is, for people.
-        number: Its number on this server, for people.
-        input_bytes: Bytes of the input that was registered.
-        payer: Who answers for the time it takes: what it owes when it goes is owed by the payer's next channel.
-        loader: Name of the loader's class that makes its batches.
+        channel_id: Secret key of the channel; only the compute rank receives it.
+        backend_id: Backend of the channel.
+        worker_key: Secret key that the compute rank chose.
+        worker: Readable name of the compute rank.
+        number: Readable number of the channel on this server.
+        input_bytes: Bytes of the registered input.
+        payer: Account for sampling time; time that the channel still owes when it ends passes to the payer's next one.
+        loader: Class name of the loader that makes the batches.
         share: Batches that are made ahead.
-        credit: Most batches that are being made or wait.
+        credit: Largest number of batches that are being made or wait.
         max_bytes: Bytes of waiting messages above which no batch is made ahead.
-        new_job: Makes what makes batches; called once per thread that works for the channel.
-        arrived: Tells whoever waits for a batch.
+        new_job: Constructor of makers; called once per thread that works for the channel.
+        arrived: Condition that wakes calls waiting for a batch.
         turn: Number of the iteration, ascending; -1 before the first.
-        epoch: The epoch under way; -1 before the first.
-        cursor: The next batch of the share that is made ahead.
+        epoch: Current epoch; -1 before the first.
+        cursor: Next batch of the share to make ahead.
         lowest: The consumer has all batches before this one.
-        asked: Batches that somebody asked for, in the order of asking.
-        made_early: Batches past the cursor that were asked for, and so are not made ahead.
-        late: Batches that were not there when they were asked for, and have not been fetched since; to when they were
-            asked for or made last, by the scheduler's clock.
+        asked: Requested batches, in the order of requests.
+        made_early: Requested batches at or after the cursor, which are not made ahead again.
+        late: Batches that were not ready when requested, and have not been fetched since; with the time of the last
+            request or completion, by the scheduler's clock.
         in_flight: Batches being made.
         done: Messages that wait to be fetched.
-        idle_jobs: Jobs that no thread uses.
-        virtual_s: Seconds of sampling that it was given, as the scheduler compares them.
-        cost_s: What a batch takes.
+        idle_jobs: Makers that no thread uses.
+        virtual_s: Virtual time of the fair queue, in seconds of sampling.
+        cost_s: Estimated seconds per batch.
         batch_bytes: Bytes of the largest batch so far.
         needs_all: A batch found no room, so the next one is made alone.
-        wait: What is known of the memory that it waits for.
-        used_at: When it was asked for last, by the scheduler's clock.
+        wait: State of waiting for memory.
+        used_at: Time of the last request, by the scheduler's clock.
         num_waiters: Calls that wait for a batch now.
-        num_sending: Messages that were given out and have not left the server.
-        is_destroyed: It is gone; batches under way are thrown away.
-        num_epoch_fetched: Batches of the epoch under way that were fetched, repetitions included.
-        made_at: When it was registered, by the scheduler's clock.
-        stats: What it has had done.
+        num_sending: Messages handed out that have not left the server.
+        is_destroyed: The channel is closed; batches under way are dropped.
+        num_epoch_fetched: Fetched batches of the current epoch, including repeated ones.
+        made_at: Time of registration, by the scheduler's clock.
+        stats: Counters since registration.
     """
 
     channel_id: int
@@ -189,7 +189,7 @@ class SampledChannel:
     stats: ChannelStats = field(default_factory=ChannelStats)
 
     def begin(self, turn: int, epoch: int, first_step: int) -> None:
-        """Start an epoch at one of its batches; what is left of the epoch before is thrown away."""
+        """Start an epoch at one of its batches, and drop the rest of the epoch before."""
         self.turn, self.epoch, self.num_epoch_fetched = turn, epoch, 0
         self.cursor, self.lowest = self.share.from_step(first_step), 0
         self.asked.clear()
@@ -201,7 +201,7 @@ class SampledChannel:
         self.arrived.notify_all()
 
     def ask(self, step: int) -> None:
-        """See to it that a batch is made, before all that is made ahead."""
+        """Request a batch; requested batches are made before all batches made ahead."""
         if step in self.done or step in self.in_flight or step in self.asked:
             return
         self.asked[step] = None
@@ -209,7 +209,7 @@ class SampledChannel:
             self.made_early.add(step)
 
     def skip_to(self, lowest: int) -> None:
-        """Throw away what waits before ``lowest``, and make nothing before it that nobody asks for by its number."""
+        """Drop batches before ``lowest``, and make none of them unless requested by number."""
         for step in [step for step in self.done if step < lowest]:
             self.take(step)
         self.lowest = max(self.lowest, lowest)
@@ -218,7 +218,7 @@ class SampledChannel:
         self.late = {step: at_s for step, at_s in self.late.items() if step >= lowest}
 
     def has_work(self, *, may_hoard: bool) -> bool:
-        """Whether there is a batch to make now; ``may_hoard`` allows for more than one that waits."""
+        """Whether there is a batch to make; ``may_hoard`` allows ``credit`` unfetched batches instead of one."""
         if self.is_destroyed or self.epoch < 0:
             return False
         if self.asked:
@@ -228,7 +228,7 @@ class SampledChannel:
         return self._next_ahead() is not None and num_held < (self.credit if may_hoard else 1)
 
     def take_work(self) -> int:
-        """The number of the next batch to make, which is in flight from now on; only where there is one."""
+        """Take the next batch to make, and mark it in flight; there must be one."""
         if self.asked:
             step = next(iter(self.asked))
             del self.asked[step]
@@ -241,7 +241,7 @@ class SampledChannel:
         return step
 
     def put_back(self, step: int) -> None:
-        """See to it that a batch is made again that could not be made, or kept: first of all, if it was asked for."""
+        """Schedule a batch again that was dropped or could not be made; a requested batch comes first."""
         self.in_flight.discard(step)
         if step in self.late:
             self.asked = {step: None, **self.asked}
@@ -252,33 +252,33 @@ class SampledChannel:
             self.made_early.discard(step)
 
     def end_wait(self) -> None:
-        """Forget that a batch found no room."""
+        """Clear the state of waiting for memory."""
         self.needs_all = False
         self.wait = MemoryWait()
 
     def spare(self, forgotten_before_s: float) -> list[int]:
-        """Batches that make way for those that are asked for.
+        """Return the batches that may be dropped to make room for requested batches.
 
-        They are those that nobody has asked for, the ones that are needed last first, and then those that were not
-        fetched and not asked for since ``forgotten_before_s``.
+        First come batches that were not requested, the last needed first. Then come batches that were requested, but
+        neither fetched nor requested again since ``forgotten_before_s``.
         """
         ahead = sorted((step for step in self.done if step not in self.late), reverse=True)
         return ahead + [step for step, at_s in self.late.items() if at_s < forgotten_before_s and step in self.done]
 
     def take(self, step: int) -> Made | None:
-        """Take a batch that waits, if it does."""
+        """Take a waiting batch; None if it does not wait."""
         made = self.done.pop(step, None)
         if made is not None:
             self.late.pop(step, None)
         return made
 
     def forgotten(self) -> int | None:
-        """The batch that was asked for first and not fetched, where there are more than somebody waits for."""
+        """Return the oldest unfetched requested batch, if there are more such batches than waiting calls."""
         late = [step for step in self.done if step in self.late]
         return late[0] if len(late) > self.num_waiters and len(self.done) > 1 else None
 
     def charge(self, seconds: float) -> None:
-        """Remember what a batch took."""
+        """Record the time that a batch took."""
         known = self.stats.num_made
         self.cost_s = seconds if not known else (1 - COST_WEIGHT) * self.cost_s + COST_WEIGHT * seconds
         self.stats.num_made += 1
@@ -286,26 +286,26 @@ class SampledChannel:
 
     @property
     def iteration(self) -> tuple[int, int]:
-        """What a batch must have been made for to be one of those under way."""
+        """Turn and epoch; a batch for another iteration is dropped."""
         return self.turn, self.epoch
 
     @property
     def is_epoch_done(self) -> bool:
-        """Every batch of the share has been made."""
+        """Whether every batch of the share has been made."""
         return self.epoch >= 0 and self._next_ahead() is None and not self.in_flight and not self.asked
 
     @property
     def is_mid_epoch(self) -> bool:
-        """Some batch of the epoch under way has not been made, or not been fetched."""
+        """Whether some batch of the current epoch has not been made or not been fetched."""
         return self.epoch >= 0 and not (self.is_epoch_done and not self.done)
 
     @property
     def num_buffered_bytes(self) -> int:
-        """Bytes of messages that wait."""
+        """Bytes of waiting messages."""
         return sum(made.num_bytes for made in self.done.values())
 
     def _next_ahead(self) -> int | None:
-        """The next batch of the share that nobody has asked for already; None after the last."""
+        """Return the next batch of the share that was not requested early; None after the last."""
         while self.cursor in self.made_early:
             self.made_early.discard(self.cursor)
             self.cursor += self.share.stride

@@ -1,9 +1,9 @@
-"""Has a trainer's batches made by the servers that hold the graph.
+"""Remote graph: lets the servers that hold a graph make a trainer's batches.
 
-``RemoteGraph`` is a source for every loader. A loader's batches are dealt out to the servers, round and round; every
-server makes its share ahead, and any server can make any batch, because a batch is a pure function of its number and
-of what the loader was asked. So a batch that one server does not give is asked of another, or of the same one after
-it was started again, and every batch comes exactly once.
+``RemoteGraph`` is a source for every loader. Batches are assigned to servers in turn (round-robin), and every server
+makes its share ahead. Any server can make any batch, because a batch is a pure function of its number and the loader's
+options. So if a server fails to deliver a batch, another server or the restarted one makes it. Every batch arrives
+exactly once.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ from hopstream.uris import local_path
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 POLL_S = 1.0
-"""How long a server may let one call wait before it says that a batch is still being made."""
+"""Seconds that a server lets one call wait before it answers that a batch is still being made."""
 SLACK_S = 5.0
-"""How much longer than that a call may take before its server counts as gone."""
+"""Extra seconds that such a call may take before its server counts as unreachable."""
 INPUT_BYTES_PER_S = 10e6
-"""How fast, at the least, a server takes the seeds of an input."""
+"""Assumed lowest rate at which a server receives the seeds of an input."""
 PATIENCE_S = 10.0
-"""How long one server may say that a batch is still being made before another one is asked for it, too."""
+"""Seconds of waiting for a batch that is still being made, before another server is asked for it, too."""
 LATE_S = 1.0
-"""How much later than a batch's deadline an answer may come."""
+"""Seconds by which an answer may arrive after a batch's deadline."""
 DESTROY_S = 4.0
-"""How long a closing loader waits for a server to give its channel up; the lease does it otherwise."""
+"""Seconds that a closing loader waits for a server to remove its channel; otherwise the lease expires."""
 DESTROY_TRIES = 4
 RETRY_S = 0.2
-"""How long to wait after every server has failed, before the first is asked again."""
+"""Seconds between a failure of every server and the next attempt."""
 READY_S = 1.0
-"""How long a batch that is not needed yet is waited for."""
+"""Seconds of waiting for a batch that is not needed yet."""
 AVOID_S = 5.0
-"""How long a server that has failed is asked last; twice as long after every further failure."""
+"""Seconds for which a failed server is asked last; doubled after every further failure."""
 MAX_AVOID_S = 80.0
 MAX_TAKEN = 3
-"""How often in one iteration a server's channel may be made anew because somebody else has moved it on."""
+"""Times that a server's channel may be registered again in one iteration because another client has moved it."""
 MAX_ASKING = 64
-"""Servers that are asked at once whether they are there."""
+"""Servers that are asked in parallel whether they are reachable."""
 
 
 class RemoteGraph(GraphQuestions, BatchService):
-    """A cluster whose servers sample: give it to a loader in place of the cluster's file.
+    """Source for loaders whose batches the servers of a cluster make, instead of the cluster's file.
 
-    One ``RemoteGraph`` may be given to any number of loaders; each has channels of its own.
+    One ``RemoteGraph`` serves any number of loaders; each has its own channels.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class RemoteGraph(GraphQuestions, BatchService):
         timeout_s: float = 120.0,
         wait_s: float = 0.0,
     ) -> None:
-        """Remember where the servers are; nothing is asked before a loader is made.
+        """Keep the servers' addresses; no request is sent before a loader is made.
 
         Args:
             source: A ``cluster.json``, or addresses of servers joined by commas.
             settings: Deadline of a single request, token, certificates, and ``cache_bytes`` for rows that this process
-                keeps; 0 has whole batches sent.
-            timeout_s: How long to go on asking for a batch, over all servers, while they fail or are started again.
-            wait_s: How long a new loader waits for servers that are not up yet. By default it fails at once, so that
-                a wrong address is noticed.
+                keeps; with 0 the servers send whole batches.
+            timeout_s: Seconds of retrying one batch, over all servers, while they fail or restart.
+            wait_s: Seconds that a new loader waits for servers that have not started. The default 0 fails at once, so
+                that a wrong address is noticed.
 
         Raises:
-            SettingsError: ``source`` names no servers, or ``timeout_s`` or ``wait_s`` is no time.
-            FormatError: The file is no cluster file.
+            SettingsError: ``source`` names no servers, or ``timeout_s`` or ``wait_s`` is not a valid time.
+            FormatError: The file is not a cluster file.
         """
         check_seconds("timeout_s", timeout_s)
         if wait_s != 0:
@@ -107,14 +107,14 @@ class RemoteGraph(GraphQuestions, BatchService):
         self._timeout_s, self._wait_s = float(timeout_s), float(wait_s)
 
     def __repr__(self) -> str:
-        """The graph in one line."""
+        """Show the servers' addresses."""
         return f"RemoteGraph({', '.join(entry.location for entry in self._cluster.servers)})"
 
     def open(self, rank: int) -> BatchSession:
-        """Open what one loader needs.
+        """Open a session for one loader.
 
         Raises:
-            StoreError: A server that is needed cannot be reached, or refused to answer.
+            StoreError: A required server is unreachable, or refused to answer.
         """
         ends, settings = time.monotonic() + self._wait_s, replace(self._settings, first_replica=rank)
         while True:
@@ -129,18 +129,18 @@ class RemoteGraph(GraphQuestions, BatchService):
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """One server, and the channel that a session has there.
+    """One server and a session's channel on it.
 
     Attributes:
-        number: Its place among the servers, which is its share of the batches.
-        connection: To the server.
-        channel_id: The session's channel, or None where there is none (any more).
-        turn: The iteration that was started there last.
-        was_asked: A channel was asked for there; it may have been made although the answer did not come.
-        avoided_until: When it may be asked first again, after it failed.
-        num_failures: How often it has failed since it last gave a batch.
-        num_taken: How often somebody else has moved the channel on in this iteration.
-        lock: Held while a channel is made or an epoch started.
+        number: Position among the servers; it determines the server's share of the batches.
+        connection: Connection to the server.
+        channel_id: The session's channel; None if it has none.
+        turn: Last iteration that was started on the channel.
+        was_asked: A registration was sent; the channel may exist even if the answer was lost.
+        avoided_until: After a failure, time until which the server is asked last.
+        num_failures: Failures since the server last delivered a batch.
+        num_taken: Times that another client has moved the channel in this iteration.
+        lock: Held while a channel is registered or an epoch is started.
     """
 
     number: int
@@ -154,31 +154,31 @@ class _Server:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has_failed(self) -> None:
-        """It did not do what it was asked."""
+        """Record a failure."""
         self.avoided_until = time.monotonic() + min(MAX_AVOID_S, AVOID_S * 2**self.num_failures)
         self.num_failures = min(self.num_failures + 1, 30)
 
     def has_answered(self) -> None:
-        """It gave a batch."""
+        """Record a delivered batch."""
         self.avoided_until, self.num_failures = 0.0, 0
 
 
 class _Progress:
-    """Which batches of one iteration have come. Safe to use from many threads."""
+    """Record of the batches that have arrived in one iteration. Safe to use from many threads."""
 
     def __init__(self, first_step: int) -> None:
-        """Before the first batch."""
+        """Start before the first batch."""
         self._lock = threading.Lock()
         self._lowest = first_step
         self._come: set[int] = set()
 
     @property
     def lowest(self) -> int:
-        """The first batch that has not come; all before it have, whichever server gave them."""
+        """First batch that has not arrived; all batches before it have."""
         return self._lowest
 
     def add(self, step: int) -> None:
-        """A batch has come."""
+        """Record that a batch has arrived."""
         with self._lock:
             self._come.add(step)
             while self._lowest in self._come:
@@ -190,10 +190,10 @@ class RemoteSession(BatchSession):
     """The channels of one loader on all servers of a cluster. Safe to use from many threads."""
 
     def __init__(self, cluster: Cluster, settings: StoreSettings, timeout_s: float, rank: int) -> None:
-        """Connect to the cluster; channels are made when batches are asked for.
+        """Connect to the cluster; channels are registered when batches are requested.
 
         Raises:
-            StoreError: A server that is needed cannot be reached, or refused to answer.
+            StoreError: A required server is unreachable, or refused to answer.
         """
         self._cluster, self._settings, self._rank = cluster, settings, rank
         self._timeout_s = timeout_s
@@ -209,7 +209,7 @@ class RemoteSession(BatchSession):
         self._closing = threading.Event()
 
     def prepare(self, recipe: Recipe) -> None:
-        """Take over what decides over the batches, and check that some server has room for another loader."""
+        """Keep the loader's options, and check that some server has room for another loader."""
         self._recipe = recipe
         config = {name: value for name, value in recipe.options.items() if name not in INPUT_OPTIONS}
         inputs = {name: value for name, value in recipe.options.items() if name in INPUT_OPTIONS}
@@ -222,7 +222,7 @@ class RemoteSession(BatchSession):
             raise StoreUnavailable(f"no server can take the loader:{_listed(refusals)}")
 
     def begin(self, num_ahead: int, epoch: int, step: int) -> None:
-        """An iteration begins; servers hear of it when the first batch is asked for."""
+        """Begin an iteration; the request for the first batch starts it on the servers."""
         self._turn += 1
         self._num_ahead = num_ahead
         self._progress = _Progress(step)
@@ -230,17 +230,17 @@ class RemoteSession(BatchSession):
             server.num_taken = 0
 
     def end(self) -> None:
-        """Whoever waits for a batch hears within a poll that it is not wanted any more."""
+        """End the iteration; calls that wait for its batches fail within ``POLL_S``."""
         self._ended = self._turn
 
     def beside(self) -> RemoteSession:
-        """Another session for the same batches."""
+        """Open another session for the same batches."""
         session = RemoteSession(self._cluster, self._settings, self._timeout_s, self._rank)
         session.prepare(self._recipe)
         return session
 
     def ready_batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch | None:
-        """The batch if the server whose share it is in gives it within ``READY_S``."""
+        """Return the batch if its server delivers it within ``READY_S``, else None."""
         progress, server = self._progress, self._by_preference(step)[0]
         try:
             batch = self._ask(server, (self._turn, epoch, step), time.monotonic() + READY_S, buffers)
@@ -255,7 +255,7 @@ class RemoteSession(BatchSession):
         return batch
 
     def repeat(self, epoch: int, step: int, fetch: Callable[[], T]) -> T:
-        """Ask for the rows of a batch, again while their server is gone."""
+        """Fetch the rows of a batch, with retries while their server is unreachable."""
         turn, ends = self._turn, time.monotonic() + self._timeout_s
         while True:
             try:
@@ -270,7 +270,7 @@ class RemoteSession(BatchSession):
             self._closing.wait(RETRY_S)
 
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
-        """Wait for one batch, from whichever server can give it."""
+        """Wait for one batch, from any server."""
         ends = time.monotonic() + self._timeout_s
         progress = self._progress
         batch = self._from_anyone((self._turn, epoch, step), ends, buffers)
@@ -278,10 +278,10 @@ class RemoteSession(BatchSession):
         return batch
 
     def _from_anyone(self, wanted: tuple[int, int, int], ends: float, buffers: Buffers) -> MiniBatch | SampledBatch:
-        """Ask the servers in turn, as long as it takes.
+        """Ask the servers in turn until the deadline.
 
-        One that is still making the batch is left for the next one after a while: it may wait for something that the
-        next one has. It keeps what it makes, so it is asked again, and longer, when its turn comes.
+        A server that is still making the batch after a while is passed over: it may wait for a resource that the next
+        server has. It keeps the batch when it is done. Each round waits twice as long.
         """
         turn, epoch, step = wanted
         failures: dict[str, StoreError] = {}
@@ -311,14 +311,14 @@ class RemoteSession(BatchSession):
                 self._check_wanted(turn, step)
 
     def _check_wanted(self, turn: int, step: int, cause: BaseException | None = None) -> None:
-        """Give up a batch whose iteration has ended."""
+        """Raise an error if the session was closed or the batch's iteration has ended."""
         if self._closing.is_set():
             raise StoreUnavailable(f"batch {step} will not come; the loader was closed") from cause
         if turn != self._turn or turn <= self._ended:
             raise StateError(f"batch {step} is not wanted any more; its iteration has ended") from cause
 
     def close(self) -> None:
-        """Give the channels up and disconnect; a second call does nothing."""
+        """Remove the channels and disconnect; a second call does nothing."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -330,16 +330,16 @@ class RemoteSession(BatchSession):
         self.store.close()
 
     def _leave(self, server: _Server) -> None:
-        """Destroy a server's channel, if it can be done in time, and disconnect."""
+        """Remove a server's channel if that is possible in time, and disconnect."""
         ends = time.monotonic() + DESTROY_S
-        is_mine = server.lock.acquire(timeout=DESTROY_S / 2)  # a channel that is being made is there a moment later
+        is_mine = server.lock.acquire(timeout=DESTROY_S / 2)  # a channel that is being registered exists soon
         try:
             for _ in range(DESTROY_TRIES if server.was_asked else 0):
                 try:
                     left_s = max(LATE_S, ends - time.monotonic())
                     self._call(server, "destroy_sampling_input", {"worker_key": self._key}, timeout_s=left_s)
                     break
-                except StoreUnavailable:  # a connection that broke is made again; a server that is gone stays gone
+                except StoreUnavailable:  # retry: a broken connection is opened again, a stopped server stays down
                     time.sleep(RETRY_S)
                 except HopstreamError:
                     break
@@ -349,7 +349,7 @@ class RemoteSession(BatchSession):
             server.connection.close()
 
     def _by_preference(self, step: int) -> list[_Server]:
-        """The server whose share a batch is in, then the others; those that have just failed last."""
+        """Return the server whose share holds a batch, then the others; recently failed servers come last."""
         first, now = step % len(self._servers), time.monotonic()
         order = [*self._servers[first:], *self._servers[:first]]
         return sorted(order, key=lambda server: server.avoided_until > now)
@@ -357,12 +357,12 @@ class RemoteSession(BatchSession):
     def _ask(
         self, server: _Server, wanted: tuple[int, int, int], ends: float, buffers: Buffers
     ) -> MiniBatch | SampledBatch | None:
-        """Ask one server for a batch until it is there; None where the server is still making it at the end."""
+        """Request a batch from one server until it is ready; None if it is still being made at the deadline."""
         turn, epoch, step = wanted
         while True:
             channel_id = self._channel_at(server, wanted, ends)
             wait_s = max(0.0, min(POLL_S, ends - time.monotonic()))
-            # A server that was passed over holds batches that others gave meanwhile, and no room for those to come.
+            # A server that was passed over may hold batches that other servers have delivered, and lack room.
             lowest = min(step, self._progress.lowest)
             header = {
                 "channel_id": channel_id, "turn": turn, "epoch": epoch, "step": step, "lowest": lowest,
@@ -375,7 +375,7 @@ class RemoteSession(BatchSession):
                     is_patient=len(self._servers) == 1,
                 )  # fmt: skip
             except ChannelLost as error:
-                self._check_wanted(turn, step, error)  # a later iteration of this loader is no loss
+                self._check_wanted(turn, step, error)  # after a later iteration of this loader nothing is lost
                 self._lost(server, channel_id)
                 if time.monotonic() > ends:
                     raise
@@ -394,7 +394,7 @@ class RemoteSession(BatchSession):
                 return None
 
     def _check_columns(self, server: _Server, batch: MiniBatch | SampledBatch) -> None:
-        """Raise ``FormatError`` where a server gave another kind of batch, or ids that fetch no columns of it."""
+        """Raise ``FormatError`` if a batch is of the wrong kind, or its ids or types do not fit the schema."""
         schema, is_sampled = self.store.schema, isinstance(batch, SampledBatch)
         is_right = is_sampled == self.store.keeps_rows
         if isinstance(batch, SampledBatch) and is_right:
@@ -414,7 +414,7 @@ class RemoteSession(BatchSession):
             )
 
     def _channel_at(self, server: _Server, wanted: tuple[int, int, int], ends: float) -> int:
-        """The session's channel at a server, with the iteration started."""
+        """Return the session's channel at a server, registered and in the right iteration."""
         turn, epoch, step = wanted
         if not server.lock.acquire(timeout=max(0.0, ends - time.monotonic())):
             raise StoreTimeout(f"{server.connection.name} is still registering the input for another batch")
@@ -423,7 +423,7 @@ class RemoteSession(BatchSession):
             if server.channel_id is None:
                 server.channel_id, server.turn = self._register(server), -1
             if server.turn != turn:
-                # What all others have given out by now is not made ahead, where this server comes (back) later.
+                # The server skips batches that other servers have delivered before it joins (again).
                 first_step = min(step, self._progress.lowest)
                 header = {"channel_id": server.channel_id, "turn": turn, "epoch": epoch, "first_step": first_step}
                 self._start(server, server.channel_id, header)
@@ -433,11 +433,11 @@ class RemoteSession(BatchSession):
             server.lock.release()
 
     def _start(self, server: _Server, channel_id: int, header: dict[str, Any]) -> None:
-        """Start an iteration on a channel, which is given up where somebody else has started a later one on it.
+        """Start an iteration on a channel; give the channel up if another client has started a later one.
 
         Raises:
-            ChannelLost: The channel is to be made anew.
-            StateError: It was made anew ``MAX_TAKEN`` times in this iteration.
+            ChannelLost: The channel must be registered again.
+            StateError: The channel was already registered again ``MAX_TAKEN`` times in this iteration.
         """
         try:
             answer = self._call(server, "start_new_epoch_sampling", header, timeout_s=POLL_S + SLACK_S)
@@ -457,13 +457,13 @@ class RemoteSession(BatchSession):
             raise
 
     def _lost(self, server: _Server, channel_id: int) -> None:
-        """A server has no such channel any more: the next batch is asked of a new one."""
+        """Forget a channel that no longer exists, so that the next batch registers a new one."""
         with server.lock:
             if server.channel_id == channel_id:
                 server.channel_id = None
 
     def _init(self, server: _Server, *, is_patient: bool = False) -> int:
-        """Make or find the backend at a server that has room for the session's channel."""
+        """Make or find the backend at a server, and check that the server has room for the session's channel."""
         options, arrays = self._config
         header = {
             "backend_key": f"{self._loader} {self._digest}", "loader": self._loader, "options": options,
@@ -475,7 +475,7 @@ class RemoteSession(BatchSession):
         return int(answer.header["backend_id"])
 
     def _register(self, server: _Server) -> int:
-        """Make the session's channel at a server."""
+        """Register the session's channel at a server."""
         server.was_asked = True
         backend_id = self._init(server)
         options, arrays = self._inputs
@@ -500,7 +500,7 @@ class RemoteSession(BatchSession):
         *,
         is_patient: bool = False,
     ) -> Frame:
-        """Make one call and return its only frame; a busy server is asked again if ``is_patient``, or the only one."""
+        """Make one call and return its only frame; retry a busy server if ``is_patient`` or there is no other."""
         is_patient = is_patient or len(self._servers) == 1
         timeout_s = timeout_s or self._settings.timeout_s
         return server.connection.ask(self._request(op, header, arrays), timeout_s, op, is_patient=is_patient)
@@ -520,11 +520,11 @@ class RemoteSession(BatchSession):
         )
 
     def _greet(self, server: _Server) -> None:
-        """Fails where a server does not answer now: it may be what one that was asked for a batch waited for."""
+        """Raise an error if a server does not answer a ping; it may be what another server waited for."""
         server.connection.ping(LATE_S)
 
     def _failures(self, servers: Sequence[_Server], ask: Callable[[_Server], object]) -> dict[str, StoreError]:
-        """Why some servers cannot answer a question that is put to all of them at once, by their location."""
+        """Ask servers in parallel; return the errors of those that failed, by location."""
 
         def failure(server: _Server) -> StoreError | None:
             try:
@@ -541,7 +541,7 @@ class RemoteSession(BatchSession):
 
 
 def _listed(errors: Mapping[str, StoreError]) -> str:
-    """What servers said, by location: a line each, which begins with the location."""
+    """Format errors of servers, one line each that begins with the location."""
     return "".join(
         f"\n  {error}" if str(error).startswith((f"{where}:", f"{where} ")) else f"\n  {where}: {error}"
         for where, error in errors.items()

@@ -1,7 +1,7 @@
-"""HTTP endpoint by which a server answers questions about itself; slow clients do not hold it up.
+"""HTTP endpoint of a server for pages about itself, which slow clients cannot block.
 
-Every connection is one request, answered in a thread of its own. A connection that takes its time costs the others
-nothing: it has a deadline, and where there are too many the oldest is cut off to make room for the newest.
+Every connection is one request, answered in its own thread. A slow connection does not delay others: it has a deadline.
+If there are too many connections, the newest one closes the oldest.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hopstream.errors import SettingsError, StoreUnavailable
 
 LOG = logging.getLogger(__name__)
 TURN_S = 10.0
-"""How long one read or write of a connection may take."""
+"""Timeout in seconds of one read or write of a connection."""
 MAX_CONNECTIONS = 32
-"""Connections at once; the next one cuts off the oldest."""
+"""Largest number of open connections; the next one closes the oldest."""
 JOIN_S = 5.0
-"""How long a closing endpoint waits for connections that it has cut off."""
+"""Seconds that ``close`` waits for the threads of closed connections."""
 POLL_S = 0.1
-"""How late the listening thread may notice that it is to end."""
+"""Longest delay in seconds until the listening thread notices that it must end."""
 TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What is answered."""
+    """Response to a request."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -43,28 +43,28 @@ class Page:
 
     @classmethod
     def of_text(cls, text: str, status: HTTPStatus = HTTPStatus.OK) -> Page:
-        """A line of text."""
+        """Make a page of one line of text."""
         return cls(body=f"{text}\n".encode(errors="backslashreplace"), status=status)
 
 
 Pages = Mapping[str, Callable[[], Page]]
-"""What answers each path. Called in the connection's thread; must not take long."""
+"""Functions that make the page of each path. They run in the connection's thread, and must be quick."""
 
 
 class Endpoint:
-    """Listens for HTTP and answers GET and HEAD for a few paths, 404 for all others, until it is closed."""
+    """HTTP listener: answers GET and HEAD for some paths, and 404 for all others, until it is closed."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
-        """Listen and answer from now on, in threads of its own.
+        """Start to listen and to answer, in own threads.
 
         Args:
-            host: A name or an IP address of this machine, without brackets.
-            port: 0 lets the system choose.
-            pages: What is answered.
+            host: Name or IP address of this machine, without brackets.
+            port: Port; 0 lets the system choose.
+            pages: Functions that make the pages.
 
         Raises:
-            SettingsError: ``port`` is no port.
-            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+            SettingsError: ``port`` is out of range.
+            StoreUnavailable: The endpoint cannot listen at the address, for example because the port is in use.
         """
         if not 0 <= port < 1 << 16:
             raise SettingsError(f"port is {port}; ports are numbered 0..65535")
@@ -72,23 +72,23 @@ class Endpoint:
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._listener = _Listener(family, address, pages)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             reason = f"port {port} is in use; choose another, or port 0 to let the system choose" if is_taken else error
             raise StoreUnavailable(f"cannot listen at http://{shown}:{port}: {reason}") from error
         self.location = f"http://{shown}:{self._listener.socket.getsockname()[1]}"
-        """Where it listens, with the port that the system chose."""
+        """Address of the endpoint, with the port that the system chose."""
         self._thread = threading.Thread(
             target=self._listener.serve_forever, args=(POLL_S,), name="hopstream-http", daemon=True
         )
         self._thread.start()
 
     def answer(self, pages: Pages) -> None:
-        """Answer with other pages from now on."""
+        """Replace the pages."""
         self._listener.pages = pages
 
     def close(self) -> None:
-        """Release the port, cut off all connections and end the threads; a second call does nothing."""
+        """Release the port, close all connections and end the threads; a second call does nothing."""
         self._listener.shutdown()
         self._thread.join()
         self._listener.server_close()
@@ -96,7 +96,7 @@ class Endpoint:
 
 
 class _Listener(socketserver.TCPServer):
-    """Gives each connection a thread; knows them all, so that they can be cut off."""
+    """TCP server with a thread per connection; it keeps all connections to be able to close them."""
 
     allow_reuse_address = True
     request_queue_size = MAX_CONNECTIONS
@@ -110,7 +110,7 @@ class _Listener(socketserver.TCPServer):
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread of its own."""
+        """Answer a connection in a new thread."""
         thread = threading.Thread(
             target=self._answer, args=(request, client_address), name="hopstream-http-request", daemon=True
         )
@@ -127,16 +127,16 @@ class _Listener(socketserver.TCPServer):
             return
         try:
             thread.start()
-        except RuntimeError:  # the system gives no more threads
+        except RuntimeError:  # the system cannot start another thread
             self._forget(request)
             raise
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asks may leave at any time; that is no news."""
+        """Log an error of a connection for debugging only: a client may leave at any time."""
         LOG.debug("a connection of %s ended early", client_address, exc_info=True)
 
     def cut_off_all(self) -> None:
-        """End all connections and their threads."""
+        """Close all connections and wait for their threads."""
         with self._lock:
             left = {**self._open, **self._ending}
         for request in left:
@@ -150,7 +150,7 @@ class _Listener(socketserver.TCPServer):
     def _answer(self, request: socket.socket, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)
-        except Exception:  # of one connection, and not of the server
+        except Exception:  # an error of one connection must not end the server
             self.handle_error(request, client_address)
         finally:
             self.shutdown_request(request)
@@ -163,7 +163,7 @@ class _Listener(socketserver.TCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
+    """Handler of one request."""
 
     server: _Listener
     timeout = TURN_S
@@ -173,15 +173,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(has_body=True)
 
     def do_HEAD(self) -> None:
-        """Answer with headers alone."""
+        """Answer with headers only."""
         self._answer(has_body=False)
 
     def version_string(self) -> str:
-        """What the answers' header ``Server`` says."""
+        """Return the value of the header ``Server``."""
         return "hopstream"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say who asked for what only to those who look for mistakes."""
+        """Log requests for debugging only."""
         LOG.debug("%s: %r", self.address_string(), format % args)
 
     def _answer(self, *, has_body: bool) -> None:
@@ -206,6 +206,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _cut_off(request: socket.socket) -> None:
-    """Have a connection's reads and writes end now; its thread closes it."""
-    with suppress(OSError):  # it has ended already
+    """Shut a connection down, so that its reads and writes return; its thread closes it."""
+    with suppress(OSError):  # the connection has ended already
         request.shutdown(socket.SHUT_RDWR)

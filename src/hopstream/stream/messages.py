@@ -1,8 +1,8 @@
-"""Forms in which mini-batches, and the options of loaders, travel.
+"""Messages of sampling servers: encodes batches and options of loaders as JSON and arrays.
 
-As JSON with arrays beside it. Values that JSON does not have are tagged objects: ``{"tuple": […]}``, ``{"map": [[key,
-value], …]}``, ``{"array": number}``, ``{"float": "nan"}``, and ``{"record": name, "fields": {…}}`` for the few records
-that loaders take. Nothing else can be said, so nothing else can be made on a server.
+Values without a JSON form are tagged objects: ``{"tuple": […]}``, ``{"map": [[key, value], …]}``,
+``{"array": number}``, ``{"float": "nan"}``, and ``{"record": name, "fields": {…}}`` for the few records that loaders
+accept. The format has no other objects, so a request can create no others on a server.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from hopstream.transport.messages import Frame
 RECORDS: dict[str, Callable[..., Any]] = {
     one.__name__: one for one in (Links, NegativeSampling, PPRSettings, RaggedArray)
 }
-"""Records that may travel: the name of a dataclass to what makes one of its fields. Doors add their own."""
+"""Constructors of the records that may be sent, by the name of the dataclass. Other modules add their own."""
 INPUT_OPTIONS = frozenset(
     {
         "seeds", "anchors", "labels", "input_time", "edge_label_index", "edge_label", "edge_label_time", "rank",
         "world_size", "num_batches",
     }
 )  # fmt: skip
-"""Options that say what one compute rank starts from; all others are how it is sampled, and shared by a backend."""
+"""Options for the input of one compute rank; all other options belong to the backend and are shared."""
 LONG_LIST = 256
-"""Lists of more numbers travel as an array."""
+"""Lists of more numbers are sent as an array."""
 MAX_DEPTH = 32
 
 
 def encode_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[Array]]:
-    """A JSON object and the arrays that it names by number, copied.
+    """Return a JSON object, and copies of the arrays that it names by number.
 
     Raises:
-        SettingsError: An option is something that cannot be sent.
+        SettingsError: The type of an option cannot be sent.
     """
     arrays: list[Array] = []
     return {name: _encode(name, value, arrays, MAX_DEPTH) for name, value in options.items()}, arrays
 
 
 def decode_options(value: object, arrays: Sequence[Array]) -> dict[str, Any]:
-    """Read what ``encode_options`` wrote; arrays are copies.
+    """Decode what ``encode_options`` encodes; arrays are copies.
 
     Raises:
-        FormatError: The value is something else.
-        SettingsError: A record's own check refuses its fields.
+        FormatError: The value is malformed.
+        SettingsError: A record refuses its fields.
     """
     if not isinstance(value, dict):
         raise FormatError(f"options are a {type(value).__name__}; they must be an object")
-    # What a loader keeps must not keep the whole request alive; arrays of a request may lie at any address, too.
+    # Copies do not keep the memory of the request alive, and are aligned.
     copies = [np.array(array) for array in arrays]
     return {str(name): _decode(option, copies, MAX_DEPTH) for name, option in value.items()}
 
 
 def recipe_digest(loader: str, options: object, arrays: Sequence[Array]) -> str:
-    """Hex digits that differ where what ``encode_options`` wrote does."""
+    """Return a hex digest of a loader's class and encoded options."""
     digest = hashlib.blake2b(json.dumps([loader, options], sort_keys=True).encode(), digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype.name}{array.shape}".encode())
@@ -89,7 +89,7 @@ def _encode(name: str, value: Any, arrays: list[Array], depth: int) -> Any:  # n
         return value if is_json else {"float": repr(value)}
     if isinstance(value, Mapping):
         return {"map": [[_encode(name, one, arrays, depth) for one in pair] for pair in value.items()]}
-    kind = type(value).__name__  # by name, so that PyG's own NegativeSampling is one, too
+    kind = type(value).__name__  # by name, because PyG has a NegativeSampling of its own
     if kind in RECORDS and is_dataclass(value):
         found = {f.name: _encode(name, getattr(value, f.name), arrays, depth) for f in fields(value) if f.init}
         return {"record": kind, "fields": found}
@@ -156,13 +156,13 @@ COUNT_FIELDS = ("num_sampled_nodes", "num_sampled_edges")
 INT_FIELDS: dict[str, tuple[str, ...]] = {
     "batch": ("node_keys", "edge_index", "edge_keys"), "sampled": ("node_ids", "edge_index", "edge_ids"),
 }  # fmt: skip
-"""Kind of message to its fields of int64 arrays by type."""
+"""Names of the fields with int64 arrays by type, for each kind of message."""
 
 
 def encode_batch(batch: MiniBatch | SampledBatch) -> Frame:
-    """The frame of a batch, or of one without its columns: ``{"batch": …}`` or ``{"sampled": …}``, with its arrays.
+    """Encode a batch as ``{"batch": …}``, or a batch without columns as ``{"sampled": …}``.
 
-    Each array is named by its number.
+    The header names arrays by number.
     """
     writer, kind = _Writer(), "batch" if isinstance(batch, MiniBatch) else "sampled"
     fields: dict[str, Any] = {"epoch": batch.epoch, "index": batch.index, "seed_type": batch.seed_type}
@@ -185,7 +185,7 @@ def encode_batch(batch: MiniBatch | SampledBatch) -> Frame:
 
 
 def decode_batch(frame: Frame, buffers: Buffers) -> MiniBatch | SampledBatch:
-    """Read what ``encode_batch`` wrote; the batch has the frame's arrays, but for ``edge_index``, of ``buffers``.
+    """Decode a batch; memory for ``edge_index`` comes from ``buffers``, other arrays are the frame's.
 
     Raises:
         FormatError: The frame holds no batch.
@@ -208,7 +208,7 @@ class _Writer:
         return len(self.arrays) - 1
 
     def add_slots(self, slots: IntArray) -> int:
-        """Add an array of slots, in 32 bits where they fit."""
+        """Add an array of slots, as uint32 if they fit."""
         fits = slots.min(initial=0) >= 0 and slots.max(initial=0) < 1 << 32
         return self.add(slots.astype(np.uint32) if fits else slots)
 
@@ -273,7 +273,7 @@ class _Reader:
         return _int64(slots, number)
 
     def _array(self, number: Any) -> Array:
-        if type(number) is not int or number < 0 or number in self._taken:  # so it is no larger than its message
+        if type(number) is not int or number < 0 or number in self._taken:  # a batch is no larger than its message
             raise FormatError(f"a batch names array {reprlib.repr(number)}, or names it twice")
         self._taken.add(number)
         return self._frame.arrays[number]
@@ -293,7 +293,7 @@ def _ragged(values: Array, offsets: IntArray, is_string: bool) -> RaggedArray:
 
 
 def _owner(value: Any) -> Any:
-    """A node type, an edge type, or None for the batch as a whole."""
+    """Decode a node type, an edge type, or None for the whole batch."""
     if isinstance(value, list):
         source, relation, destination = value
         return (str(source), str(relation), str(destination))

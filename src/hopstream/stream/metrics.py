@@ -1,7 +1,7 @@
-"""Metrics and health pages of a server: its numbers, whether it lives, whether it is ready.
+"""Metrics and health pages of a server: counters, liveness and readiness.
 
-``/metrics`` is for Prometheus, ``/healthz`` and ``/readyz`` are for what starts and stops servers. Numbers are counted
-here and in the scheduler, and become Prometheus's only when somebody asks, so counting costs a request a microsecond.
+``/metrics`` is for Prometheus; ``/healthz`` and ``/readyz`` are for supervisors. Counters are converted to Prometheus
+metrics only when ``/metrics`` is requested, so counting costs about a microsecond per request.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ LOG = logging.getLogger(__name__)
 SECONDS_BOUNDS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
-"""Upper ends of the histograms' buckets."""
+"""Upper bounds of the histograms' buckets, in seconds."""
 READY_WAIT_S = 2.0
-"""How long ``/readyz`` may take."""
+"""Time limit of ``/readyz`` in seconds."""
 PING_S = 1.5
-"""Seconds that other servers have to answer the pings of ``/readyz``."""
+"""Time limit in seconds for other servers to answer the pings of ``/readyz``."""
 KEPT_S = 2.0
-"""Seconds for which the result of the pings is kept, so that frequent probes cost little."""
+"""Seconds for which the result of the pings is kept, so that frequent probes are cheap."""
 JOIN_S = 5.0
-"""How long closing waits for an attempt to open the graph."""
+"""Seconds that ``close`` waits for an attempt to open the graph."""
 MAX_LABEL = 100
 MAX_REASON = 1000
 CHANNEL_LABELS = ("worker", "loader")
@@ -57,11 +57,11 @@ CHANNEL_COUNTERS = {
     "num_bytes": ("hopstream_channel_fetched_bytes", "Bytes of the channel that were fetched."),
     "sampling_s": ("hopstream_channel_sampling_seconds", "Time of sampling threads that the channel took."),
 }
-"""By the name that the scheduler gives each number."""
+"""Metric and help text, by the scheduler's name of the number."""
 MADE_FOLDER = re.compile(r"/hopstream-[a-z0-9_]{8}/")
-"""A socket folder of ``hopstream up``; its name is random, so the label leaves it out."""
+"""A socket folder of ``hopstream up``. Its name is random, so labels leave it out."""
 RANK_WITH_PROCESS = re.compile(r"(rank \d+ at .+):\d+")
-"""A loader's name ends in its process, which would make a new series for each run; the label leaves it out."""
+"""Name of a loader's worker. It ends in the process id, which labels leave out: each run would be a new series."""
 TOTAL_GAUGES = {
     "num_channels": ("hopstream_channels", "Sampling channels that are registered."),
     "num_runnable": ("hopstream_runnable_channels", "Channels for which there is a batch to make now."),
@@ -83,9 +83,10 @@ TRAFFIC_COUNTERS = {
 
 
 class MetricsServer:
-    """Answers ``/metrics``, ``/healthz`` and ``/readyz`` for a server until closed. The server stays the caller's.
+    """HTTP endpoint for ``/metrics``, ``/healthz`` and ``/readyz``; the caller owns the server.
 
-    Anyone who reaches the address can read the numbers, which name workers and operations and nothing of the graph.
+    Everyone who can reach the address can read the metrics. They name workers, loaders, operations and peers, but hold
+    no data of the graph.
     """
 
     def __init__(
@@ -97,19 +98,20 @@ class MetricsServer:
         *,
         endpoint: Endpoint | None = None,
     ) -> None:
-        """Listen and count from now on.
+        """Start to listen and to count.
 
         Args:
-            location_host: Where to listen: ``127.0.0.1``, unless others are to ask.
-            port: 0 lets the system choose.
-            server: Whose requests are counted.
-            service: What samples there; None where nothing does.
-            endpoint: What listens already, with ``starting_pages``, in place of host and port; it is taken over.
+            location_host: Host to listen at: ``127.0.0.1``, unless other machines need the pages.
+            port: Port; 0 lets the system choose.
+            server: Server whose requests are counted.
+            service: Sampling service of the server, or None.
+            endpoint: Endpoint that already listens with ``starting_pages``, instead of host and port. This object
+                closes it.
 
         Raises:
-            SettingsError: ``port`` is no port.
-            StateError: Something else observes the server.
-            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+            SettingsError: ``port`` is out of range.
+            StateError: The server has another observer.
+            StoreUnavailable: The endpoint cannot listen at the address, for example because the port is in use.
         """
         if server.observer is not None:
             raise StateError(f"{server.location} is observed by another MetricsServer; close that one first")
@@ -125,7 +127,7 @@ class MetricsServer:
         endpoint.answer(pages)
         self._endpoint = endpoint
         self.location = self._endpoint.location
-        """Where it listens, as ``http://host:port``, with the port that the system chose."""
+        """Address as ``http://host:port``, with the port that the system chose."""
         server.observer = meter
         if service is not None:
             service.observe_batches(meter.observe_batch)
@@ -141,13 +143,13 @@ class MetricsServer:
         self._endpoint.close()
 
     def __enter__(self) -> MetricsServer:
-        """Use it as a context that closes it."""
+        """Return this object; the ``with`` block closes it."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the endpoint and stop counting."""
         self.close()
 
     def _metrics(self) -> Page:
@@ -161,7 +163,7 @@ class MetricsServer:
 
 
 def starting_pages() -> Pages:
-    """What is answered before there is a server: the process lives, and is not ready."""
+    """Return the pages until the server has started: alive, but not ready."""
 
     def not_yet() -> Page:
         return Page.of_text("the server is starting", HTTPStatus.SERVICE_UNAVAILABLE)
@@ -171,18 +173,18 @@ def starting_pages() -> Pages:
 
 @dataclass(slots=True)
 class Durations:
-    """How often something took how long, by ``SECONDS_BOUNDS``."""
+    """Histogram of durations with the buckets ``SECONDS_BOUNDS``."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BOUNDS) + 1))
     sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
         self.sum_s += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper ends, and how many took no longer."""
+        """Return upper bounds and cumulative counts."""
         num, found = 0, []
         for bound, count in zip((*SECONDS_BOUNDS, float("inf")), self.counts, strict=True):
             num += count
@@ -191,10 +193,10 @@ class Durations:
 
 
 class Meter:
-    """Counts requests and batches. Safe to use from many threads."""
+    """Counters of requests and batches. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        """Count from nothing."""
+        """Start at zero."""
         self._lock = threading.Lock()
         self._num_requests: dict[tuple[str, str], int] = defaultdict(int)
         self._num_bytes: dict[str, int] = defaultdict(int)
@@ -214,7 +216,7 @@ class Meter:
             self._batches.add(seconds)
 
     def request_families(self) -> Iterator[Metric]:
-        """What was asked."""
+        """Yield the metrics of requests."""
         requests = CounterMetricFamily(
             "hopstream_requests", "Requests that have ended.", labels=("operation", "outcome")
         )
@@ -232,7 +234,7 @@ class Meter:
         yield from (requests, sent, durations)
 
     def batch_families(self) -> Iterator[Metric]:
-        """What was sampled."""
+        """Yield the metrics of sampling."""
         with self._lock:
             buckets, sum_s = self._batches.buckets(), self._batches.sum_s
         yield HistogramMetricFamily(
@@ -242,11 +244,11 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Whether a server is ready.
+    """Readiness of a server.
 
     Attributes:
-        reason: Why it is not; empty where it is.
-        spared: Where servers are gone whose parts others serve.
+        reason: Why the server is not ready; empty if it is.
+        spared: Locations of unreachable servers whose parts other servers hold.
     """
 
     reason: str = ""
@@ -254,7 +256,7 @@ class Found:
 
     @classmethod
     def of(cls, gone: Sequence[GonePeer]) -> Found:
-        """The readiness that follows from the servers that do not answer."""
+        """Derive the readiness from the servers that do not answer."""
         needed = [peer for peer in gone if peer.lost_parts]
         reason = ""
         if needed:
@@ -267,17 +269,17 @@ CLOSING = Found("the server is shutting down")
 
 
 class Readiness:
-    """Finds out whether a server can be asked: opens its graph if nobody has, and pings the servers of other parts."""
+    """Readiness check of a server: opens its graph if needed, and pings the servers of other parts."""
 
     def __init__(self, server: StoreServer, service: SamplingService | None) -> None:
-        """Look at a server, and at what samples there, if anything does."""
+        """Keep the server and its sampling service, or None."""
         self._server, self._service = server, service
         self._lock = threading.Lock()
         self._attempt: _Attempt | None = None
         self._is_closed = False
 
     def find(self, timeout_s: float) -> Found:
-        """Whether the server is ready. Takes no longer than ``timeout_s``."""
+        """Check whether the server is ready, within ``timeout_s`` seconds."""
         if self._is_closed or not self._server.is_serving:
             return CLOSING
         if self._service is None:
@@ -289,7 +291,7 @@ class Readiness:
         return attempt.found
 
     def close(self) -> None:
-        """End all waiting; an attempt to open the graph is waited for, for a while."""
+        """End all waits, and wait up to ``JOIN_S`` for an attempt to open the graph."""
         with self._lock:
             self._is_closed = True
             attempt = self._attempt
@@ -300,7 +302,7 @@ class Readiness:
                 LOG.warning("the graph was still being opened %g s after the server was told to stop", JOIN_S)
 
     def _attempt_now(self, service: SamplingService) -> _Attempt | None:
-        """The current or a recent attempt, or a new one, so one thread serves all probes. None when closed."""
+        """Return the current, a recent or a new attempt, so that probes share a thread. None when closed."""
         with self._lock:
             if self._is_closed:
                 return None
@@ -312,13 +314,13 @@ class Readiness:
 
 
 class _Attempt:
-    """Opens the graph if necessary and pings its servers, in a thread of its own."""
+    """Attempt to open the graph and to ping its servers, in its own thread."""
 
     def __init__(self, service: SamplingService) -> None:
         self.found = Found("the graph is still being opened")
         self.ended = threading.Event()
         self.kept_until = 0.0
-        """A failure to open the graph is not kept: the next probe tries again."""
+        """Time until which the result is kept. A failure to open the graph is not kept: the next probe retries."""
         self._service = service
         self.thread = threading.Thread(target=self._run, name="hopstream-ready", daemon=True)
 
@@ -328,8 +330,8 @@ class _Attempt:
             self.found = Found("other servers are still being asked whether they are there")
             self.found = self._peers()
             self.kept_until = time.monotonic() + KEPT_S
-        except Exception as error:  # whatever it is, the graph cannot be opened
-            said = str(error).partition("\n")[0]  # without a server's traceback
+        except Exception as error:  # every error means that the graph cannot be opened
+            said = str(error).partition("\n")[0]  # without the traceback of a server
             self.found = Found(f"the graph cannot be opened: {type(error).__name__}: {said}"[:MAX_REASON])
         finally:
             self.ended.set()
@@ -340,7 +342,7 @@ class _Attempt:
 
 
 class _ServerCollector(Collector):
-    """Puts a server's numbers into Prometheus's form."""
+    """Collector that converts a server's counters to Prometheus metrics."""
 
     def __init__(self, meter: Meter, listener: Listener, service: SamplingService | None) -> None:
         self._meter = meter
@@ -349,7 +351,7 @@ class _ServerCollector(Collector):
         self._started_at = time.monotonic()
 
     def collect(self) -> Iterable[Metric]:
-        """All numbers as they are now; those of channels that are gone are gone."""
+        """Yield all metrics; series of closed channels end."""
         uptime_s = time.monotonic() - self._started_at
         yield GaugeMetricFamily("hopstream_uptime_seconds", "Time since the server began to count.", value=uptime_s)
         yield _build_family()
@@ -374,7 +376,7 @@ def _build_family() -> Metric:
 
 
 def _transport_families(listener: Listener) -> Iterator[Metric]:
-    """Metrics of connections, requests and refusals."""
+    """Yield metrics of connections, requests and refusals."""
     gauges = {
         "hopstream_connections": ("Connections of clients.", listener.num_connections),
         "hopstream_calls_under_way": ("Requests that are being answered.", listener.num_calls),
@@ -395,7 +397,7 @@ def _transport_families(listener: Listener) -> Iterator[Metric]:
 
 
 def _failure_family(graph: Store | None) -> Metric:
-    """Failed attempts by other server; empty before the graph is open."""
+    """Return failed attempts by peer; empty before the graph is open."""
     family = CounterMetricFamily(
         "hopstream_peer_failures", "Requests that a server of other parts did not answer.", labels=("peer",)
     )
@@ -418,7 +420,7 @@ def _total_families(totals: dict[str, float], channels: Sequence[dict[str, Any]]
 
 
 def _cache_families(caches: dict[str, dict[str, int]]) -> Iterator[Metric]:
-    """What was there when it was asked for, and what had to be made."""
+    """Yield hits and misses of caches."""
     for name, help_text in (
         ("hits", "Batches, or rows of other parts, that were there when they were needed."),
         ("misses", "Batches, or rows of other parts, that had to be made or asked for first."),
@@ -430,7 +432,7 @@ def _cache_families(caches: dict[str, dict[str, int]]) -> Iterator[Metric]:
 
 
 def _traffic_families(traffic: dict[str, dict[str, int]]) -> Iterator[Metric]:
-    """What sampling asked of other servers, and what halos here answered; nothing where all parts are here."""
+    """Yield traffic of sampling with other servers, halos and the cache; nothing if all parts are local."""
     for name, (metric, help_text) in TRAFFIC_COUNTERS.items():
         family = CounterMetricFamily(metric, help_text, labels=("kind",))
         for kind, counts in traffic.items():
@@ -439,7 +441,7 @@ def _traffic_families(traffic: dict[str, dict[str, int]]) -> Iterator[Metric]:
 
 
 def _channel_families(channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
-    """One series for each worker and loader: where a worker has two channels of a kind they are counted together."""
+    """Yield one series per worker and loader; several channels of a worker and loader are added up."""
     for name, (metric, help_text) in CHANNEL_COUNTERS.items():
         sums: dict[tuple[str, str], float] = defaultdict(float)
         for channel in channels:
@@ -451,12 +453,12 @@ def _channel_families(channels: Sequence[dict[str, Any]]) -> Iterator[Metric]:
 
 
 def _worker(channel: Mapping[str, Any]) -> str:
-    """A channel's ``worker`` label: ``rank 0 at host``, without the process."""
+    """Return the ``worker`` label of a channel: ``rank 0 at host``, without the process id."""
     text = channel["worker"]
     rank = RANK_WITH_PROCESS.fullmatch(text)
     return _label(rank[1] if rank else text or UNKNOWN)
 
 
 def _label(text: str) -> str:
-    """What may be a label: short, and without the halves of characters that JSON can bring and UTF-8 cannot."""
+    """Make a label: shortened, and with lone surrogates escaped, which JSON allows and UTF-8 does not."""
     return text[:MAX_LABEL].encode(errors="backslashreplace").decode()

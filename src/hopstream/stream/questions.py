@@ -1,6 +1,6 @@
-"""Answers questions about the graph of a cluster: types, books, splits, labels and degrees.
+"""Questions about the graph of a cluster: types, books, splits, labels and degrees.
 
-All are answered by a store over the cluster, which is opened when it is first needed.
+A store over the cluster answers them. It is opened on first use.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hopstream.store.settings import StoreSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureShape:
-    """What a feature looks like.
+    """Shape and dtype of a feature.
 
     Attributes:
-        dim: Numbers per node or edge, 1 for a single one; of one element where rows differ in length.
-        dtype: A name of numpy's, or ``"string"``.
-        is_ragged: Nodes or edges have different numbers of elements.
+        dim: Numbers per node or edge, 1 for a scalar; per element if rows differ in length.
+        dtype: A numpy dtype name, or ``"string"``.
+        is_ragged: Whether rows differ in length.
     """
 
     dim: int
@@ -44,10 +44,10 @@ class GraphQuestions(OfOneProcess):
     _remedy = "make one in each process, from the same cluster.json or addresses"
 
     def __init__(self, cluster: Cluster, settings: StoreSettings) -> None:
-        """Remember where the servers are; nothing is asked yet.
+        """Keep the servers' addresses; sends no request.
 
         Raises:
-            SettingsError: ``settings`` are no ``StoreSettings``.
+            SettingsError: ``settings`` is not a ``StoreSettings``.
         """
         self._cluster = cluster
         self._settings = cluster.access(settings)
@@ -56,7 +56,7 @@ class GraphQuestions(OfOneProcess):
         self._opened: Store | None = None
 
     def __enter__(self) -> Self:
-        """Use the graph as a context that closes its connections."""
+        """Return the graph; the ``with`` block closes its connections."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -64,7 +64,7 @@ class GraphQuestions(OfOneProcess):
         self.close()
 
     def close(self) -> None:
-        """Disconnect; a second call does nothing. Loaders have connections of their own, and are not affected."""
+        """Disconnect; a second call does nothing. Loaders have their own connections and go on."""
         with self._opening:
             self._is_closed = True
             store, self._opened = self._opened, None
@@ -72,76 +72,76 @@ class GraphQuestions(OfOneProcess):
             store.close()
 
     def fetch_schema(self) -> GraphSchema:
-        """Node types, edge types, their features and splits."""
+        """Return node types, edge types, their features and splits."""
         return self._store().schema
 
     def fetch_node_types(self) -> tuple[str, ...]:
-        """All node types."""
+        """Return all node types."""
         return tuple(self._store().schema.nodes)
 
     def fetch_edge_types(self) -> tuple[EdgeType, ...]:
-        """All edge types."""
+        """Return all edge types."""
         return tuple(self._store().schema.edges)
 
     def fetch_node_feature_info(self) -> dict[str, dict[str, FeatureShape]]:
-        """Node type to what its features look like, by name."""
+        """Return shapes and dtypes of features, by node type and name."""
         return {node_type: _infos(features) for node_type, features in self._store().schema.nodes.items()}
 
     def fetch_edge_feature_info(self) -> dict[EdgeType, dict[str, FeatureShape]]:
-        """Edge type to what its features look like, by name."""
+        """Return shapes and dtypes of features, by edge type and name."""
         return {edge_type: _infos(features) for edge_type, features in self._store().schema.edges.items()}
 
     def fetch_node_partition_book(self) -> dict[str, IntArray]:
-        """Node type to int64[num_parts + 1]: part ``p`` owns the node ids ``[offsets[p], offsets[p + 1])``.
+        """Return int64[num_parts + 1] per node type: part ``p`` owns ids ``[offsets[p], offsets[p + 1])``.
 
-        Ids number the nodes part by part; the part of a node given by key is ``get_node_partition_id``'s answer.
+        Ids number the nodes part by part. ``get_node_partition_id`` returns the part of a node given by key.
         """
         return {node_type: offsets.copy() for node_type, offsets in self._store().book.node_offsets.items()}
 
     def fetch_edge_partition_book(self) -> dict[tuple[EdgeType, Direction], IntArray]:
-        """(Edge type, direction) to int64[num_parts + 1], the same for edge ids."""
+        """Return int64[num_parts + 1] per (edge type, direction): the ranges of edge ids of parts."""
         return {entity: offsets.copy() for entity, offsets in self._store().book.edge_offsets.items()}
 
     def get_node_partition_id(self, node_type: str, keys: Any) -> IntArray:
-        """int64[n], the part that owns each node of one type, given by key.
+        """Return the part that owns each node, int64[n]; nodes are given by key.
 
         Raises:
             UnknownNameError: The graph has no such node type.
             IdRangeError: A key outside 0..n-1 of the type.
-            StoreError: A server that is needed cannot be reached, or refused to answer.
+            StoreError: A required server is unreachable, or refused to answer.
         """
         store = self._store()
         return store.book.parts_of(node_type, _lookup(store, node_type, keys))
 
     def fetch_edge_dir(self) -> tuple[Direction, ...]:
-        """The directions in which edges can be followed: ``in``, ``out`` or both."""
+        """Return the directions in which edges can be followed: ``in``, ``out`` or both."""
         return self._store().directions
 
     def fetch_weight_attr(self) -> str | None:
-        """The edge feature by which edges can be drawn; None where the dataset was written without weights."""
+        """Return the edge feature that holds weights; None if the dataset was written without weights."""
         return self._store().weight_attr
 
     def fetch_edge_weights_registered(self) -> bool:
-        """Whether the dataset was written with weights, so that edges can be drawn by them."""
+        """Whether the dataset was written with weights, so that weighted draws are possible."""
         return self._store().weight_attr is not None
 
     def fetch_split(self, node_type: str, split: str) -> IntArray:
-        """int64[n], the keys of the nodes of a split, ascending.
+        """Return the keys of the nodes of a split, int64[n], ascending.
 
-        Loaders read splits themselves: ``seeds=(node_type, split)``, with ``rank`` and ``world_size`` to share one out.
+        Loaders read splits themselves: ``seeds=(node_type, split)``, divided by ``rank`` and ``world_size``.
 
         Raises:
             UnknownNameError: The graph has no such node type or split.
-            StoreError: A server that is needed cannot be reached, or refused to answer.
+            StoreError: A required server is unreachable, or refused to answer.
         """
         return self._store().split(node_type, split)
 
     def fetch_node_labels(self, node_type: str, name: str, keys: Any) -> Column:
-        """A feature of some nodes, such as their classes.
+        """Return a feature of some nodes, such as their classes.
 
         Args:
-            node_type: The type.
-            name: The feature.
+            node_type: The node type.
+            name: Name of the feature.
             keys: int64[n], any order, repetitions allowed.
 
         Returns:
@@ -150,7 +150,7 @@ class GraphQuestions(OfOneProcess):
         Raises:
             UnknownNameError: The graph has no such node type or feature.
             IdRangeError: A key outside 0..n-1 of the type.
-            StoreError: A server that is needed cannot be reached, or refused to answer.
+            StoreError: A required server is unreachable, or refused to answer.
         """
         store = self._store()
         store.schema.feature(node_type, name)
@@ -165,14 +165,14 @@ class GraphQuestions(OfOneProcess):
         edge_type: EdgeType | str | None = None,
         direction: Direction | None = None,
     ) -> IntArray:
-        """Edges of some nodes.
+        """Return the number of edges of some nodes.
 
         Args:
-            node_type: The type.
+            node_type: The node type.
             keys: int64[n], any order, repetitions allowed.
-            edge_type: The edges to count; None adds up those of all edge types that the nodes have in this direction.
-            direction: ``in``: edges that end at the node; ``out``: edges that start there. None means ``in`` where the
-                dataset holds it, as loaders do.
+            edge_type: The edge type; None adds up all edge types that these nodes have in the direction.
+            direction: ``in``: edges that end at the node; ``out``: edges that start there. None means ``in`` if the
+                dataset holds it, as in loaders.
 
         Returns:
             int64[n], in the order of ``keys``.
@@ -181,7 +181,7 @@ class GraphQuestions(OfOneProcess):
             UnknownNameError: The graph has no such node type or edge type, or the dataset does not hold the direction.
             SettingsError: The edge type has no edges at nodes of this type in this direction.
             IdRangeError: A key outside 0..n-1 of the type.
-            StoreError: A server that is needed cannot be reached, or refused to answer.
+            StoreError: A required server is unreachable, or refused to answer.
         """
         store = self._store()
         store.schema.check_node_type(node_type)
@@ -206,7 +206,7 @@ class GraphQuestions(OfOneProcess):
         return total
 
     def _store(self) -> Store:
-        """The store over all parts, opened when it is first asked for."""
+        """Return the store over all parts, which is opened on first use."""
         with self._opening:
             if self._is_closed:
                 raise StateError("the graph was closed; make another RemoteGraph to ask it")
@@ -225,7 +225,7 @@ def _infos(features: Mapping[str, FeatureSchema]) -> dict[str, FeatureShape]:
 
 
 def _lookup(store: Store, node_type: str, keys: Any) -> IntArray:
-    """Ids of nodes given by key in any array of integers."""
+    """Return the ids of nodes; keys are an array of any integer dtype."""
     store.schema.check_node_type(node_type)
     array = to_array(keys)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):

@@ -1,8 +1,8 @@
-"""Decides which channel a free sampling thread works for.
+"""Scheduler of a sampling server: chooses the channel that a free sampling thread works for.
 
-It is the one that has had the least sampling time so far, of those that have something to do. Channels of equal cost
-take turns batch by batch, and a channel of costly batches gets fewer of them, so every channel gets the same share of
-the threads. A channel whose credit is used up is in no list that a thread looks at. No thread waits for a consumer.
+It chooses the channel with the least sampling time so far among those with a batch to make. Channels of equal cost
+alternate batch by batch, and a channel with costly batches gets fewer batches. So every channel gets the same share of
+the threads. Threads skip channels whose credit is used up. No thread waits for a consumer.
 
 Source: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with batches in place of packets.
 """
@@ -36,27 +36,27 @@ from hopstream.transport.messages import Frame
 
 LOG = logging.getLogger(__name__)
 JOIN_S = 10.0
-"""How long a closing scheduler waits for batches under way."""
+"""Seconds that ``close`` waits for batches under way."""
 MAX_WATCH_S = 1.0
-"""How often, at the least, leases and slow batches are looked at."""
+"""Longest time in seconds between two checks of leases and slow batches."""
 MAKING_FACTOR = 2
-"""Most memory that making a batch takes, as a multiple of the batch."""
+"""Upper bound of the memory for making a batch, as a multiple of the batch."""
 MAX_OVERTAKEN = 16
-"""Batches of other channels that may start while a requested batch has its turn but no memory."""
+"""Batches of other channels that may start while a channel with a requested batch has its turn but no memory."""
 HOLD_S = 1.0
-"""Seconds for which nothing else starts after that, so that sent batches make room."""
+"""Seconds for which no other batch starts after that, so that sent batches free memory."""
 FORGET_S = 5.0
-"""Seconds after which a requested batch that is neither fetched nor requested again makes way for others."""
+"""Seconds after which a requested batch that is neither fetched nor requested again may be dropped."""
 MAX_CALLS = 256
-"""Most calls of one channel that wait for batches, or whose answer has not left the server, at once."""
+"""Largest number of calls of one channel that wait for batches or whose answer has not left the server."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class _Claim:
-    """A batch that a thread has undertaken to make, and since when; without a job the thread makes one first.
+    """Batch that a thread has started to make; without a job the thread makes a job first.
 
-    ``is_alone``: it may need all memory, so no other is begun meanwhile; then ``taken_bytes`` is what messages took at
-    the start, and ``in_the_way`` what took it.
+    With ``is_alone`` the batch may need all memory, so no other batch starts meanwhile. ``taken_bytes`` are the bytes
+    of messages at its start, and ``in_the_way`` refers to what held memory then.
     """
 
     channel: SampledChannel
@@ -72,24 +72,24 @@ class _Claim:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the channel is still there and in the same epoch."""
+        """Whether the channel still exists and is in the same epoch."""
         return not self.channel.is_destroyed and self.channel.iteration == self.iteration
 
     @property
     def stage(self) -> str:
-        """What the thread is doing."""
+        """Current stage of the thread."""
         return "starting" if self.job is None else self.job.stage
 
 
 class Scheduler:
-    """One pool of threads that makes the batches of all channels of a server."""
+    """Pool of threads that makes the batches of all channels of a server."""
 
     def __init__(self, limits: SamplingLimits, clock: Callable[[], float] = time.monotonic) -> None:
         """Start the threads.
 
         Args:
-            limits: How much is sampled at once, and how long is waited.
-            clock: Seconds by which sampling time, leases and slow batches are measured.
+            limits: Number of threads, and limits on memory and times.
+            clock: Clock in seconds for sampling time, leases and slow batches.
         """
         self._limits = limits
         self._clock = clock
@@ -109,11 +109,11 @@ class Scheduler:
         self._is_refusing = self._is_closed = False
         self._stop_watching = threading.Event()
         self.on_expired: Callable[[SampledChannel], None] = lambda channel: None
-        """Told of every channel whose lease ran out, without the lock."""
+        """Called with every channel whose lease has expired, without the lock."""
         self.on_made: Callable[[float], None] | None = None
-        """Told how many seconds every batch took, failed ones included, without the lock."""
+        """Called with the seconds that each batch took, failed batches included, without the lock."""
         self.on_watch: Callable[[], None] = lambda: None
-        """Called whenever leases are looked at, without the lock."""
+        """Called at every check of leases, without the lock."""
         self._threads = [
             threading.Thread(target=self._serve, name=f"hopstream-sampling-{n}", daemon=True)
             for n in range(limits.num_threads)
@@ -125,11 +125,12 @@ class Scheduler:
     def add(
         self, channel_id: int, backend_id: int, worker_key: str, share: Share, *, input_bytes: int = 0, **more: object
     ) -> SampledChannel:
-        """Take a channel on; see ``SampledChannel`` for ``worker``, ``credit`` and ``new_job``.
+        """Add a channel; ``more`` are fields of ``SampledChannel`` such as ``credit`` and ``new_job``.
 
         Raises:
-            StoreUnavailable: The scheduler is closed, or refuses new channels, or has as many as it may have.
-            ServerBusy: The inputs of all channels are as large as they may be.
+            StoreUnavailable: The scheduler is closed, refuses new channels, or has as many channels as allowed.
+            ServerBusy: The inputs of all channels together are too large now.
+            SettingsError: The input alone exceeds the limit of all inputs.
         """
         with self._lock:
             self._check_room()
@@ -148,17 +149,17 @@ class Scheduler:
         """Check that a compute rank has a channel, or may have one.
 
         Raises:
-            StoreUnavailable: It may not; as ``add``.
+            StoreUnavailable: There is no room for another channel; see ``add``.
         """
         with self._lock:
             if all(channel.worker_key != worker_key for channel in self._channels.values()):
                 self._check_room()
 
     def begin(self, channel_id: int, turn: int, epoch: int, first_step: int) -> tuple[int, int]:
-        """Start an epoch of a channel; one that is no later than the current one changes nothing.
+        """Start an epoch of a channel; does nothing unless ``(turn, epoch)`` is later than the current one.
 
         Returns:
-            The turn and epoch that the channel is at; other ones than were asked for where nothing was changed.
+            The current turn and epoch of the channel; they differ from the requested ones if nothing was started.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -177,26 +178,26 @@ class Scheduler:
         self, channel_id: int, step: int, timeout_s: float, *, iteration: tuple[int | None, int | None] = (None, None),
         lowest: int = 0, is_over: Callable[[], bool] | None = None,
     ) -> Iterator[Made | None]:  # fmt: skip
-        """Wait for one batch and take it; it is made again where it was taken before.
+        """Wait for one batch and take it; a batch that was taken before is made again.
 
-        Its bytes count as long as the context lasts: until the message has left the server.
+        Its bytes count until the context ends, when the message has left the server.
 
         Args:
             channel_id: The channel.
-            step: The batch.
-            timeout_s: How long to wait.
-            iteration: Turn and epoch that are asked about; None for the current ones.
-            lowest: The consumer has all batches before this one; what waits of them is thrown away.
-            is_over: Whether the consumer has gone; whoever waits for the batch is to be told by ``wake``.
+            step: Number of the batch.
+            timeout_s: Time limit in seconds.
+            iteration: Turn and epoch of the batch; None for the current ones.
+            lowest: The consumer has all batches before this one; they are dropped.
+            is_over: Whether the consumer has left; ``wake`` makes waiting threads check it.
 
         Returns:
-            What was made; None after the last batch of the epoch.
+            The outcome of the batch; None after the last batch of the epoch.
 
         Raises:
-            ChannelLost: There is no such channel, or it was destroyed, or a later iteration was started on it.
-            StateError: No epoch was started, or not yet the one that is asked about.
-            SettingsError: So many calls of the channel are unanswered that no more may wait.
-            StoreTimeout: It was not ready in time.
+            ChannelLost: There is no such channel, it was destroyed, or a later iteration was started on it.
+            StateError: No epoch was started, or the requested iteration has not been started.
+            SettingsError: The channel has too many unanswered calls.
+            StoreTimeout: The batch was not ready in time, or the consumer has left.
         """
         ends = time.monotonic() + timeout_s
         with self._lock:
@@ -231,17 +232,17 @@ class Scheduler:
                     self._let_go_on()
 
     def wake(self, channel_id: int) -> None:
-        """Wake the threads that wait for a channel's batches, to check that their consumers are still there."""
+        """Wake the calls that wait for a channel's batches, to check whether their consumers have left."""
         with self._lock:
             channel = self._channels.get(channel_id)
             if channel is not None:
                 channel.arrived.notify_all()
 
     def remove(self, channel_id: int) -> SampledChannel | None:
-        """Give a channel up; who waits for it is told, and what is being made for it is thrown away.
+        """Remove a channel: calls that wait for it fail, and batches under way are dropped.
 
         Returns:
-            The channel, or None where there is none (any more).
+            The channel, or None if it does not exist.
         """
         with self._lock:
             channel = self._channels.get(channel_id)
@@ -250,12 +251,12 @@ class Scheduler:
             return channel
 
     def ids_of(self, worker_key: str) -> list[int]:
-        """The channels of a compute rank, by what it calls itself."""
+        """Return the ids of a compute rank's channels."""
         with self._lock:
             return [one.channel_id for one in self._channels.values() if one.worker_key == worker_key]
 
     def share_of(self, channel_id: int) -> Share:
-        """The batches of a channel that are made ahead.
+        """Return the batches of a channel that are made ahead.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -264,7 +265,7 @@ class Scheduler:
             return self._channel(channel_id).share
 
     def is_epoch_done(self, channel_id: int, epoch: int) -> bool:
-        """Whether every batch of a channel's share of an epoch was made, or a later epoch began.
+        """Whether all batches of a channel's share of an epoch were made, or a later epoch began.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -274,7 +275,7 @@ class Scheduler:
             return channel.epoch > epoch or (channel.epoch == epoch and channel.is_epoch_done)
 
     def describe(self, channel_id: int | None = None) -> list[dict[str, object]]:
-        """What is known of one channel, or of all, as JSON objects.
+        """Describe one channel or all channels as JSON objects.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -285,7 +286,7 @@ class Scheduler:
 
     @property
     def totals(self) -> dict[str, float]:
-        """Numbers of the scheduler as a whole."""
+        """Counters and gauges of the whole scheduler."""
         with self._lock:
             return {
                 "num_channels": len(self._channels),
@@ -300,12 +301,12 @@ class Scheduler:
 
     @property
     def lookups(self) -> tuple[int, int]:
-        """How many fetched batches had been made when they were asked for, and how many had not."""
+        """Number of fetched batches that were ready when requested, and of those that were not."""
         with self._lock:
             return self._num_ready, self._num_late
 
     def refuse(self) -> None:
-        """Take no new channels from now on; those that are there go on."""
+        """Refuse new channels from now on; existing channels go on."""
         with self._lock:
             self._is_refusing = True
 
@@ -313,10 +314,10 @@ class Scheduler:
         """End the threads and all channels; a second call does nothing.
 
         Args:
-            join_s: How long batches under way may take to end.
+            join_s: Seconds that batches under way have to finish.
 
         Returns:
-            What is known of the channels that were left.
+            Descriptions of the channels that were still open.
 
         Raises:
             StoreTimeout: A thread did not end in time.
@@ -337,7 +338,7 @@ class Scheduler:
         return left
 
     def _check_room(self) -> None:
-        """Refuse a new channel where there is no room for it; called with the lock."""
+        """Raise ``StoreUnavailable`` if no further channel is allowed; called with the lock."""
         if self._is_closed or self._is_refusing:
             raise StoreUnavailable("the server is shutting down")
         if len(self._channels) >= self._limits.max_channels:
@@ -347,7 +348,7 @@ class Scheduler:
             )
 
     def _check_inputs(self, num_bytes: int) -> None:
-        """Refuse an input for which there is no memory; called with the lock."""
+        """Refuse an input that exceeds the memory for inputs; called with the lock."""
         limit = self._limits.input_bytes
         taken = sum(channel.input_bytes for channel in self._channels.values())
         if limit is not None and num_bytes > limit:
@@ -369,7 +370,7 @@ class Scheduler:
         return channel
 
     def _give_up(self, channel: SampledChannel) -> None:
-        """Forget a channel and tell whoever waits for it; called with the lock."""
+        """Remove a channel and wake the calls that wait for it; called with the lock."""
         del self._channels[channel.channel_id]
         channel.is_destroyed = True
         self._buffered_bytes -= channel.num_buffered_bytes
@@ -385,7 +386,7 @@ class Scheduler:
     def _wait_for(
         self, channel: SampledChannel, step: int, ends: float, timeout_s: float, is_over: Callable[[], bool] | None
     ) -> Made:
-        """Take the batch when it is there; called with the lock."""
+        """Wait for a batch and take it; called with the lock."""
         iteration = channel.iteration
         if channel.num_waiters + channel.num_sending >= MAX_CALLS:
             raise SettingsError(
@@ -427,7 +428,7 @@ class Scheduler:
                     channel.late[step] = channel.used_at
 
     def _skip_to(self, channel: SampledChannel, lowest: int) -> None:
-        """Let a channel go on where its consumer is, which other servers have brought there; called with the lock."""
+        """Skip batches that the consumer has received from other servers; called with the lock."""
         self._buffered_bytes -= channel.num_buffered_bytes
         channel.skip_to(lowest)
         self._buffered_bytes += channel.num_buffered_bytes
@@ -435,10 +436,10 @@ class Scheduler:
         self._let_go_on()
 
     def _update(self, channel: SampledChannel) -> None:
-        """Put a channel among those that threads look at, or take it away; called with the lock."""
+        """Add a channel to the runnable ones, or remove it; called with the lock."""
         if channel.has_work(may_hoard=True):
             if channel.channel_id not in self._runnable:
-                # Time that it did not use is not saved up.
+                # A channel does not save up time that it did not use.
                 channel.virtual_s = max(channel.virtual_s, self._clock_s)
                 self._runnable[channel.channel_id] = channel
             self._work.notify()
@@ -446,7 +447,7 @@ class Scheduler:
             self._runnable.pop(channel.channel_id, None)
 
     def _let_go_on(self) -> None:
-        """Wake the threads where less waits now, and batches may be made ahead again; called with the lock."""
+        """Wake sampling threads if batches may be made ahead again; called with the lock."""
         if self._runnable and (self._may_hoard or self._limits.batch_bytes is not None):
             self._work.notify_all()
 
@@ -455,7 +456,7 @@ class Scheduler:
         return self._buffered_bytes + self._sending_bytes <= self._limits.buffer_bytes
 
     def _serve(self) -> None:
-        """The life of a sampling thread."""
+        """Main loop of a sampling thread."""
         while (claimed := self._claim()) is not None:
             outcome = _make(claimed)
             took_s = self._clock() - claimed.since_s
@@ -464,25 +465,25 @@ class Scheduler:
                 if (on_made := self.on_made) is not None:
                     _tell(on_made, took_s)
                 self._put(claimed, made, took_s)
-            del outcome, made, claimed  # while this thread waits, it holds nothing
+            del outcome, made, claimed  # free their memory while this thread waits
 
     def _claim(self) -> _Claim | None:
-        """Wait for a batch to make; None when the scheduler is closed."""
+        """Wait for a batch to make; return None once the scheduler is closed."""
         with self._lock:
             while (channel := self._next_channel()) is None:
                 if self._is_closed:
                     return None
                 self._work.wait()
             self._clock_s = max(self._clock_s, channel.virtual_s)
-            channel.virtual_s += channel.cost_s  # paid beforehand, so that other threads turn to other channels
+            channel.virtual_s += channel.cost_s  # paid in advance, so that other threads choose other channels
             claim = self._new_claim(channel)
             self._claims.add(claim)
-            self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # of equals, the others first
+            self._runnable[channel.channel_id] = self._runnable.pop(channel.channel_id)  # last among equals
             self._update(channel)
             return claim
 
     def _new_claim(self, channel: SampledChannel) -> _Claim:
-        """Undertake to make a channel's next batch; called with the lock."""
+        """Claim a channel's next batch; called with the lock."""
         limit, needed = self._limits.batch_bytes, self._needed_bytes(channel)
         is_alone = limit is not None and (channel.needs_all or self._taken_bytes + self._making_bytes + needed > limit)
         channel.wait.num_overtaken, channel.wait.held_since_s = 0, None
@@ -494,10 +495,10 @@ class Scheduler:
         )  # fmt: skip
 
     def _next_channel(self) -> SampledChannel | None:
-        """The channel whose turn it is, if any; called with the lock."""
+        """Return the channel whose turn it is, or None; called with the lock."""
         if not self._may_hoard:
             for channel in self._runnable.values():
-                channel.virtual_s = max(channel.virtual_s, self._clock_s)  # a channel that must wait saves up no time
+                channel.virtual_s = max(channel.virtual_s, self._clock_s)  # a waiting channel does not save up time
         able = self._able()
         if self._limits.batch_bytes is None:
             return min(able, key=lambda one: one.virtual_s, default=None)
@@ -507,9 +508,10 @@ class Scheduler:
         return self._first_with_memory(able, self._limits.batch_bytes)
 
     def _first_with_memory(self, able: list[SampledChannel], limit: int) -> SampledChannel | None:
-        """The first channel that has memory for its next batch; it overtakes those before it. Called with the lock.
+        """Return the first channel with memory for its next batch; called with the lock.
 
-        One that was overtaken by many goes on as soon as it can, before any other begins.
+        It overtakes the channels before it. A channel that was overtaken too often goes next, before any other batch
+        starts.
         """
         spare_bytes = self._spare_bytes() if self._buffered_bytes else 0
         overdue = next((channel for channel in able if self._is_overdue(channel)), None)
@@ -519,15 +521,15 @@ class Scheduler:
             if self._has_memory(channel, limit, spare_bytes):
                 for one in able[:number]:
                     one.wait.num_overtaken += 1
-                    one.virtual_s = max(one.virtual_s, channel.virtual_s)  # a channel that must wait saves up no time
+                    one.virtual_s = max(one.virtual_s, channel.virtual_s)  # a waiting channel does not save up time
                 return channel
         return None
 
     def _is_overdue(self, channel: SampledChannel) -> bool:
-        """Whether others have to wait for a channel that waits for memory; called with the lock.
+        """Whether other channels must wait for a channel that waits for memory; called with the lock.
 
-        They do once enough of them were begun before it, unless all that left it no room is still there: then nothing
-        is won by their waiting. Nor do they wait longer than ``HOLD_S`` for what does not go.
+        They must once ``MAX_OVERTAKEN`` of their batches have overtaken it. They need not while everything that held
+        the memory still exists, because waiting would free none. They wait ``HOLD_S`` at most.
         """
         wait = channel.wait
         if not channel.asked or wait.num_overtaken < MAX_OVERTAKEN:
@@ -542,12 +544,12 @@ class Scheduler:
         return False
 
     def _in_the_way(self) -> list[weakref.ref[object]]:
-        """Everything that takes memory now; called with the lock."""
+        """Return weak references to everything that holds memory now; called with the lock."""
         waiting = (made for channel in self._channels.values() for made in channel.done.values())
         return [weakref.ref(one) for one in (*waiting, *self._sending, *self._claims)]
 
     def _needed_bytes(self, channel: SampledChannel) -> int:
-        """Estimated bytes for making a channel's next batch."""
+        """Estimate the bytes for making a channel's next batch."""
         return MAKING_FACTOR * (channel.batch_bytes or self._largest_bytes)
 
     @property
@@ -557,15 +559,17 @@ class Scheduler:
 
     @property
     def _making_bytes(self) -> int:
-        """Estimated bytes of the batches that are being made."""
+        """Estimated bytes of the batches being made."""
         return sum(claim.reserved_bytes for claim in self._claims)
 
     def _has_memory(self, channel: SampledChannel, limit: int, spare_bytes: int) -> bool:
-        """Whether a channel's next batch may be made now; if somebody asked for it, others make way. With the lock.
+        """Whether a channel's next batch may be made now; drops spare batches for a requested one.
 
-        What nobody has asked for is made where it fits. What somebody has asked for and what does not fit is made
-        alone, so a bound that is too small shows as an error and not as a wait; where it found no room, it is made
-        again when messages take less than they did.
+        Called with the lock.
+
+        A batch that was not requested is made if it fits. A requested batch that does not fit is made alone; so a limit
+        that is too small causes an error instead of an endless wait. If it found no room, it is retried when messages
+        take less memory than they did.
         """
         needed = self._making_bytes + self._needed_bytes(channel)
         if not channel.needs_all and self._taken_bytes + needed <= limit:
@@ -581,14 +585,14 @@ class Scheduler:
         return True
 
     def _spare_bytes(self) -> int:
-        """Bytes of messages that make way for batches that are asked for; called with the lock."""
+        """Return the bytes of messages that may be dropped for requested batches; called with the lock."""
         since_s = self._clock() - FORGET_S
         return sum(one.done[step].num_bytes for one in self._channels.values() for step in one.spare(since_s))
 
     def _drop_spare(self, left_bytes: int) -> None:
-        """Throw batches away that make way for others, until messages take no more than ``left_bytes``.
+        """Drop spare batches until messages take no more than ``left_bytes``; called with the lock.
 
-        They are made again when there is room, or when they are asked for. Called with the lock.
+        They are made again when there is room, or when they are requested.
         """
         since_s = self._clock() - FORGET_S
         for channel in sorted(self._channels.values(), key=lambda one: one.num_buffered_bytes, reverse=True):
@@ -603,10 +607,10 @@ class Scheduler:
                 self._update(channel)
 
     def _wait_for_memory(self, claim: _Claim, error: NoRoomError, took_s: float) -> Made | None:
-        """Make a batch that found no room again later; return the consumer's error if it can never fit.
+        """Schedule a batch again that found no room; return an error message if it can never fit.
 
-        There is none where it failed twice though nothing else took any: a message that has just left the server may
-        hold its memory for a moment more.
+        A batch can never fit if it fails twice while no message takes memory. One failure is not enough: a message that
+        has just left the server may hold its memory for a moment.
         """
         channel = claim.channel
         with self._lock:
@@ -623,7 +627,7 @@ class Scheduler:
                     if claim.taken_bytes < wait.taken_bytes:
                         wait.taken_bytes, wait.in_the_way = claim.taken_bytes, claim.in_the_way
                 channel.put_back(claim.step)
-                channel.arrived.notify_all()  # a consumer that is not counted as waiting asks again
+                channel.arrived.notify_all()  # waiting calls request the batch again
                 self._update(channel)
             self._let_go_on()
             return None
@@ -635,12 +639,12 @@ class Scheduler:
         )
 
     def _able(self) -> list[SampledChannel]:
-        """The channels that have a batch to make now; called with the lock."""
+        """Return the channels that have a batch to make now; called with the lock."""
         may_hoard = self._may_hoard
         return [channel for channel in self._runnable.values() if channel.has_work(may_hoard=may_hoard)]
 
     def _put(self, claim: _Claim, made: Made, took_s: float) -> None:
-        """Put a finished batch down."""
+        """Store a finished batch and wake the calls that wait for it."""
         channel = claim.channel
         with self._lock:
             self._claims.discard(claim)
@@ -667,10 +671,10 @@ class Scheduler:
                 self._let_go_on()
 
     def _drop_forgotten(self, channel: SampledChannel) -> None:
-        """Where too much waits, throw away what was asked for and not fetched, the oldest first; called with the lock.
+        """Drop unfetched requested batches, the oldest first, while too much waits; called with the lock.
 
-        Batches that are asked for are made whatever waits already, so a client that asks and goes away would fill the
-        memory without this. They are made again where somebody asks again.
+        Requested batches are made regardless of what waits already. Without this, a client that requests batches and
+        leaves would fill the memory. Dropped batches are made again if they are requested again.
         """
         while not self._may_hoard and (step := channel.forgotten()) is not None:
             made = channel.take(step)
@@ -678,7 +682,7 @@ class Scheduler:
         self._let_go_on()
 
     def _watch(self) -> None:
-        """Look at leases and at batches that take long, until the scheduler is closed."""
+        """Check leases and slow batches until the scheduler is closed."""
         turn_s = min(MAX_WATCH_S, self._limits.lease_s / 4, self._limits.slow_s / 2)
         while not self._stop_watching.wait(turn_s):
             for channel in self._expire():
@@ -692,7 +696,7 @@ class Scheduler:
             _tell(self.on_watch)
 
     def _expire(self) -> list[SampledChannel]:
-        """Give up the channels whose lease has run out."""
+        """Remove the channels whose lease has expired."""
         with self._lock:
             expired_before = self._clock() - self._limits.lease_s
             expired = [
@@ -706,7 +710,7 @@ class Scheduler:
             return expired
 
     def _look_again(self) -> None:
-        """Retry batches that wait for memory that may have become free without a notice."""
+        """Retry batches that wait for memory, which may have been freed without notice."""
         with self._lock:
             for channel in self._runnable.values():
                 if channel.wait.taken_bytes == 0:
@@ -715,7 +719,7 @@ class Scheduler:
                 self._let_go_on()
 
     def _report_slow(self) -> None:
-        """Log every batch once that is not done after a long time, also where nobody wants it any more."""
+        """Log each batch once that takes longer than ``slow_s``, even if it is no longer needed."""
         with self._lock:
             slow_before = self._clock() - self._limits.slow_s
             slow = {claim for claim in self._claims if claim.since_s < slow_before}
@@ -730,7 +734,7 @@ class Scheduler:
 
 
 def _tell(listener: Callable[..., None], *news: object) -> None:
-    """Tell a listener, whose mistakes are no reason to stop the thread that tells."""
+    """Call a listener; its errors are logged and do not end the calling thread."""
     try:
         listener(*news)
     except Exception:
@@ -738,12 +742,12 @@ def _tell(listener: Callable[..., None], *news: object) -> None:
 
 
 def _make(claim: _Claim) -> Made | NoRoomError:
-    """Make a batch without the lock; errors go to the consumer, except lack of memory."""
+    """Make a batch without the lock; errors become messages, except lack of memory."""
     try:
         job = claim.job = claim.job or claim.channel.new_job()
         return Made(job(claim.iteration[1], claim.step))
     except NoRoomError as error:
-        claim.job = None  # what it holds is freed
+        claim.job = None  # frees the job's memory
         return error.with_traceback(None)
     except BaseException as error:
         error.add_note(f"while batch {claim.step} of epoch {claim.iteration[1]} was made on a server ({claim.stage})")
@@ -752,7 +756,7 @@ def _make(claim: _Claim) -> Made | NoRoomError:
 
 
 def _failure(error: BaseException) -> Frame:
-    """The message that tells of an error, also where the error cannot be put into words: the thread must go on."""
+    """Encode an error as a message; an error that cannot be formatted is replaced, so the thread goes on."""
     try:
         return encode_error(error)
     except Exception:

@@ -1,7 +1,7 @@
-"""Answers what compute ranks ask of a server that samples for them.
+"""Sampling service: the operations of a server that samples for compute ranks.
 
-The operations are those of the store server, one call each; their names are the ones of GiGL's graph store where they
-do the same. A *backend* is how batches are sampled; a *channel* is one input of one compute rank on a backend.
+They are operations of the store server, one call each, with the names of GiGL's graph store where they do the same. A
+*backend* is a way to sample batches. A *channel* is one input of one compute rank on a backend.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ LOADERS: Mapping[str, type[SubgraphLoader]] = {
     one.__name__: one for one in (NeighborLoader, LinkNeighborLoader, ABLPLoader, PPRLoader, RandomNodeLoader)
 }
 BUFFER_BYTES = 64 << 20
-"""Memory of past batches that is kept for the next ones, per sampling thread."""
+"""Memory of past batches kept for reuse, per sampling thread."""
 MAX_WAIT_S = 30.0
-"""Longest wait of one fetch; a client that wants to wait longer asks again."""
+"""Longest wait of one fetch in seconds; a client that wants to wait longer repeats the call."""
 INIT_WAIT_S = 60.0
-"""How long a caller waits for another one that opens the graph."""
+"""Seconds that a caller waits while another caller opens the graph."""
 MAX_BACKENDS = 1024
 MAX_OPTION_BYTES = 16 << 20
-"""Largest request for a backend: options take kilobytes."""
+"""Largest request for a backend; options take kilobytes."""
 MAX_KEY_LENGTH = 1000
 MAX_STREAMED = 1 << 20
 Answer = tuple[dict[str, Any], list[Any]]
@@ -63,17 +63,17 @@ Answer = tuple[dict[str, Any], list[Any]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Backend:
-    """How batches are sampled, for all channels that share it.
+    """Way to sample batches, shared by channels.
 
     Attributes:
-        backend_id: Its number.
-        backend_key: What clients call it.
-        loader: The loader's class.
-        options: Its options, without what a channel starts from.
-        digest: Of loader and options.
-        store: Where it samples.
-        channels: Its channels by what their compute ranks call them, with a digest of their inputs.
-        used_at: When it was asked for last; one without channels is given up after a lease.
+        backend_id: Number of the backend.
+        backend_key: Name that clients gave it.
+        loader: Class name of the loader.
+        options: Options of the loader, without the inputs of channels.
+        digest: Digest of loader and options.
+        store: Store to sample from.
+        channels: Digest of the input and id of each channel, by the ``worker_key`` of its compute rank.
+        used_at: Time of the last request; a backend without channels is dropped after a lease.
     """
 
     backend_id: int
@@ -87,15 +87,15 @@ class Backend:
 
 
 class SamplingService:
-    """Samples for compute ranks on a server. Safe to use from many threads."""
+    """Sampling for compute ranks on a server. Safe to use from many threads."""
 
     def __init__(self, open_graph: Callable[[], Store], limits: SamplingLimits | None = None) -> None:
         """Start the sampling threads.
 
         Args:
-            open_graph: Opens the whole graph, called when the first backend needs it: the other servers of the cluster
-                may be up by then only. The service closes it.
-            limits: How much is sampled at once, and how long is waited.
+            open_graph: Opens the whole graph. It is called when the first backend needs it, because other servers of
+                the cluster may start later. The service closes the graph.
+            limits: Number of threads, and limits on memory and times.
         """
         self._limits = limits or SamplingLimits()
         self._open_graph = open_graph
@@ -119,18 +119,18 @@ class SamplingService:
             "fetch_one_sampled_message": self.fetch_one_sampled_message,
             "fetch_sampled_messages": self.fetch_sampled_messages,
         }  # fmt: skip
-        """Operations by name, for ``StoreServer``."""
+        """Operations for ``StoreServer``, by name."""
 
     def init_sampling_backend(self, frame: Frame) -> Answer:
-        """Make a backend, or find the one of this key: ``{backend_key, loader, options}`` to ``{backend_id}``.
+        """Make or find a backend by its key: ``{backend_key, loader, options}`` to ``{backend_id}``.
 
-        With ``worker_key`` it is refused where that compute rank could have no channel.
+        With ``worker_key`` the call fails if that compute rank could not get a channel.
 
         Raises:
-            SettingsError: The key is taken by a backend of other options.
-            StoreTimeout: Another caller's opening of the graph did not end in time.
+            SettingsError: The loader is unknown, or a backend with the same key has other options.
+            StoreTimeout: Another caller took too long to open the graph.
             StoreUnavailable: The server is shutting down, or has no room for another backend or channel.
-            HopstreamError: Whatever opening the graph raises, for every caller that waited for it.
+            HopstreamError: Any error of opening the graph, for every caller that waited for it.
         """
         if self._is_refusing:
             raise StoreUnavailable("the server is shutting down")
@@ -159,17 +159,19 @@ class SamplingService:
 
         ``{backend_id, config, worker_key, worker, options, first, stride, credit, has_columns}`` to ``{channel_id}``.
 
-        ``channel_id`` is the channel's key: whoever has it can use, move and destroy it. ``worker_key`` is the rank's
-        own and does the same; ``worker`` says to people whose channel it is.
+        ``channel_id`` is a secret: it allows a client to use, move and destroy the channel. ``worker_key`` is a secret
+        that the rank chose, with the same rights. ``worker`` is a readable name of the rank.
 
-        ``options`` are those that say what the rank starts from, and ``config`` is the digest of all others, as the
-        backend has them. With ``has_columns`` false, batches bring ids in place of columns, for the rank to fetch by.
-        Asking again with the same ``worker_key`` and the same input finds the same channel.
+        ``options`` are the inputs of the rank. ``config`` is the digest of the backend's options. If ``has_columns`` is
+        false, batches hold ids instead of columns, and the rank fetches the columns. A repeated call with the same
+        ``worker_key`` and the same input returns the same channel.
 
         Raises:
             ChannelLost: There is no such backend.
-            SettingsError: The options are not those of the backend, the key is taken, or there are too many channels.
-            HopstreamError: Whatever the loader says of its options.
+            SettingsError: The options do not match the backend, another input has the same key, or the input is too
+                large.
+            StoreUnavailable: The server has as many channels as allowed, or is shutting down.
+            HopstreamError: Any error of the loader about its options.
         """
         backend = self._backend(integer_of(frame, "backend_id"))
         key = _key(frame, "worker_key")
@@ -209,10 +211,11 @@ class SamplingService:
         return {"channel_id": channel_id}, []
 
     def start_new_epoch_sampling(self, frame: Frame) -> Answer:
-        """Start an epoch: ``{channel_id, epoch, turn, first_step}`` to the ``{turn, epoch}`` that the channel is at.
+        """Start an epoch: ``{channel_id, epoch, turn, first_step}`` to the channel's ``{turn, epoch}``.
 
-        ``turn`` numbers the iterations of a client that goes back to earlier epochs; 0 where it is left out. One that
-        is no later changes nothing. Where somebody has started a later one, the input is to be registered anew.
+        ``turn`` numbers the iterations of a client that goes back to earlier epochs; the default is 0. The call does
+        nothing unless the iteration is later than the current one. If another client has started a later iteration, the
+        caller must register its input again.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -225,25 +228,27 @@ class SamplingService:
     def fetch_one_sampled_message(self, frame: Frame) -> Iterator[Frame]:
         """Wait for a batch: ``{channel_id, turn, epoch, step, lowest, wait_s}`` to its message.
 
-        After the last batch of the epoch the answer is ``{"end_of_epoch": true}``, and ``{"pending": true}`` where the
-        batch is not ready in ``wait_s``. Batches before ``lowest`` are not wanted any more. It may be asked for again.
+        The answer is ``{"end_of_epoch": true}`` after the last batch of the epoch, and ``{"pending": true}`` if the
+        batch is not ready within ``wait_s`` seconds. Batches before ``lowest`` may be dropped. The call may be
+        repeated.
 
         Raises:
             ChannelLost: There is no such channel, or it is at a later iteration.
-            StateError: No epoch was started, or not yet this iteration.
-            SettingsError: Too many calls of the channel are unanswered.
-            HopstreamError: Whatever the making of the batch raised.
+            StateError: No epoch was started, or the requested iteration has not been started.
+            SettingsError: The channel has too many unanswered calls.
+            HopstreamError: Any error of making the batch.
         """
         step = integer_of(frame, "step", 0)
         for message, _ in self._messages(frame, range(step, step + 1)):
             yield replace(message, is_last=True)
 
     def fetch_sampled_messages(self, frame: Frame) -> Iterator[Frame]:
-        """A stream of batches of a channel's share: ``{channel_id, turn, epoch, step, max_messages, lowest, wait_s}``.
+        """Stream batches: ``{channel_id, turn, epoch, step, max_messages, lowest, wait_s}`` to messages.
 
-        From batch ``step`` on, in order. Ends after ``max_messages``, after a batch that failed, with
-        ``{"end_of_epoch": true}`` after the last batch, or with ``{"pending": true}`` where the next batch is not ready
-        in ``wait_s``. A stream that broke is asked for again from the first batch that did not come.
+        Batches of the channel's share come in order, from ``step`` on. The stream ends after ``max_messages`` messages,
+        after a failed batch, with ``{"end_of_epoch": true}`` after the last batch, or with ``{"pending": true}`` if the
+        next batch is not ready within ``wait_s`` seconds. After a broken stream, call again from the first missing
+        batch.
         """
         step, num_messages = (
             integer_of(frame, "step", 0),
@@ -256,9 +261,9 @@ class SamplingService:
                 return
 
     def destroy_sampling_input(self, frame: Frame) -> Answer:
-        """Give a channel up: ``{channel_id}``; the last one takes its backend along. Unknown ones are gone already.
+        """Remove a channel: ``{channel_id}``; removes its backend with the last channel; ignores unknown ids.
 
-        ``{worker_key}`` in its place gives up all of a compute rank, also one whose number it never learned.
+        ``{worker_key}`` instead removes all channels of a compute rank, even one whose id the rank never received.
         """
         is_by_key = frame.header.get("worker_key") is not None
         ids = self._scheduler.ids_of(_key(frame, "worker_key")) if is_by_key else [integer_of(frame, "channel_id")]
@@ -268,21 +273,21 @@ class SamplingService:
         return {"was_there": bool(removed)}, []
 
     def describe_channel(self, frame: Frame) -> Answer:
-        """What is known of a channel: ``{channel_id}`` to ``{channel: {…}}``."""
+        """Describe a channel: ``{channel_id}`` to ``{channel: {…}}``."""
         return {"channel": self.describe(integer_of(frame, "channel_id"))[0]}, []
 
     def describe_channels(self, _: Frame) -> Answer:
-        """What is known of all channels, and of the scheduler."""
+        """Describe all channels and the scheduler."""
         return self.report(), []
 
     def is_channel_epoch_done(self, frame: Frame) -> Answer:
-        """Whether every batch of a channel's share was made: ``{channel_id, epoch}`` to ``{is_done}``."""
+        """Tell whether every batch of a channel's share was made: ``{channel_id, epoch}`` to ``{is_done}``."""
         return {
             "is_done": self._scheduler.is_epoch_done(integer_of(frame, "channel_id"), integer_of(frame, "epoch", 0))
         }, []
 
     def report(self) -> dict[str, Any]:
-        """As ``describe_channels``: ``channels``, ``totals``, ``caches`` and ``traffic``; it keeps no channel alive."""
+        """Return ``channels``, ``totals``, ``caches`` and ``traffic``; renews no lease."""
         lookups = {"batches": self._scheduler.lookups}
         traffic = self._graph.traffic() if isinstance(self._graph, RoutedStore) else {}
         for kind in ("sample", "fetch"):
@@ -297,7 +302,7 @@ class SamplingService:
         }  # fmt: skip
 
     def observe_batches(self, on_made: Callable[[float], None] | None) -> None:
-        """Have a function told how many seconds each batch took, in the thread that made it; None ends it."""
+        """Set a function that receives the seconds of each batch, in its thread; None removes it."""
         self._scheduler.on_made = on_made
 
     @property
@@ -311,16 +316,16 @@ class SamplingService:
         return self._graph
 
     def open_graph(self) -> None:
-        """Open the graph unless that has been done; takes as long as the other servers take to answer.
+        """Open the graph unless it is open; takes as long as other servers take to answer.
 
         Raises:
             StoreUnavailable: The service is closed.
-            HopstreamError: Whatever opening raises.
+            HopstreamError: Any error of opening.
         """
         self._graph_of_all()
 
     def describe(self, channel_id: int | None = None) -> list[dict[str, object]]:
-        """What is known of one channel, or of all, as JSON objects.
+        """Describe one channel or all channels as JSON objects.
 
         Raises:
             ChannelLost: There is no such channel.
@@ -328,7 +333,7 @@ class SamplingService:
         return self._scheduler.describe(channel_id)
 
     def refuse(self) -> None:
-        """Take no new backends and channels from now on; those that are there go on."""
+        """Refuse new backends and channels from now on; existing channels go on."""
         self._is_refusing = True
         self._scheduler.refuse()
 
@@ -336,25 +341,25 @@ class SamplingService:
         """End all channels, the sampling threads and the graph.
 
         Args:
-            join_s: How long batches under way may take to end.
+            join_s: Seconds that batches under way have to finish.
 
         Returns:
-            What is known of the channels that were left.
+            Descriptions of the channels that were still open.
 
         Raises:
-            StoreTimeout: A thread did not end in time; all else was closed.
+            StoreTimeout: A thread did not end in time; everything else was closed.
         """
         try:
             return self._scheduler.close(join_s)
         finally:
-            with self._lock:  # and not the one that is held while the graph is opened, which may take long
+            with self._lock:  # never held while the graph is opened, which may take long
                 self._is_closed = True
                 graph, self._graph = self._graph, None
             if graph is not None:
                 graph.close()
 
     def _messages(self, frame: Frame, steps: Iterable[int]) -> Iterator[tuple[Frame, bool]]:
-        """The messages of some batches, and of each whether it is the last one.
+        """Yield the messages of some batches, each with a flag that is True for the last one.
 
         The scheduler counts the bytes of a batch until its message has left the server.
         """
@@ -384,7 +389,7 @@ class SamplingService:
                 yield Frame({"pending": True}), True
 
     def _known_or(self, made: Backend) -> Backend:
-        """The backend of the same key where there is one, or the new one, which is there from now on."""
+        """Return the backend with the same key if there is one, else add the new one."""
         with self._lock:
             for backend in self._backends.values():
                 if backend.backend_key == made.backend_key:
@@ -398,7 +403,7 @@ class SamplingService:
             return made
 
     def _graph_of_all(self) -> Store:
-        """The graph. Who comes while it is being opened waits for that, and hears of its failure, too."""
+        """Return the graph; callers during its opening wait for it, and get its error."""
         with self._lock:
             self._check_open()
             if self._graph is not None:
@@ -409,7 +414,7 @@ class SamplingService:
             try:
                 return opening.result(INIT_WAIT_S)
             except TimeoutError:
-                if opening.done():  # it is what the opening itself raised
+                if opening.done():  # the opening itself raised a TimeoutError
                     raise
                 raise StoreTimeout(f"the graph is being opened, for {INIT_WAIT_S:g} s by now") from None
         try:
@@ -457,7 +462,7 @@ class SamplingService:
         return backend
 
     def _drop_unused(self) -> None:
-        """Give up backends whose makers never registered an input, or died before, and memory of batches that left."""
+        """Drop backends that have had no channel for a lease, and memory of batches that have left."""
         self._buffers.collect()
         unused_since = time.monotonic() - self._limits.lease_s
         with self._lock:
@@ -466,7 +471,7 @@ class SamplingService:
                     del self._backends[backend.backend_id]
 
     def _forget(self, channel: SampledChannel) -> None:
-        """Take a channel that is gone from its backend, and the backend away with its last one."""
+        """Remove a closed channel from its backend, and the backend with its last channel."""
         with self._lock:
             backend = self._backends.get(channel.backend_id)
             if backend is None:
@@ -477,7 +482,7 @@ class SamplingService:
 
 
 class _BatchJob:
-    """Makes batches of a loader as messages."""
+    """Maker of a loader's batches as messages."""
 
     def __init__(self, maker: Maker, has_columns: bool) -> None:
         self._maker, self._has_columns = maker, has_columns
@@ -493,7 +498,7 @@ class _BatchJob:
 
 
 def _new_pool(limits: SamplingLimits) -> BufferPool:
-    """Memory for batches, within the bound that the server has."""
+    """Make a pool of memory for batches, within the server's limit."""
     idle_bytes, limit = BUFFER_BYTES * limits.num_threads, limits.batch_bytes
     return BufferPool(idle_bytes if limit is None else min(idle_bytes, limit // 4), limit)
 
@@ -507,15 +512,15 @@ def _answering(method: Callable[[Frame], Answer]) -> Operation:
 
 
 def _new_id() -> int:
-    """A number that no other server, and no earlier run of this one, has given."""
+    """Draw a random number that no other server and no other run has used."""
     return secrets.randbits(62)
 
 
 def integer_of(frame: Frame, name: str, low: int = 0, high: int = (1 << 63) - 1, default: int | None = None) -> int:
-    """An integer of a request's header.
+    """Return an integer of a request's header.
 
     Raises:
-        FormatError: It is missing, none, or out of its range.
+        FormatError: It is missing, not an integer, or out of range.
     """
     value = frame.header.get(name, default)
     if type(value) is not int or not low <= value <= high:
@@ -530,7 +535,7 @@ def _check_size(frame: Frame, max_bytes: int, remedy: str) -> None:
 
 
 def _key(frame: Frame, name: str) -> str:
-    """What clients call something; it is written to logs, so it holds nothing that would forge them."""
+    """Return a client's name from the header; names are logged, so control characters are refused."""
     value = frame.text(name)
     if not value.strip() or not value.isprintable():
         raise FormatError(f"header field {name!r} is {reprlib.repr(value)}; it must be printable characters")
@@ -540,7 +545,7 @@ def _key(frame: Frame, name: str) -> str:
 
 
 def _worker(frame: Frame) -> str:
-    """What a compute rank calls itself for people; empty where it does not say."""
+    """Return the readable name of a compute rank; empty if there is none."""
     return "" if frame.header.get("worker") is None else _key(frame, "worker")
 
 

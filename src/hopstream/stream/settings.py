@@ -1,4 +1,4 @@
-"""Settings of the sampling that a server does for others."""
+"""Settings of sampling servers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hopstream.engine.machine import num_processors
 from hopstream.engine.settings import read_bytes
 
 MIN_MEMORY_BYTES = 32 << 20
-"""Least bound of a server's memory: a quarter of it, for requests and answers, has room for a few of them."""
+"""Smallest memory bound of a server; a quarter of it is for requests and answers, enough for a few of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingLimits(Settings):
-    """How much sampling a server does at once, and how long it waits. Every field is checked when the record is made.
+    """Limits of a sampling server: parallelism, memory and times; the constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     threads: int = field(
@@ -59,20 +59,20 @@ class SamplingLimits(Settings):
 
     @property
     def batch_bytes(self) -> int | None:
-        """Bytes that batches may take, waiting, being made and being sent; None for no bound."""
+        """Bytes for batches that wait, are made or are sent; None for no bound."""
         return int(self.memory_bytes) * 5 // 8 or None
 
     @property
     def transport_bytes(self) -> int | None:
-        """Bytes that requests and other answers may take; None for no bound."""
+        """Bytes for requests and for other answers; None for no bound."""
         return int(self.memory_bytes) // 4 or None
 
     @property
     def input_bytes(self) -> int | None:
-        """Bytes that the inputs of channels may take; None for no bound."""
+        """Bytes for the inputs of channels; None for no bound."""
         return int(self.memory_bytes) // 8 or None
 
     @property
     def num_threads(self) -> int:
-        """Threads that sample."""
+        """Number of sampling threads."""
         return self.threads or num_processors()

@@ -1,1 +1,1 @@
-"""Transport: sends requests and streamed answers between processes, as frames over TCP, TLS or Unix sockets."""
+"""Transport: sends requests and streamed answers between processes, over TCP, TLS or Unix sockets."""

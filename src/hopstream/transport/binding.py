@@ -1,4 +1,4 @@
-"""Opens listening sockets: at a host's port, or at a path that only this user can reach."""
+"""Binding: opens listening sockets at a host's port, or at a path that only this user can reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def listen_at(location: Location) -> socket.socket:
     """Open a non-blocking listening socket.
 
     Raises:
-        StoreUnavailable: The address is in use, is not this machine's, or its path is no socket.
+        StoreUnavailable: The address is in use or is not this machine's, or a file that is no socket has its path.
     """
     try:
         if location.path:
@@ -26,12 +26,12 @@ def listen_at(location: Location) -> socket.socket:
             location.host, location.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return _listen(family, address)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
         raise StoreUnavailable(f"cannot listen at {location}: {_reason(error, location)}") from error
 
 
 def _listen_at_path(path: str) -> socket.socket:
-    """Listen at a Unix socket that only this user can reach, and replace one that a dead process left."""
+    """Listen at a Unix socket that only this user can reach; a socket of a dead process is replaced."""
     if Path(path).is_socket():
         if not _is_answered(path):
             Path(path).unlink(missing_ok=True)
@@ -47,7 +47,7 @@ def _listen(family: int, address: Any) -> socket.socket:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         if family == socket.AF_UNIX:
-            Path(address).chmod(0o600)  # nobody can connect before it listens
+            Path(address).chmod(0o600)  # before listen(): until then nobody can connect
         found.listen(BACKLOG)
         found.setblocking(False)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Calls and peers: a server's record of its clients' connections and of the requests under way on them."""
+"""Calls and peers: a server's record of its clients' connections and their requests under way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopstream.transport.stream import ByteStream
 from hopstream.transport.tokens import ANYONE, Identity
 
 CALL_BYTES = 2 << 20
-"""Bytes that are reserved for the answer to a request, beside the request's own: a frame and its sources."""
+"""Bytes reserved for the answer to a request besides the request itself: a frame and its sources."""
 
 
 class Call(Frame):
@@ -24,8 +24,8 @@ class Call(Frame):
 
     Attributes:
         identity: The client.
-        ends: When it must have been answered, by ``time.monotonic``.
-        is_over: Nobody waits for the answer any more.
+        ends: Deadline of the answer, by ``time.monotonic``.
+        is_over: True when no one waits for the answer any more.
     """
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Call(Frame):
     )  # fmt: skip
 
     def __init__(self, peer: Peer, number: int, frame: Frame, ends: float, num_bytes: int, account: Account) -> None:
-        """Begin."""
+        """Start a call for a received request."""
         super().__init__(frame.header, frame.arrays)
         self._account = account
         self.identity = peer.identity or ANYONE
@@ -50,11 +50,11 @@ class Call(Frame):
         """Reserve memory for an answer that needs more than ``CALL_BYTES`` at a time.
 
         Args:
-            num_bytes: Bytes of its largest frame, and of what that is made of.
+            num_bytes: Bytes of the largest frame, and of the data that it is made from.
 
         Raises:
-            ServerBusy: There is none now.
-            SettingsError: There never is.
+            ServerBusy: There is no room now.
+            SettingsError: The answer exceeds the server's limit.
         """
         more = self._request_bytes + num_bytes - self._num_bytes
         if more <= 0:
@@ -77,17 +77,17 @@ class Call(Frame):
     def _give_up(self) -> None:
         self.is_over = True
         while self._listeners:
-            with suppress(IndexError):  # another thread tells it
+            with suppress(IndexError):  # another thread calls the listener
                 self._listeners.pop()()
 
 
 def identity_of(frame: Frame) -> Identity:
-    """The client that sent a request; a request that came over no connection has all rights."""
+    """Return the client that sent a request; a request without a connection has all rights."""
     return frame.identity if isinstance(frame, Call) else ANYONE
 
 
 class Peer:
-    """One connection of a client, and what is under way on it."""
+    """One connection of a client, with its requests under way."""
 
     def __init__(self, stream: ByteStream, address: str, *, has_shaken_hands: bool) -> None:
         """Take over a connection before its hello."""
@@ -106,14 +106,14 @@ class Peer:
         self.held_bytes = self.num_cancelled = 0
         """Bytes and number of calls that were cancelled before their frames were sent."""
         self.progress_at = self.since
-        """When bytes were written last."""
+        """Time of the last write."""
         self.num_untold = 0
         """Pongs and refusals that wait because the client does not read."""
         self.is_reading = self.is_leaving = self.is_closed = self.wants_write = False
         self.answered_at = 0.0
-        """When its hello is answered; 0 if the answer is not delayed."""
+        """Time at which the hello is answered; 0 if the answer is not delayed."""
         self.revoked_at = 0.0
-        """When its token was found to be removed; 0 if it is valid."""
+        """Time at which the server noticed that the token was removed; 0 if it is valid."""
         self.coming_bytes = 0
         self.coming_ends = 0.0
-        """Bytes that were taken for a message that is coming, and when it must be here."""
+        """Bytes reserved for a message that is being received, and its deadline."""

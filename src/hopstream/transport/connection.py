@@ -1,7 +1,7 @@
 """Connection: sends requests to one server over a few links, retries them, and explains failures.
 
-A request uses an idle link, a new one, or shares a link when the maximum is reached. Within the request's deadline the
-connection replaces lost links and asks a busy server again.
+A request uses an idle link or a new one; it shares a link if the maximum number is reached. Within the request's
+deadline the connection replaces lost links, and retries while the server is busy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hopstream.transport.messages import ArraySpec, Frame, empty_arrays
 from hopstream.transport.security import ClientSecurity
 
 MAX_LINKS = 8
-"""Links to one server; with more requests under way they share them."""
+"""Largest number of links to one server; further requests share them."""
 BUSY_S = 0.05
 """Seconds before the first retry at a busy server; each further wait is twice as long."""
 MAX_BUSY_S = 1.0
@@ -44,15 +44,15 @@ class Connection:
     """A client's connection to one server. Safe to use from many threads."""
 
     def __init__(self, location: Location, security: ClientSecurity) -> None:
-        """Prepare to connect; nothing is sent before something is asked.
+        """Prepare to connect; the first request connects.
 
         Raises:
-            AccessDenied: A token would be sent in the clear.
+            AccessDenied: A token would be sent unencrypted.
         """
         security.check_location(location)
         self.location = location
         self.name = str(location)
-        """The server as messages name it; with its parts once they are known."""
+        """Name of the server in messages, with its parts once they are known."""
         self._security = security
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -63,18 +63,18 @@ class Connection:
         self._opening: set[Opening] = set()
         self._is_closed = False
         self.has_left = False
-        """The server has announced that it leaves for a while, and is not back yet."""
+        """Whether the server has announced that it stops for a while, and is not back yet."""
 
     def start(self, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool = True) -> UnderWay:
-        """Send a request, whose answer is read when its result is asked for.
+        """Send a request; ``UnderWay.result`` reads its answer.
 
         Args:
             frame: The request.
-            timeout_s: How long all of it may take.
-            what: The operation, as messages name it.
-            sink: Takes the frames of the answer.
-            is_patient: Ask a server that is too busy, or is going away, again until the time is over. False where the
-                caller has other servers to ask.
+            timeout_s: Time limit in total, in seconds.
+            what: Name of the operation in messages.
+            sink: Receives the frames of the answer.
+            is_patient: Retry until the deadline while the server is busy or restarting. False if the caller has other
+                servers to ask.
 
         Raises:
             StateError: The process was forked since the connection was made.
@@ -83,15 +83,15 @@ class Connection:
         return UnderWay(self, frame, timeout_s, what, sink, is_patient=is_patient)
 
     def call(self, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool = True) -> None:
-        """Send a request and wait until a sink has taken its answer; see ``start``.
+        """Send a request and wait until a sink has received its answer; see ``start``.
 
         Raises:
             StoreTimeout: The answer was not complete in time.
             ServerBusy: The server has no room for the request.
-            StoreUnavailable: The server cannot be reached, or went away.
+            StoreUnavailable: The server is unreachable, or has stopped.
             AccessDenied: The server refused the token or certificate.
             RemoteError: The server failed.
-            FormatError: The answer makes no sense.
+            FormatError: The answer is malformed.
             StateError: The process was forked since the connection was made.
         """
         self.start(frame, timeout_s, what, sink, is_patient=is_patient).result()
@@ -99,7 +99,7 @@ class Connection:
     def ask(
         self, frame: Frame, timeout_s: float, what: str, sink: OneFrame | None = None, *, is_patient: bool = True
     ) -> Frame:
-        """Send a request that is answered with one frame, and return that; see ``call`` for the rest.
+        """Send a request whose answer is one frame, and return the frame; see ``call`` for other errors.
 
         Raises:
             FormatError: The answer has no frame, or several.
@@ -111,19 +111,19 @@ class Connection:
         return sink.frame
 
     def ping(self, timeout_s: float) -> None:
-        """Wait until the server has said that it is there.
+        """Wait until the server answers a ping.
 
         Raises:
-            StoreTimeout: It gave no answer in time.
-            StoreUnavailable: It cannot be reached.
-            AccessDenied: It refused the token or certificate.
+            StoreTimeout: The server did not answer in time.
+            StoreUnavailable: The server is unreachable.
+            AccessDenied: The server refused the token or certificate.
         """
         self.check_process()
         ends = time.monotonic() + timeout_s
         try:
             try:
                 self._ping(ends, is_new=False)
-            except LinkLost:  # maybe of a link that was there before; the server may have been started again
+            except LinkLost:  # maybe of an older link: the server may have been restarted
                 self._ping(ends, is_new=True)
         except Exception as error:
             raise self._explained(error, timeout_s, "ping") from error
@@ -141,7 +141,7 @@ class Connection:
             self._give_link(link)
 
     def check_process(self) -> None:
-        """Raise ``StateError`` in a fork of the connection's process. Takes no lock, which may be held there."""
+        """Raise ``StateError`` in a forked process; takes no lock, because a lock may be held there forever."""
         if self.is_foreign:
             raise StateError(
                 f"the connection to {self.name} was made in process {self._process} and used in its fork "
@@ -155,14 +155,14 @@ class Connection:
         return os.getpid() != self._process
 
     def check_open(self, what: str) -> None:
-        """Raise ``StoreUnavailable`` after the connection was closed."""
+        """Raise ``StoreUnavailable`` if the connection is closed."""
         if self._is_closed:
             raise StoreUnavailable(f"{self.name} was asked to {what}; the store is closed")
 
     def close(self) -> None:
-        """Refuse requests, end those under way and wait until no thread reads an answer; a second call does nothing.
+        """Refuse requests, end those under way, and wait until no thread reads; a second call does nothing.
 
-        No array of a caller is written after it. In a fork of the process it does nothing.
+        No array of a caller is written afterwards. In a forked process the call does nothing.
         """
         if self.is_foreign:
             return
@@ -180,11 +180,11 @@ class Connection:
             link.wait_until_left(ends)
 
     def _find_link(self, what: str, *, is_new: bool) -> Link | None:
-        """A link that is there, to be used until ``_give_link``; None where one is to be made or waited for.
+        """Return an existing link, to be used until ``_give_link``; None if one must be made or awaited.
 
         Args:
-            what: The operation, as messages name it.
-            is_new: Trust no link that was there before.
+            what: Name of the operation in messages.
+            is_new: Use no link that existed before.
 
         Raises:
             StoreUnavailable: The connection is closed.
@@ -214,20 +214,20 @@ class Connection:
 
     @property
     def _is_full(self) -> bool:
-        """No more links are to be made where one can be shared; asked with the lock."""
+        """Whether links are shared instead of made; called with the lock."""
         return len(self._users) + len(self._opening) >= MAX_LINKS
 
     def _make_link(self, opening: Opening, ends: float, what: str, *, is_new: bool) -> tuple[Link, bool]:
-        """A link to be used until ``_give_link``, and whether it has just been made.
+        """Return a link, to be used until ``_give_link``, and whether it was made by this call.
 
         Args:
-            opening: Lets another thread give it up.
-            ends: When it must be there.
-            what: The operation, as messages name it.
-            is_new: Trust no link that was there before.
+            opening: Lets another thread cancel it.
+            ends: Deadline.
+            what: Name of the operation in messages.
+            is_new: Use no link that existed before.
 
         Raises:
-            LinkLost: None can be made.
+            LinkLost: No link can be made.
             StoreError: See ``Link``.
         """
         with self._changed:
@@ -261,13 +261,13 @@ class Connection:
         return link, True
 
     def _give_link(self, link: Link) -> None:
-        """Say that a link is not used any more."""
+        """Give back a link that is no longer used."""
         self._left.append(link)
         with self._lock:
             self._take_back()
 
     def _give_link_soon(self, link: Link) -> None:
-        """Say so in a finalizer, which may run in a thread that holds the lock."""
+        """Give back a link in a finalizer, which may run in a thread that holds the lock."""
         self._left.append(link)
         if self._lock.acquire(blocking=False):
             try:
@@ -276,7 +276,7 @@ class Connection:
                 self._lock.release()
 
     def _take_back(self) -> None:
-        """Count links that are not used any more; called with the lock."""
+        """Process returned links; called with the lock."""
         while self._left:
             link = self._left.popleft()
             self._users[link] -= 1
@@ -289,21 +289,21 @@ class Connection:
                 self._retire(link)
 
     def _retire(self, link: Link) -> None:
-        """Use a link no more; called with the lock."""
+        """Close a link for good; called with the lock."""
         self.has_left = self.has_left or link.comes_back
         link.close()
 
     def _wait(self, seconds: float, what: str) -> None:
-        """Let a server have some time."""
+        """Wait before a retry."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed, seconds)
             self.check_open(what)
 
     def _explained(self, error: Exception, timeout_s: float, what: str) -> HopstreamError:
-        """An error with server and operation."""
+        """Add server and operation to an error."""
         if self._is_closed:
             return StoreUnavailable(f"{self.name} was asked to {what}; the store was closed meanwhile")
-        if isinstance(error, HopstreamError) and hasattr(error, "__notes__"):  # the server told of it
+        if isinstance(error, HopstreamError) and hasattr(error, "__notes__"):  # an error from the server
             return error
         sent = "" if self._security.has_token else ", and none was sent"
         texts: dict[type[HopstreamError], str] = {
@@ -321,10 +321,10 @@ class Connection:
 
 
 class _Taking:
-    """Takes a link for a use: an existing one at once, else a new one that a thread makes.
+    """Acquisition of a link for one use: an existing link at once, else a new one made by a thread.
 
-    This lets a client start requests at several servers in parallel. The thread also looks up the host's name, which
-    cannot be interrupted, so callers keep their deadlines.
+    With the thread, a client can start requests at several servers in parallel. The thread also looks up the host's
+    name. A lookup cannot be interrupted, so callers could miss their deadlines without the thread.
     """
 
     __slots__ = ("_arguments", "_connection", "_error", "_is_done", "_is_using", "_opening", "_use")
@@ -332,14 +332,14 @@ class _Taking:
     def __init__(
         self, connection: Connection, ends: float, what: str, use: Callable[[Link, bool], None], *, is_new: bool
     ) -> None:
-        """Begin.
+        """Take an existing link, or start a thread that makes one.
 
         Args:
-            connection: Whose link it is.
-            ends: When the link must be there.
-            what: The operation, as messages name it.
-            use: Told of the link, and whether it has just been made; it must keep the deadline, too.
-            is_new: Trust no link that was there before.
+            connection: The connection.
+            ends: Deadline.
+            what: Name of the operation in messages.
+            use: Called with the link, and with whether it was just made; must keep the deadline, too.
+            is_new: Use no link that existed before.
         """
         self._connection, self._arguments, self._use = connection, (ends, what, is_new), use
         self._error: BaseException | None = None
@@ -355,18 +355,18 @@ class _Taking:
                 self._opening = Opening()
                 try:
                     threading.Thread(target=self._run, name="hopstream-connect", daemon=True).start()
-                except RuntimeError:  # no more threads can be started
+                except RuntimeError:  # the system cannot start another thread
                     self._run()
                 return
         self._is_done = True
         del self._use
 
     def wait(self, ends: float) -> Exception | None:
-        """Wait until the link was used, and tell what went wrong; at the end of the time it is given up."""
+        """Wait until the link was used; return the error, if any. At the deadline the link is cancelled."""
         if not self._is_done:
             try:
                 self._wait(ends)
-            except BaseException:  # of the thread, such as KeyboardInterrupt
+            except BaseException:  # an interruption of this thread, such as KeyboardInterrupt
                 self._opening.give_up()
                 raise
         if self._error is not None and not isinstance(self._error, LinkLost | HopstreamError):
@@ -379,7 +379,7 @@ class _Taking:
             changed.wait_for(
                 lambda: self._is_done or (connection._is_closed and not self._is_using), ends - time.monotonic()
             )
-            if self._is_using:  # it ends by itself; its answer must be known, to be given up
+            if self._is_using:  # ``use`` keeps the deadline; its answer must be known before it can be cancelled
                 changed.wait_for(lambda: self._is_done)
             elif not self._is_done:
                 self._error = LinkLost("it was closed") if connection._is_closed else StoreTimeout("the time is over")
@@ -398,13 +398,13 @@ class _Taking:
                 self._use(link, is_made)
             else:
                 self._connection._give_link(link)
-        except BaseException as caught:  # told by ``wait``
+        except BaseException as caught:  # ``wait`` raises it
             error = caught
         with changed:
             if not self._is_done or self._is_using:
                 self._error, self._is_done, self._is_using = error, True, False
             changed.notify_all()
-        del self._use  # it knows who waits, who knows this
+        del self._use  # breaks a reference cycle with the request
 
 
 class UnderWay:
@@ -418,7 +418,7 @@ class UnderWay:
     def __init__(
         self, connection: Connection, frame: Frame, timeout_s: float, what: str, sink: Sink, *, is_patient: bool
     ) -> None:
-        """Begin to send it; ``result`` raises all errors."""
+        """Start to send the request; ``result`` raises all errors."""
         self._connection, self._frame, self._what, self._sink = connection, frame, what, sink
         self._timeout_s, self._is_patient = timeout_s, is_patient
         self._ends = time.monotonic() + timeout_s
@@ -427,7 +427,7 @@ class UnderWay:
         self._send(is_new=False)
 
     def result(self) -> None:
-        """Wait until the answer has been taken; see ``Connection.call`` for the errors."""
+        """Wait until the answer is complete; see ``Connection.call`` for the errors."""
         was_renewed, wait_s = False, BUSY_S
         while True:
             error = self._taking.wait(self._ends) or self._read()
@@ -448,11 +448,11 @@ class UnderWay:
 
     @property
     def _may_repeat(self) -> bool:
-        """Nothing of the answer has been taken, and there is time left."""
+        """Whether the request may be repeated: the sink has received nothing, and there is time left."""
         return (self._answer is None or not self._answer.has_begun) and time.monotonic() < self._ends
 
     def _is_passing(self, error: Exception) -> bool:
-        """Whether the server may well answer in a while."""
+        """Whether the error is temporary: the server is busy or restarting."""
         is_going = isinstance(error, LinkLost | StoreUnavailable) and self._connection.has_left
         is_passing = isinstance(error, ServerBusy) or is_going
         return is_passing and self._may_repeat
@@ -471,14 +471,14 @@ class UnderWay:
             raise
 
     def _read(self) -> Exception | None:
-        """Wait for the answer; gives what went wrong."""
+        """Wait for the answer; return the error, if any."""
         link, answer = self._link, self._answer
         assert link is not None and answer is not None  # noqa: S101 - it was sent
         try:
             if not link.wait(answer, self._ends):
                 link.cancel(answer)
                 return StoreTimeout("the time is over")
-        except BaseException:  # of the thread, such as KeyboardInterrupt: nobody will read the rest
+        except BaseException:  # an interruption such as KeyboardInterrupt: nobody would read the rest
             link.close()
             raise
         finally:
@@ -489,7 +489,7 @@ class UnderWay:
         return self._told(answer)
 
     def _told(self, answer: Answer) -> Exception | None:
-        """What the server told of, or the sink found."""
+        """Return the error of the server or of the sink."""
         name, error = self._connection.name, answer.error
         if answer.told is not None:
             try:
@@ -506,7 +506,7 @@ class UnderWay:
             self._connection._give_link(link)
 
     def __del__(self) -> None:
-        """Give up an answer that nobody has asked for."""
+        """Cancel an answer whose result was never asked for."""
         link = getattr(self, "_link", None)
         if link is not None and self._answer is not None and not self._connection.is_foreign:
             link.cancel(self._answer)
@@ -514,32 +514,32 @@ class UnderWay:
 
 
 class OneFrame:
-    """Keeps the only frame of an answer."""
+    """Sink for an answer of one frame."""
 
     def __init__(self, take: Callable[[tuple[int, ...], np.dtype[Any]], Array] | None = None) -> None:
-        """Wait for it.
+        """Wait for the frame.
 
         Args:
-            take: Gives arrays of a shape and a dtype; None for new ones.
+            take: Returns an array of a shape and a dtype; None makes new arrays.
         """
         self.frame: Frame | None = None
         self._take = take
 
     def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
-        """Arrays for what it brings."""
+        """Return arrays to read the frame into."""
         if self._take is None:
             return empty_arrays(specs)
         return [self._take(shape, dtype) for dtype, shape in specs]
 
     def take(self, frame: Frame) -> None:
-        """Keep it."""
+        """Keep the frame."""
         if self.frame is not None:
             raise FormatError("an answer has more than one frame; it must be one")
         self.frame = frame
 
 
 def ask_again_if_busy(error: Exception, server: int, untried: list[int], were_busy: set[int]) -> None:
-    """Put a server that was too busy behind those that are untried, once; the last one asked was asked patiently."""
+    """Retry a busy server after the untried ones, once; without untried ones it was asked with patience."""
     if isinstance(error, ServerBusy) and untried and server not in were_busy:
         were_busy.add(server)
         untried.append(server)

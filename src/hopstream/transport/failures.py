@@ -22,7 +22,7 @@ _PATH = re.compile(r"(?<![\w/:.…])/[\w.@%+~-]+(?:/[\w.@%+~-]*)*")
 
 
 def error_frame(kind: str, message: str, lines: str = "") -> Frame:
-    """The frame of an error: the name of its class, its message and the server's traceback."""
+    """Make the frame of an error: the name of its class, its message and the server's traceback."""
     return Frame({"error": {"kind": kind, "message": message, "traceback": lines}}, (), is_last=True)
 
 
@@ -40,12 +40,13 @@ def encode_error(error: BaseException) -> Frame:
 def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Frame:
     """Remove paths, Unix sockets and the traceback from an error frame, for clients without admin rights.
 
-    Errors of other classes than ``SHARED_ERRORS`` keep only the class, because their messages may contain anything.
+    Other errors than ``SHARED_ERRORS``, ``ServerBusy`` and ``StoreUnavailable`` keep only the name of their class,
+    because their messages may contain anything.
 
     Args:
-        frame: Any frame of an answer; one without an error is returned unchanged.
-        folders: Names of the dataset's folder, which are left out of messages as other paths are.
-        operation: What was asked for.
+        frame: Any frame of an answer; a frame without an error is returned unchanged.
+        folders: Names of the dataset's folder, to be removed from messages like other paths.
+        operation: Name of the operation.
     """
     told = frame.header.get("error")
     if not isinstance(told, dict):
@@ -60,21 +61,22 @@ def without_paths(frame: Frame, folders: Collection[str], operation: str) -> Fra
 
 
 def is_askers_fault(error: BaseException) -> bool:
-    """Whether a request failed because of what it asked for, and not because of the server or of the time it took."""
+    """Whether a request failed because of its content, and not because of the server or a timeout."""
     return type(error).__name__ in SHARED_ERRORS and not isinstance(error, TimeoutError)
 
 
 def raise_error(frame: Frame, where: str, what: str) -> None:
-    """Raise the failure that a frame tells of, if it tells of one.
+    """Raise the error in a frame, if there is one.
 
     Args:
         frame: Any frame of an answer.
-        where: The server, as messages name it.
-        what: The operation, as messages name it.
+        where: Name of the server in messages.
+        what: Name of the operation in messages.
 
     Raises:
-        HopstreamError: The server's error, of the same class where the asker was wrong, else ``RemoteError``. The
-            server's traceback is with it unchanged: in the message of a ``RemoteError``, else as a note.
+        HopstreamError: The server's error: of the same class if it is one of ``SHARED_ERRORS``, ``ServerBusy`` or
+            ``StoreUnavailable``, else ``RemoteError``. The server's traceback comes unchanged, in the message of a
+            ``RemoteError`` or as a note.
     """
     told = frame.header.get("error")
     if told is None:

@@ -1,4 +1,4 @@
-"""Limits: what clients may take from a server, an account of their bytes, and delays for those that misuse it."""
+"""Limits: a server's limits on clients, an account of their bytes, and delays for misuse."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from hopstream.checks import Settings, check_int, check_seconds
 
 DELAY_S = 0.25
-"""The first delay of an address; each further misdeed doubles it."""
+"""First delay of an address in seconds; each further misdeed doubles it."""
 MAX_DELAY_S = 4.0
 MAX_ADDRESSES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportLimits(Settings):
-    """How much all clients of a server may have at once. Every field is checked when the record is made.
+    """Limits on all clients of a server together; the constructor checks every field.
 
     Raises:
-        SettingsError: A field is outside what it accepts.
+        SettingsError: A field is out of range.
     """
 
     max_connections: int = field(default=1024, metadata={"help": "most connections of clients that are known"})
@@ -45,17 +45,17 @@ class TransportLimits(Settings):
 
 
 class Account:
-    """Requests under way, and the bytes that they take out of a bound. Safe to use from many threads."""
+    """Counter of requests under way and of their bytes, with a limit. Safe to use from many threads."""
 
     def __init__(self, limit: int) -> None:
-        """Nothing is taken yet."""
+        """Start at zero."""
         self.limit = limit
         self._lock = threading.Lock()
         self.taken = self.num_calls = 0
-        """Bytes that are taken, and requests under way."""
+        """Bytes that are reserved, and requests under way."""
 
     def begin(self, num_bytes: int) -> bool:
-        """Take a request on if there is room for its bytes; whether there was."""
+        """Count a request and reserve its bytes; return False if there is no room."""
         with self._lock:
             if self.taken + num_bytes > self.limit:
                 return False
@@ -64,7 +64,7 @@ class Account:
             return True
 
     def more(self, num_bytes: int) -> bool:
-        """Take more bytes for a request if there is room for them; whether there was."""
+        """Reserve more bytes for a request; return False if there is no room."""
         with self._lock:
             if self.taken + num_bytes > self.limit:
                 return False
@@ -72,12 +72,12 @@ class Account:
             return True
 
     def add(self, num_bytes: int) -> None:
-        """Count more bytes of a request, which are there already, or fewer where negative."""
+        """Count bytes that exist already, beyond the limit if necessary; a negative number frees bytes."""
         with self._lock:
             self.taken += num_bytes
 
     def end(self, num_bytes: int) -> bool:
-        """Give back what a request took; whether none is left."""
+        """Free the bytes of a request; return whether no request is left."""
         with self._lock:
             self.taken -= num_bytes
             self.num_calls -= 1
@@ -85,14 +85,15 @@ class Account:
 
 
 class Misdeeds:
-    """What addresses did that they should not do often, and how late they are answered. Safe to use from threads."""
+    """Misdeeds by address, and the delays that follow from them. Safe to use from many threads."""
 
     def __init__(self, num_free: int, forgiven_s: float) -> None:
-        """Nobody has done anything yet.
+        """Start without misdeeds.
 
         Args:
             num_free: Misdeeds of one address without a delay.
-            forgiven_s: Seconds in which so many are forgiven, one by one. None counts for longer than three times that.
+            forgiven_s: Seconds in which ``num_free`` misdeeds are forgiven, evenly over time. At most three times as
+                many are counted.
         """
         self._num_free = num_free
         self._forgiven_s = forgiven_s
@@ -100,7 +101,7 @@ class Misdeeds:
         self._known: dict[str, tuple[float, float]] = {}
 
     def add(self, address: str, num: int) -> None:
-        """Count misdeeds of an address; those of the addresses that were quiet for the longest time are forgotten."""
+        """Count misdeeds of an address; the address without misdeeds for the longest time is forgotten."""
         with self._lock:
             num_now = min(self._num(address) + num, 3 * self._num_free)
             self._known.pop(address, None)
@@ -109,7 +110,7 @@ class Misdeeds:
                 del self._known[next(iter(self._known))]
 
     def delay_s(self, address: str) -> float:
-        """Seconds by which an answer to an address is delayed now; 0 if it is not."""
+        """Return the seconds by which an answer to an address is delayed now; 0 for none."""
         with self._lock:
             num_delayed = math.ceil(self._num(address) - self._num_free)
         return min(MAX_DELAY_S, DELAY_S * 2.0 ** (num_delayed - 1)) if num_delayed > 0 else 0.0

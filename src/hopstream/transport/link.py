@@ -1,8 +1,8 @@
 """Link: one connection of a client, on which several requests may be under way.
 
-A link has no thread of its own. One of the threads that wait for answers reads for all; when its own answer is
-complete, another one takes over. If the connection is lost or the peer breaks the protocol, all requests under way on
-the link fail, and the link is not used again.
+A link has no thread of its own. One of the threads that wait for answers reads for all of them; when its own answer is
+complete, another thread takes over. If the connection is lost or the peer breaks the protocol, all requests under way
+on the link fail, and the link is not used again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CLOSED_TLS = (
     "again, check the port, or write tcp://"
 )
 TLS_ALERT = 0x15
-"""The first byte that a server with TLS sends to a client without."""
+"""First byte that a server with TLS sends to a client without TLS."""
 TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((ConnectionRefusedError, FileNotFoundError), "nothing listens there; start the server, or check the address"),
     (
@@ -79,7 +79,7 @@ TOLD: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
         "the host's name is not known; check the address, or write the machine's IP address",
     ),
 )
-"""What a failure to connect means, and its remedy, by class."""
+"""Cause of a failure to connect and its remedy, by class of the error."""
 
 
 class LinkLost(Exception):
@@ -87,15 +87,15 @@ class LinkLost(Exception):
 
 
 class ServerLeaving(LinkLost):
-    """The server accepts no connection, because it is leaving for a while."""
+    """The server refuses connections because it is stopping, and may come back."""
 
 
 class LinkGivenUp(LinkLost):
-    """This side ended the connection, because its only answer was given up."""
+    """This side ended the connection, because its only answer was cancelled."""
 
 
 class Sink(Protocol):
-    """Receives the frames of an answer, one after the other."""
+    """Receiver of the frames of an answer, one after the other."""
 
     def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
         """Check a frame's header, and return C-contiguous arrays to receive its arrays in."""
@@ -107,45 +107,45 @@ class Sink(Protocol):
 
 
 class Answer:
-    """An answer that is awaited."""
+    """Answer that is awaited."""
 
     __slots__ = ("error", "has_begun", "is_done", "number", "sink", "told")
 
     def __init__(self, number: int, sink: Sink) -> None:
-        """Begin without a frame."""
+        """Start without a frame."""
         self.number = number
         self.sink = sink
         self.is_done = self.has_begun = False
         self.error: Exception | None = None
-        """Why no more frames will come: the sink's error, or ``LinkLost``."""
+        """Why no more frames arrive: the sink's error, or ``LinkLost``."""
         self.told: Frame | None = None
-        """The server's error frame."""
+        """Error frame of the server."""
 
     def fail(self, error: Exception) -> None:
-        """End it with an error."""
+        """End the answer with an error."""
         self.error = self.error or error
         self.is_done = True
 
 
 class Opening:
-    """A link that is being made, which another thread can give up. Safe to use from many threads."""
+    """A link that is being made, and that another thread can cancel. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        """Begin without anything to shut down."""
+        """Start without anything to shut down."""
         self._lock = threading.Lock()
         self._shut_down: Callable[[], None] | None = None
         self._is_given_up = False
 
     @property
     def is_given_up(self) -> bool:
-        """Nobody waits for it any more."""
+        """Whether the link was cancelled."""
         return self._is_given_up
 
     def take(self, shut_down: Callable[[], None]) -> None:
         """Set the function that ends the current wait.
 
         Raises:
-            LinkLost: It was given up.
+            LinkLost: The link was cancelled.
         """
         with self._lock:
             if self._is_given_up:
@@ -153,12 +153,12 @@ class Opening:
             self._shut_down = shut_down
 
     def leave(self) -> None:
-        """Forget that function: the socket is about to be closed, or the link is made."""
+        """Forget the function, because the socket is about to be closed or the link is complete."""
         with self._lock:
             self._shut_down = None
 
     def give_up(self) -> None:
-        """End it, and wake the thread that waits."""
+        """Cancel the link, and wake the thread that waits for it."""
         with self._lock:
             self._is_given_up = True
             if self._shut_down is not None:
@@ -176,15 +176,15 @@ class Link:
         Args:
             location: The server.
             security: Token and certificates.
-            ends: When it must be done, by ``time.monotonic``.
-            opening: Lets another thread give it up.
+            ends: Deadline, by ``time.monotonic``.
+            opening: Lets another thread cancel the link.
 
         Raises:
             LinkLost: No connection can be made.
-            StoreTimeout: It took too long.
+            StoreTimeout: The deadline has passed.
             AccessDenied: The server refused the token.
             VersionMismatch: The server speaks another version of the protocol.
-            ServerBusy: The server has as many connections as it may have.
+            ServerBusy: The server has as many connections as allowed.
             SettingsError: A token or certificate cannot be read.
         """
         opening = opening or Opening()
@@ -205,25 +205,25 @@ class Link:
         self._changed = threading.Condition()
         self._num_followers = 0
         self._filling = 0
-        """Number of the answer whose arrays are being received or given to its sink; 0 for none."""
+        """Number of the answer whose arrays are being received or passed to its sink; 0 for none."""
         self._is_pumping = False
-        """The reading thread is not waiting, so it may be writing into arrays."""
+        """Whether the reading thread is active, and so may be writing into arrays."""
         self._reader = 0
-        """Identifier of the thread that reads, or that read last."""
+        """Identifier of the current or last reading thread."""
         self._read_at = 0.0
         self.is_leaving = self.comes_back = False
-        """Whether the server has sent goodbye, and whether it was not for good."""
+        """Whether the server has sent goodbye, and whether it may come back."""
         self.lost: Exception | None = None
-        """Why the link was lost; None while it is usable."""
+        """Error that ended the link; None while it is usable."""
 
     @property
     def num_under_way(self) -> int:
-        """Answers that have not come."""
+        """Number of answers under way."""
         return len(self._answers)
 
     @property
     def is_usable(self) -> bool:
-        """Requests may be sent."""
+        """Whether requests may be sent."""
         return self.lost is None and not self.is_leaving
 
     def is_fresh(self, now: float) -> bool:
@@ -249,12 +249,12 @@ class Link:
 
         Args:
             frame: The request.
-            sink: Takes the answer, in whichever thread reads.
-            ends: When the answer must be complete.
+            sink: Receives the answer, in the thread that reads.
+            ends: Deadline of the answer.
 
         Raises:
             LinkLost: The connection is lost.
-            StoreTimeout: The server did not take the request in time.
+            StoreTimeout: The server did not accept the request in time.
         """
         timeout_ms = max(1, min(MAX_TIMEOUT_MS, int((ends - time.monotonic()) * 1000)))
         answer = Answer(next(self._numbers), sink)
@@ -293,7 +293,10 @@ class Link:
         return True
 
     def cancel(self, answer: Answer) -> None:
-        """Give up an answer, and the connection if nothing else is under way. Its arrays are no longer written to."""
+        """Cancel an answer, and close the connection if nothing else is under way.
+
+        The answer's arrays are not written any more.
+        """
         self._forget(answer)
         ends = time.monotonic() + LEAVE_S
         while self._filling == answer.number and self._is_pumping and self._reader != threading.get_ident():
@@ -307,11 +310,11 @@ class Link:
             self._send(encode_message(CANCEL, answer.number), time.monotonic() + 1.0)
 
     def ping(self, ends: float) -> None:
-        """Wait until the server has answered a ping.
+        """Wait until the server answers a ping.
 
         Raises:
             LinkLost: The connection is lost.
-            StoreTimeout: No answer in time.
+            StoreTimeout: The server did not answer in time.
         """
         pong = Answer(next(self._numbers), _Nothing())
         self._answers[pong.number] = pong
@@ -329,7 +332,7 @@ class Link:
         self._fail(why or LinkLost("it was closed"))
 
     def wait_until_left(self, ends: float) -> None:
-        """Wait until no thread reads; a closed link is not read after that."""
+        """Wait until no thread reads; nothing is read from a closed link after that."""
         if self._reading.acquire(timeout=max(0.0, ends - time.monotonic())):
             self._reading.release()
             self._release()
@@ -346,7 +349,7 @@ class Link:
         self._release()
 
     def _release(self) -> None:
-        """Free the descriptor of a lost connection, unless a thread still uses it; then that thread frees it."""
+        """Free the descriptor of a lost connection; if a thread still uses it, that thread frees it."""
         if not self._reading.acquire(blocking=False):
             return
         try:
@@ -360,7 +363,7 @@ class Link:
         self._answers.pop(answer.number, None)
 
     def _read_for(self, answer: Answer, ends: float) -> None:
-        """Read for all threads until one answer is complete or the deadline passes; called by the reading thread."""
+        """Read for all threads until an answer is complete or the deadline passes; called by the reader."""
         try:
             while not answer.is_done and self.lost is None:
                 self._read_at = time.monotonic()
@@ -433,14 +436,14 @@ class Link:
         return prefix.kind != ANSWER or prefix.number in self._answers
 
     def _is_wanted(self, prefix: Prefix) -> bool:
-        """Whether the arrays of a message may still be written; ``cancel`` waits for such a write to end."""
+        """Whether the arrays of a message may still be written; ``cancel`` waits for a write under way."""
         if prefix.kind != ANSWER or prefix.number in self._answers:
             return True
         self._filling = 0
         return False
 
     def _place(self, prefix: Prefix, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array] | None:
-        self._filling = prefix.number  # before the lookup: ``cancel`` does the two in the other order
+        self._filling = prefix.number  # before the lookup: ``cancel`` has the opposite order
         answer = self._answers.get(prefix.number)
         if answer is None:
             self._filling = 0
@@ -455,7 +458,7 @@ class Link:
             return None
 
     def _send(self, buffers: Buffers, ends: float) -> None:
-        """Send a whole message; a message that was sent in part ends the connection."""
+        """Send a whole message; a message that was sent partly ends the connection."""
         if not self._sending.acquire(timeout=max(0.0, ends - time.monotonic())):
             raise StoreTimeout("other requests are still being sent")
         try:
@@ -463,7 +466,7 @@ class Link:
                 kind = LinkGivenUp if isinstance(self.lost, LinkGivenUp) else LinkLost
                 raise kind(str(self.lost))
             self._send_whole(deque(buffers), ends)
-        except (OSError, ValueError) as error:  # ValueError: it was closed meanwhile
+        except (OSError, ValueError) as error:  # ValueError: the socket was closed meanwhile
             lost = LinkLost("the request was not taken in time" if isinstance(error, StoreTimeout) else str(error))
             self._fail(lost)
             raise error if isinstance(error, StoreTimeout) else lost from error
@@ -483,7 +486,7 @@ class Link:
         except StoreTimeout:
             raise
         except OSError:
-            pass  # it has closed the connection; what it said before it did tells why
+            pass  # the server has closed the connection; the welcome before that has the reason
         head = self._read_exactly(WELCOME.size, location, ends)
         magic, version, status, _, _, text_bytes = WELCOME.unpack(head)
         if magic != MAGIC or text_bytes > MAX_WELCOME_TEXT:
@@ -526,7 +529,7 @@ class Link:
 
 
 class _Nothing:
-    """Takes no frame."""
+    """Sink that accepts no frame."""
 
     def place(self, header: dict[str, Any], specs: Sequence[ArraySpec]) -> Sequence[Array]:
         raise FormatError("a ping was answered with a frame")
@@ -536,7 +539,7 @@ class _Nothing:
 
 
 def _connect(location: Location, security: ClientSecurity, ends: float, opening: Opening) -> ByteStream:
-    """Open a socket, with TLS where the location says so."""
+    """Open a socket, with TLS if the location has it."""
     try:
         sock = _open(location, ends, opening)
     except TimeoutError as error:
@@ -548,7 +551,7 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
     try:
         name, context = security.server_name or location.host, security.context()
         opening.leave()
-        if opening.is_given_up:  # it may have been shut down; such a socket cannot be wrapped
+        if opening.is_given_up:  # the socket may have been shut down, and then cannot be wrapped
             raise LinkLost("it was closed")
         wrapped = context.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
     except BaseException as error:
@@ -572,7 +575,7 @@ def _connect(location: Location, security: ClientSecurity, ends: float, opening:
 
 
 def _open(location: Location, ends: float, opening: Opening) -> socket.socket:
-    """Connect to the first address of a host that accepts; each address gets a share of the time."""
+    """Connect to the first address of a host that accepts; each address has a share of the time."""
     if location.path:
         return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), location.path, ends, opening)
     failure: OSError | None = None
@@ -597,7 +600,7 @@ def _connected(sock: socket.socket, address: Any, ends: float, opening: Opening)
             try:
                 sock.connect(address)
                 break
-            except BlockingIOError:  # as many wait at a Unix socket as may; a port lets clients wait by itself
+            except BlockingIOError:  # the queue of a Unix socket is full; for TCP the system waits by itself
                 if left_s <= 0:
                     raise TimeoutError("nobody has accepted it") from None
                 time.sleep(QUEUE_S)
@@ -624,7 +627,7 @@ def _stranger(head: bytes, location: Location) -> str:
 
 
 def _told(error: Exception, location: Location) -> str:
-    """Why no connection could be made, with a remedy."""
+    """Return why no connection could be made, with a remedy."""
     for kinds, text in TOLD:
         if isinstance(error, kinds):
             return text

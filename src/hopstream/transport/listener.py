@@ -1,8 +1,8 @@
 """Listener: accepts connections, and answers requests in a few threads that never wait for a client.
 
-All threads wait for the same descriptors. The thread that wakes reads a request and answers it, while another watches
-the connection. A small request therefore passes through one thread, and a cancel is seen during the answer. If a client
-does not read its answer, the listener sets the answer aside with its one frame until the client reads.
+All threads wait for the same descriptors. The thread that wakes reads a request and answers it, while another thread
+watches the connection. So a small request needs one thread only, and a cancel is noticed during the answer. If a client
+does not read its answer, the listener sets the answer and its current frame aside until the client reads.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from hopstream.transport.tokens import ANYONE, MAX_TOKEN_BYTES, Identity
 
 LOG = logging.getLogger(__name__)
 TICK_S = 0.25
-"""Seconds between checks of deadlines; an idle thread waits so long at a time."""
+"""Seconds between checks of deadlines; also the longest wait of an idle thread."""
 SPARE_THREADS = 2
-"""Most threads that stay idle; others end after a while."""
+"""Largest number of threads that stay idle; others end after a while."""
 SPARE_TICKS = 4
 """Idle waits after which a surplus thread ends."""
 MAX_ACCEPTED = 64
 """Connections that are accepted in one go."""
 SLOWEST_BYTES_PER_S = 1e6
 MESSAGE_S = 10.0
-"""Seconds within which a message must arrive, plus one for every ``SLOWEST_BYTES_PER_S``."""
+"""Seconds within which a message must arrive, plus one second per ``SLOWEST_BYTES_PER_S`` bytes."""
 MAX_REQUEST_HEADER_BYTES = 4 << 20
 HEADER_FACTOR = 16
 """Bytes of memory per byte of a request's header once it is parsed."""
@@ -70,33 +70,33 @@ MAX_CALL_S = 3600.0
 IDLE_READER_S = 2.0
 """Seconds after which a client that does not read loses its connection if others need the room."""
 STUCK_S = 60.0
-"""Seconds after which it loses its connection in any case."""
+"""Seconds after which a client that does not read loses its connection in any case."""
 MAX_CANCELLED = 8
-"""Most cancelled answers of one connection whose frames have not been read."""
+"""Largest number of cancelled answers of one connection whose frames the client has not read."""
 MAX_CALLS_OF_ONE = 64
-"""Most requests of one connection that are answered at a time."""
+"""Largest number of requests of one connection under way."""
 MAX_UNTOLD = 1000
-"""Most pongs and refusals that wait for a client that does not read; one more ends its connection."""
+"""Largest number of pongs and refusals that wait for a client that does not read; one more ends its connection."""
 FREE_REFUSALS, REFUSALS_FORGIVEN_S = 3, 60.0
-"""Wrong tokens of one address that are refused at once, and the seconds in which as many are forgiven."""
+"""Wrong tokens of one address that are refused without delay, and the seconds in which as many are forgiven."""
 FREE_ABANDONED, ABANDONED_FORGIVEN_S = 256, 10.0
-"""Calls of one address that clients may leave before the answer without a delay of its next hello, and the seconds in
-which as many are forgiven.
+"""Abandoned calls of one address that do not delay its next hello, and the seconds in which as many are forgiven.
 
-A killed trainer with 64 connections leaves fewer. Measured on two cores: a client that only asks for large answers and
-leaves does so 25 times a second and others keep 0.9 of their speed; without a delay 300 times, and they keep 0.4.
+A killed trainer with 64 connections abandons fewer calls. Measured on two cores with a client that only requests large
+answers and leaves: with the delay it does so 25 times a second and others keep 0.9 of their speed; without the delay it
+does so 300 times a second and they keep 0.4.
 """
 LEAVE_S = 2.0
-"""Seconds for which a client with a removed token is still answered, so requests sent before the goodbye succeed."""
+"""Seconds for which a client with a removed token gets answers, so that requests sent before the goodbye succeed."""
 ABORT_S = 2.0
-"""Seconds that calls have to notice that the server gives them up."""
+"""Seconds that cancelled calls have to end when the listener closes."""
 
 Handler = Callable[["Call"], Iterator[Frame]]
-"""Answers a request with frames, in any thread; may be closed between two frames."""
+"""Function from a request to frames of the answer; runs in any thread, may be closed between two frames."""
 
 
 class Listener:
-    """Accepts connections at one address and answers requests, until it is closed."""
+    """Listener at one address that answers requests until it is closed."""
 
     def __init__(
         self,
@@ -107,17 +107,17 @@ class Listener:
         limits: TransportLimits | None = None,
         poller: Poller | None = None,
     ) -> None:
-        """Listen and answer from now on, in threads of its own.
+        """Start to listen and to answer, in own threads.
 
         Args:
-            location: Where; port 0 lets the system choose.
+            location: Address; port 0 lets the system choose.
             handler: Answers requests.
             security: Certificates and tokens.
-            limits: How much clients may have at once.
-            poller: Tells which connections are ready; None for the best of the system.
+            limits: Limits on clients.
+            poller: Poller of connections; None for the best one of the system.
 
         Raises:
-            StoreUnavailable: The address cannot be listened at, for example because the port is in use.
+            StoreUnavailable: The listener cannot listen at the address, for example because the port is in use.
             SettingsError: Certificate and key do not belong together.
         """
         self._handler = handler
@@ -126,9 +126,9 @@ class Listener:
         self._security.context()
         self._socket = listen_at(location)
         self.location = location if location.path else replace(location, port=self._socket.getsockname()[1])
-        """The address where it listens, with the port that the system chose."""
+        """Address with the port that the system chose."""
         self.account = Account(self._limits.max_bytes)
-        """Bytes of requests, and of answers that are being sent."""
+        """Account of the bytes of requests, and of answers that are being sent."""
         self.num_refused_tokens = self.num_refused_calls = 0
         self._poller = poller or new_poller()
         self._lock = threading.Lock()
@@ -167,11 +167,11 @@ class Listener:
         """Stop accepting, finish requests under way, and end; a second call only waits.
 
         Args:
-            grace_s: How long requests under way may take; those that take longer are given up.
-            is_final: Tell clients that nobody will listen here again; else those without a replica wait for it.
+            grace_s: Seconds that requests under way have to finish; then they are cancelled.
+            is_final: Tell clients that the server will not come back. Otherwise clients without a replica wait for it.
 
         Returns:
-            True where every request under way was answered.
+            True if every request under way was answered.
         """
         with self._changed:
             is_first = not self._is_leaving
@@ -199,7 +199,7 @@ class Listener:
         return is_clean
 
     def _free_if_left(self) -> None:
-        """Free the poller once all threads have ended; the last thread does so if a call took too long."""
+        """Free the poller once all threads have ended; if a call takes too long, the last thread does it."""
         with self._lock:
             is_last = self._is_closed and not self._num_threads and not self._is_freed
             self._is_freed = self._is_freed or is_last
@@ -218,7 +218,7 @@ class Listener:
             self._num_idle += 1
         try:
             thread.start()
-        except RuntimeError:  # the system gives no more
+        except RuntimeError:  # the system cannot start another thread
             with self._lock:
                 self._num_threads -= 1
                 self._num_idle -= 1
@@ -238,7 +238,7 @@ class Listener:
                     num_ticks = 0
                     self._work_on(events)
                     continue
-            except Exception:  # of one event, and not of the thread
+            except Exception:  # an error of one event must not end the thread
                 if not self._is_closed:
                     LOG.exception("a thread of the server failed, and goes on")
                     time.sleep(TICK_S)
@@ -250,11 +250,11 @@ class Listener:
             self._num_threads -= 1
             self._num_idle -= 1
             self._threads.discard(threading.current_thread())
-        self._wake()  # the next one
+        self._wake()  # so that the next thread ends
         self._free_if_left()
 
     def _work_on(self, events: Sequence[tuple[int, int]]) -> None:
-        """Serve a descriptor, after another thread was made to wait for the others."""
+        """Serve a descriptor, after making sure that another thread waits for the others."""
         with self._lock:
             self._num_idle -= 1
             needs_thread = self._num_idle < 1 and self._num_threads < self._limits.max_calls + SPARE_THREADS
@@ -277,7 +277,7 @@ class Listener:
             return True
 
     def _wake(self) -> None:
-        """Wake a thread to look at what is ready."""
+        """Wake a thread for ready calls."""
         with suppress(OSError):
             self._wake_end.send(b"\0")
 
@@ -316,14 +316,14 @@ class Listener:
                 if self._is_leaving:
                     return
                 LOG.warning("no connection can be accepted at %s now: %s", self.location, error)
-                return  # armed again by the next tick
+                return  # the next tick arms it again
             self._greet(sock, address)
         with self._lock:
             if self._is_accepting:
                 self._poller.arm(self._socket.fileno(), READ)
 
     def _greet(self, sock: socket.socket, address: Any) -> None:
-        """Accept a connection; if too many have sent no hello, end the oldest of those."""
+        """Accept a connection; if too many have sent no hello, close the oldest of those."""
         try:
             context = self._security.context()
             stream: ByteStream
@@ -341,7 +341,7 @@ class Listener:
             is_late = self._is_leaving or self._is_closed
             if not is_late:
                 self._peers[peer.fd] = self._strangers[peer.fd] = peer
-        if is_late:  # nobody will look after it any more
+        if is_late:  # no thread would watch it
             stream.close()
             return
         self._guarded(peer, self._hear_first)
@@ -352,7 +352,7 @@ class Listener:
             self._drop(oldest)
 
     def _hear_first(self, peer: Peer, _: int) -> None:
-        """Watch a new connection; read a hello that is there first, before later connections can displace it."""
+        """Watch a new connection; read a hello that has arrived, before later connections can displace it."""
         peer.is_reading = True
         try:
             if peer.has_shaken_hands:
@@ -403,7 +403,7 @@ class Listener:
             if may_read:
                 self._read(peer, calls)
         except BaseException:
-            self._drop(peer)  # before another thread can see it
+            self._drop(peer)  # before another thread can see the connection
             for call in calls:
                 self._end(call)
             raise
@@ -437,7 +437,7 @@ class Listener:
         return resumed
 
     def _read(self, peer: Peer, calls: list[Call]) -> None:
-        """Read messages that have arrived, and add requests to the calls."""
+        """Read messages that have arrived, and append requests to ``calls``."""
         if peer.receiver is None and not self._meet(peer):
             return
         receiver = peer.receiver
@@ -451,15 +451,15 @@ class Listener:
                 break
             self._take(peer, *message, calls)
             if not receiver.has_buffered and not peer.stream.has_pending():
-                break  # the poller reports what comes next, and the end of the stream
+                break  # the poller reports later bytes and the end of the stream
 
     def _meet(self, peer: Peer) -> bool:
-        """Continue the handshake and the hello; return whether the peer was let in."""
+        """Continue the handshake and the hello; return whether the peer was admitted."""
         if peer.answered_at and not peer.wants_write:
             return False
         if not peer.has_shaken_hands:
             stream = peer.stream
-            assert isinstance(stream, TlsStream)  # noqa: S101 - all others need no handshake
+            assert isinstance(stream, TlsStream)  # noqa: S101 - other streams need no handshake
             state = stream.handshake()
             peer.wants_write = state is False
             if not state:
@@ -481,7 +481,7 @@ class Listener:
         return self._admit(peer, bytes(peer.hello[HELLO.size :]))
 
     def _admit(self, peer: Peer, token: bytes) -> bool:
-        """Check a token; return whether the peer was let in. It may have to wait, and then comes here again."""
+        """Check a token; return whether the peer was admitted. A delayed peer is checked again later."""
         tokens = self._security.tokens
         identity = ANYONE if tokens is None else tokens.find(token)
         if not peer.answered_at:
@@ -513,7 +513,7 @@ class Listener:
         return True
 
     def _delay_s(self, peer: Peer, *, is_known: bool) -> float:
-        """Seconds by which the answer to a hello is delayed, because of what its address did; a wrong token counts."""
+        """Return the delay of the answer to a hello, from the history of its address; counts a wrong token."""
         if is_known:
             delay_s = self._abandoned.delay_s(peer.address)
             if delay_s:
@@ -526,7 +526,7 @@ class Listener:
         return self._refused.delay_s(peer.address)
 
     def _turn_away(self, peer: Peer, status: Status, text: str) -> None:
-        """Refuse a connection with a status and a reason, and end it."""
+        """Refuse a connection with a status and a reason, and close it."""
         with peer.lock:
             peer.out.append(memoryview(encode_welcome(status, text)))
             with suppress(OSError):
@@ -534,7 +534,7 @@ class Listener:
         self._drop(peer)
 
     def _say_goodbye(self, peer: Peer, *, is_final: bool) -> None:
-        """Send goodbye: the client sends no more requests over this connection."""
+        """Send goodbye, so that the client sends no more requests over this connection."""
         if peer.receiver is None:
             self._drop(peer)
             return
@@ -548,7 +548,7 @@ class Listener:
                 peer.stream.send(peer.out)
 
     def _drop(self, peer: Peer) -> None:
-        """End a connection and give up its requests."""
+        """Close a connection and cancel its requests."""
         with self._lock:
             if self._peers.get(peer.fd) is peer:
                 del self._peers[peer.fd]
@@ -559,7 +559,7 @@ class Listener:
                 return
             peer.is_closed = True
             self._poller.forget(peer.fd)
-            if peer.is_reading:  # the thread that reads closes it, so that it never reads of another connection
+            if peer.is_reading:  # the reading thread closes it, so that it never reads from a reused descriptor
                 peer.stream.shut_down()
             else:
                 peer.stream.close()
@@ -619,12 +619,12 @@ class Listener:
         return not is_closed
 
     def _refusal(self, peer: Peer, sent_bytes: int, size: int) -> tuple[str, str] | None:
-        """Why a request is refused; None if memory was reserved for it.
+        """Return why a request is refused; None if memory was reserved for it.
 
         Args:
-            peer: Who sends it.
-            sent_bytes: Its bytes.
-            size: What it takes here.
+            peer: Connection of the client.
+            sent_bytes: Bytes of the request on the wire.
+            size: Bytes of the request in memory.
         """
         limits = self._limits
         if peer.is_leaving:
@@ -643,7 +643,11 @@ class Listener:
         return ("ServerBusy", text) if text else None
 
     def _end_idle_reader(self) -> bool:
-        """End the connection that has not read for the longest time, if that is long; return whether one was ended."""
+        """Close the connection that has not read for the longest time, if that is long.
+
+        Returns:
+            Whether a connection was closed.
+        """
         before = time.monotonic() - IDLE_READER_S
         with self._lock:
             peers = list(self._peers.values())
@@ -656,7 +660,7 @@ class Listener:
         return True
 
     def _no_room(self, peer: Peer, size: int) -> str:
-        """Why there is no room for a request; empty if memory was reserved for it."""
+        """Return why there is no room for a request; empty if memory was reserved for it."""
         limits = self._limits
         if self.account.num_calls >= limits.max_calls:
             return f"the server answers {limits.max_calls} requests, as many as it may"
@@ -722,7 +726,7 @@ class Listener:
         self._end(call)
 
     def _send(self, peer: Peer, buffers: Buffers, call: Call | None = None) -> bool:
-        """Send what the client reads; return whether that was all. Otherwise set the call aside until it reads."""
+        """Send what the client accepts; return whether that was all. Otherwise the call waits for the client."""
         with peer.lock:
             if peer.is_closed:
                 return True
@@ -755,7 +759,7 @@ class Listener:
             if peer.calls.get(call._number) is not call:
                 return
             del peer.calls[call._number]
-            is_held = bool(peer.out) and not peer.is_closed  # what was made for it has not left
+            is_held = bool(peer.out) and not peer.is_closed  # frames of the call have not left
             if is_held:
                 peer.held_bytes += call._num_bytes
                 peer.num_cancelled += 1
@@ -781,7 +785,7 @@ class Listener:
     # Deadlines.
 
     def _tick(self) -> None:
-        """Enforce deadlines; one thread does so at a time."""
+        """Enforce deadlines; one thread at a time."""
         if not self._ticking.acquire(blocking=False):
             return
         try:
@@ -806,7 +810,7 @@ class Listener:
         if peer.receiver is None:
             if peer.answered_at:
                 if now >= peer.answered_at:
-                    with peer.lock:  # any thread answers it now, also where TLS has read all that came
+                    with peer.lock:  # a thread answers it now, even if TLS has already read all its bytes
                         peer.wants_write = bool(peer.answered_at)
                         self._arm(peer)
             elif now - peer.since > self._limits.hello_s:
@@ -822,7 +826,7 @@ class Listener:
                 if not call.is_over:
                     call._give_up()
                 is_late = is_late or number in peer.parked
-        if is_late:  # a client that neither writes nor reads
+        if is_late:  # the client neither writes nor reads
             LOG.info("the connection of %s is ended: it has been too slow", peer.address)
             self._drop(peer)
 
@@ -836,7 +840,7 @@ class Listener:
 
 
 def _hello_bytes(hello: bytearray) -> int:
-    """Length of a hello from its first bytes; only the start is read of another version's."""
+    """Return the length of a hello from its first bytes; of another version only the fixed part is read."""
     if len(hello) < HELLO.size:
         return HELLO.size
     _, version, token_bytes, _ = HELLO.unpack_from(hello)

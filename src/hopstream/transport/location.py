@@ -1,4 +1,4 @@
-"""Locations: addresses of servers, ``tcp://host:port``, ``tls://host:port`` and ``unix:///path/of/socket``."""
+"""Locations: addresses of servers, as ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hopstream.errors import SettingsError
 from hopstream.uris import is_uri, shown_uri
 
 SCHEMES = {"tcp": False, "tls": True, "grpc": False, "grpc+tcp": False, "grpc+tls": True}
-"""Schemes of hosts with ports, and whether they mean TLS: ``grpc://`` is read as ``tcp://``, ``grpc+tls://`` as ``tls://``."""
+"""Schemes of hosts with ports, and whether they mean TLS: ``grpc://`` is read as ``tcp://``, ``grpc+tls://`` as
+``tls://``."""
 MAX_SOCKET_PATH = 107
-"""Most bytes of a Unix socket's path that the system accepts."""
+"""Largest number of bytes in a Unix socket's path."""
 WANTED = "tcp://host:port, tls://host:port or unix:///path"
 _ADDRESS = re.compile(r"[^\s/@,]+:\d{1,5}")
 
@@ -27,7 +28,7 @@ class Location:
 
     Attributes:
         host: A name or an IP address, without brackets; empty for a Unix socket.
-        port: 0 lets the system choose.
+        port: Port; 0 lets the system choose.
         has_tls: The connection is encrypted by TLS.
         path: Path of a Unix socket; empty for a host.
     """
@@ -39,10 +40,10 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """Read ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``.
+        """Parse ``tcp://host:port``, ``tls://host:port`` or ``unix:///path``.
 
         Raises:
-            SettingsError: The text is none of them, or the path of a socket is too long.
+            SettingsError: The text has none of these forms, or the path of a socket is too long.
         """
         check_scheme(text)
         if text.startswith("unix://"):
@@ -72,7 +73,7 @@ class Location:
 
     @property
     def is_loopback(self) -> bool:
-        """Only this machine can reach the address."""
+        """Whether only this machine can reach the address."""
         if self.path or self.host == "localhost":
             return True
         try:
@@ -81,7 +82,7 @@ class Location:
             return False
 
     def towards(self) -> Location:
-        """An address of this machine, with port 0, as the machine of this location reaches it."""
+        """Return the address of this machine that the machine of this location can reach, with port 0."""
         if self.is_loopback:
             return Location("127.0.0.1", 0) if self.path else replace(self, port=0)
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -90,7 +91,7 @@ class Location:
             return Location(probe.getsockname()[0], 0, self.has_tls)
 
     def __str__(self) -> str:
-        """The location as it is written."""
+        """Format the location as ``parse`` reads it."""
         if self.path:
             return f"unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -98,7 +99,7 @@ class Location:
 
 
 def check_scheme(text: str) -> None:
-    """Raise ``SettingsError`` if a text is one address or several without a scheme."""
+    """Raise ``SettingsError`` if a text is one or several addresses without a scheme."""
     addresses = [one.strip() for one in text.split(",")]
     if all(map(_ADDRESS.fullmatch, addresses)) and not Path(text).exists():
         wanted = ",".join(f"tcp://{one}" for one in addresses)

@@ -26,22 +26,22 @@ from hopstream.schema import NUMERIC_DTYPES
 MAGIC = b"HOPS"
 VERSION = 2
 HELLO = struct.Struct("<4sHHI4x")
-"""Magic, version, bytes of the token that follows, largest message that the client takes in MiB."""
+"""Magic, version, bytes of the token that follows, largest message that the client accepts in MiB."""
 WELCOME = struct.Struct("<4sHHQII")
 """Magic, version, status, largest request in bytes, most requests under way, bytes of the text that follows."""
 MAX_WELCOME_TEXT = 1000
 PREFIX = struct.Struct("<BBHIQQII")
 """Kind, flags, zero, bytes of the header, number, bytes after the header and its padding, milliseconds, zero."""
 LAST = 1
-"""Flag: no frame of the answer follows; of a goodbye, that it is for good."""
+"""Flag: the last frame of an answer, or a goodbye for good."""
 ALIGNMENT = 8
 MAX_HEADER_BYTES = 16 << 20
 MAX_ARRAYS = 1 << 16
 MAX_MESSAGE_BYTES = 1 << 30
-"""The largest frame of an answer."""
+"""Largest frame of an answer in bytes."""
 
 SMALL_BYTES = 4 << 10
-"""Bytes below which an array is copied, because a buffer of its own costs more."""
+"""Arrays up to this size are copied, because a separate buffer costs more."""
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _DTYPES = {name: np.dtype(name) for name in NUMERIC_DTYPES}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -62,9 +62,9 @@ class Status(IntEnum):
     REFUSED = 2
     BUSY = 3
     LEAVING = 4
-    """It may be back."""
+    """The server may come back."""
     GONE = 5
-    """It leaves for good."""
+    """The server leaves for good."""
 
 
 class Prefix(NamedTuple):
@@ -74,9 +74,9 @@ class Prefix(NamedTuple):
         kind: One of ``REQUEST`` to ``GOODBYE``.
         flags: ``LAST`` or 0.
         header_bytes: Bytes of the JSON header.
-        number: Number of the request that the message is about.
+        number: Number of the request that the message belongs to.
         body_bytes: Bytes of the arrays with their padding.
-        timeout_ms: Of a request: milliseconds within which it must be answered.
+        timeout_ms: For a request, its timeout in milliseconds.
     """
 
     kind: int
@@ -88,7 +88,7 @@ class Prefix(NamedTuple):
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype; numpy's own takes ten times as long."""
+    """Return the name of a dtype; ``dtype.name`` takes ten times as long."""
     return _NAMES.get(dtype) or dtype.name
 
 
@@ -98,9 +98,9 @@ class Frame:
 
     Attributes:
         header: The JSON header without the description of the arrays.
-        arrays: In a received message, views of the receive buffer.
-        is_last: No frame of the answer follows.
-        is_counted: Its maker accounts for its bytes until it was sent; the transport does not.
+        arrays: The arrays; in a received message those that ``Place`` returned.
+        is_last: Whether this is the last frame of the answer.
+        is_counted: Whether its maker accounts for its bytes until it is sent, instead of the transport.
     """
 
     header: dict[str, Any]
@@ -114,7 +114,7 @@ class Frame:
         return sum(array.nbytes for array in self.arrays)
 
     def text(self, name: str) -> str:
-        """A string of the header.
+        """Return a string of the header.
 
         Raises:
             FormatError: It is missing or not a string.
@@ -125,10 +125,10 @@ class Frame:
         return value
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        """A list of JSON objects of the header.
+        """Return a list of JSON objects of the header.
 
         Raises:
-            FormatError: It is missing or something else.
+            FormatError: It is missing or has another type.
         """
         value = self.header.get(name)
         if not isinstance(value, list) or not all(isinstance(record, dict) for record in value):
@@ -136,10 +136,10 @@ class Frame:
         return value
 
     def array(self, index: object, dtypes: Sequence[str], ndim: int = 1) -> Array:
-        """One of the arrays, after a check of its dtype and rank.
+        """Return one of the arrays after a check of its dtype and rank.
 
         Raises:
-            FormatError: There is no such array, or it is another.
+            FormatError: There is no such array, or it has another dtype or rank.
         """
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(self.arrays):
             raise FormatError(f"array {index!r} was named; the frame has {len(self.arrays)}")
@@ -151,13 +151,13 @@ class Frame:
 
 
 def encode_hello(token: str | None) -> bytes:
-    """What a client says first."""
+    """Encode the first message of a client."""
     secret = (token or "").encode()
     return HELLO.pack(MAGIC, VERSION, len(secret), MAX_MESSAGE_BYTES >> 20) + secret
 
 
 def encode_welcome(status: Status, text: str = "", max_request_bytes: int = 0, max_calls: int = 0) -> bytes:
-    """What a server says to a hello; ``text`` says why it refuses."""
+    """Encode the answer to a hello; ``text`` is the reason of a refusal."""
     told = text.encode(errors="backslashreplace")[:MAX_WELCOME_TEXT]
     return WELCOME.pack(MAGIC, VERSION, status, max_request_bytes, max_calls, len(told)) + told
 
@@ -165,14 +165,14 @@ def encode_welcome(status: Status, text: str = "", max_request_bytes: int = 0, m
 def encode_message(
     kind: int, number: int, frame: Frame | None = None, *, timeout_ms: int = 0, is_last: bool = False
 ) -> Buffers:
-    """The bytes of a message as buffers, which refer to the frame's arrays and do not copy them.
+    """Encode a message as buffers; large arrays are not copied.
 
     Args:
-        kind: What it is.
-        number: The request that it is about; 0 for none.
+        kind: Kind of message.
+        number: Number of the request that it belongs to; 0 for none.
         frame: Header and arrays; None for a message without either.
         timeout_ms: See ``Prefix``.
-        is_last: No frame of the answer follows.
+        is_last: Whether this is the last frame of the answer.
     """
     flags = LAST if is_last else 0
     if frame is None:
@@ -203,10 +203,10 @@ def encode_message(
 
 
 def read_prefix(data: memoryview) -> Prefix:
-    """Read the first 32 bytes of a message.
+    """Decode the first 32 bytes of a message.
 
     Raises:
-        FormatError: They are none.
+        FormatError: The bytes are no prefix.
     """
     kind, flags, zero, header_bytes, number, body_bytes, timeout_ms, also_zero = PREFIX.unpack(data)
     if not REQUEST <= kind <= GOODBYE or flags > LAST or zero or also_zero:
@@ -217,18 +217,18 @@ def read_prefix(data: memoryview) -> Prefix:
 
 
 def read_header(text: bytes, body_bytes: int) -> tuple[dict[str, Any], list[ArraySpec]]:
-    """Read a message's JSON header.
+    """Decode a message's JSON header.
 
     Args:
         text: The header.
-        body_bytes: Bytes of the arrays, as the prefix says it.
+        body_bytes: Bytes of the arrays according to the prefix.
 
     Returns:
-        header: Without the description of the arrays.
+        header: The header without the description of the arrays.
         specs: dtype and shape of each array; together they have ``body_bytes``.
 
     Raises:
-        FormatError: It is no JSON object, or describes other arrays than follow.
+        FormatError: The text is no JSON object, or describes other sizes of arrays.
     """
     try:
         header = _DECODE(text.decode())
@@ -250,19 +250,19 @@ def read_header(text: bytes, body_bytes: int) -> tuple[dict[str, Any], list[Arra
 
 
 def padded(num_bytes: int) -> int:
-    """Bytes with the padding that follows them."""
+    """Return the number of bytes with padding."""
     return num_bytes + -num_bytes % ALIGNMENT
 
 
 def empty_arrays(specs: Sequence[ArraySpec]) -> list[Array]:
-    """New arrays for what a message brings.
+    """Make new arrays of some dtypes and shapes.
 
     Raises:
-        FormatError: A shape is larger than an array may have.
+        FormatError: A shape is too large for an array.
     """
     try:
         return [np.empty(shape, dtype) for dtype, shape in specs]
-    except ValueError as error:  # no bytes, yet more rows than an array may have
+    except ValueError as error:  # such as no bytes, but more rows than an array may have
         raise FormatError(f"an array of a frame is too large: {error}") from error
 
 

@@ -15,7 +15,7 @@ class Poller(Protocol):
     """Watches descriptors; any number of threads may wait at once."""
 
     def arm(self, fd: int, events: int) -> None:
-        """Report once, to one thread, when a descriptor is ready for one of the events or its peer has closed."""
+        """Report once, to one thread, when a descriptor is ready for an event or its peer has closed it."""
         ...
 
     def forget(self, fd: int) -> None:
@@ -108,5 +108,5 @@ class SelectorPoller:
 
 
 def new_poller() -> Poller:
-    """The best poller of this system."""
+    """Return the best poller of this system."""
     return EpollPoller() if hasattr(select, "epoll") else SelectorPoller()

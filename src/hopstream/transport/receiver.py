@@ -23,7 +23,7 @@ from hopstream.transport.messages import (
 from hopstream.transport.stream import ByteStream
 
 INPUT_BYTES = 16 << 10
-"""Bytes read in one call at the start of a message; the rest of a large one is read into its destination."""
+"""Bytes read in one call at the start of a message; large arrays are read into their destination."""
 
 Check = Callable[[Prefix], bool]
 """Returns whether to read a message with this prefix; False discards it."""
@@ -33,17 +33,17 @@ Message = tuple[Prefix, "Frame | None"]
 
 
 class Receiver:
-    """Reads the messages of one stream; used by one thread at a time."""
+    """Reader of the messages of one stream, used by one thread at a time."""
 
     def __init__(self, stream: ByteStream, check: Check, place: Place, is_wanted: Check | None = None) -> None:
-        """Begin with the first message.
+        """Start before the first message.
 
         Args:
-            stream: Where they come from.
-            check: Told of every prefix before anything else of the message is read.
-            place: Told of every header before any array is read.
-            is_wanted: Asked before anything is written into arrays of ``place``; once it says False they are left
-                alone, and the rest of the message is thrown away. None where every message is wanted.
+            stream: The stream.
+            check: Called with every prefix before the rest of its message is read.
+            place: Called with every header before the arrays are read.
+            is_wanted: Called before every write into arrays of ``place``. After it returns False, no more is written
+                and the rest of the message is discarded. None means that every message is wanted.
         """
         self._stream, self._check, self._place = stream, check, place
         self._is_wanted = is_wanted or (lambda prefix: True)
@@ -51,27 +51,27 @@ class Receiver:
         self._start = self._stop = 0
         self._messages = self._read_messages()
         self.is_at_end = False
-        """The peer has closed the stream."""
+        """Whether the peer has closed the stream."""
         self.wanted = 1
         """Bytes that must arrive before the receiver can continue."""
 
     @property
     def has_buffered(self) -> bool:
-        """Bytes of the next message are already buffered."""
+        """Whether bytes of the next message are already buffered."""
         return self._start < self._stop
 
     def next(self) -> Message | None:
-        """The next message, with None for a discarded frame; None if its bytes have not arrived.
+        """Return the next message, with None for a discarded frame; None if its bytes have not arrived.
 
         Raises:
-            FormatError: The bytes are no message; nothing more can be read.
+            FormatError: The bytes are no message; the receiver cannot be used any more.
             OSError: The connection is lost.
-            Exception: Whatever ``check`` and ``place`` raise; nothing more can be read either.
+            Exception: Any error of ``check`` and ``place``; the receiver cannot be used any more.
         """
         return next(self._messages, None)
 
     def _read_messages(self) -> Iterator[Message | None]:
-        """Yield messages, and None whenever there is nothing to read."""
+        """Yield messages, and None whenever no bytes are available."""
         size = PREFIX.size
         while True:
             if self._stop - self._start < size:
@@ -106,9 +106,9 @@ class Receiver:
                     yield prefix, None if left else Frame(header, arrays, prefix.flags == LAST)
 
     def _fill_arrays(self, prefix: Prefix, arrays: Sequence[Array]) -> Generator[None, None, int]:
-        """Read arrays with their padding; return the number of bytes left of a message that is not wanted any more."""
+        """Read arrays with their padding; return the number of unread bytes if they become unwanted, else 0."""
         left = prefix.body_bytes
-        if self._stop - self._start >= left and self._is_wanted(prefix):  # as that of most requests is
+        if self._stop - self._start >= left and self._is_wanted(prefix):  # the usual case for requests
             self._copy_arrays(arrays)
             return 0
         for array in arrays:
@@ -134,7 +134,7 @@ class Receiver:
         self._start = start
 
     def _gather(self, num_bytes: int) -> Iterator[None]:
-        """Read until the buffer holds so many bytes."""
+        """Read until the buffer holds ``num_bytes``."""
         left = self._stop - self._start
         if left and self._start:
             self._buffer[:left] = self._buffer[self._start : self._stop].tobytes()
@@ -143,7 +143,7 @@ class Receiver:
             self._stop += yield from self._receive(self._buffer[self._stop :] if self._stop else self._buffer)
 
     def _fill(self, target: memoryview, prefix: Prefix | None = None) -> Generator[None, None, int]:
-        """Fill the target, or stop if the message is not wanted any more; return the number of bytes."""
+        """Fill the target, or stop once the message is unwanted; return the number of bytes."""
         done, size = 0, len(target)
         while prefix is None or self._is_wanted(prefix):
             there = min(self._stop - self._start, size - done)
@@ -157,12 +157,12 @@ class Receiver:
                 self.wanted = size - done
                 done += yield from self._receive(target[done:], prefix)
                 self.wanted = 1
-            else:  # what follows may come in the same call
+            else:  # one call may also read the bytes that follow
                 self._start, self._stop = 0, (yield from self._receive(self._buffer))
         return done
 
     def _skip(self, num_bytes: int) -> Iterator[None]:
-        """Throw bytes away."""
+        """Discard bytes."""
         while num_bytes:
             there = min(self._stop - self._start, num_bytes)
             self._start += there
@@ -171,7 +171,7 @@ class Receiver:
                 self._start, self._stop = 0, (yield from self._receive(self._buffer))
 
     def _receive(self, target: memoryview, prefix: Prefix | None = None) -> Generator[None, None, int]:
-        """Read at least one byte; return their number, or 0 if the message is not wanted any more."""
+        """Read at least one byte; return the number of bytes, or 0 once the message is unwanted."""
         while prefix is None or self._is_wanted(prefix):
             read = None if self.is_at_end else self._stream.recv_into(target)
             if read:

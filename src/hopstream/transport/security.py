@@ -26,14 +26,14 @@ Pem = bytes | Path
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ServerSecurity(Settings):
-    """A server's certificate, and the token or certificates that clients need.
+    """A server's certificate, and the tokens or certificates that it accepts.
 
     Attributes:
-        token: Clients must send it when they connect; it has all rights.
+        token: Token that clients must send when they connect; it has admin rights.
         token_file: In place of ``token``: a file of one token, or of lines ``name read|admin token``.
-        certificate: PEM chain that the server shows; needs ``private_key``.
+        certificate: PEM chain of the server's certificate; needs ``private_key``.
         private_key: PEM.
-        client_roots: PEM roots that client certificates must lead to (mTLS); None asks for none.
+        client_roots: PEM roots that client certificates must lead to (mTLS); None requires no certificate.
         is_insecure: Listen anywhere without TLS or token, after a warning in the log.
 
     Raises:
@@ -64,14 +64,14 @@ class ServerSecurity(Settings):
 
     @property
     def has_tls(self) -> bool:
-        """A certificate is shown."""
+        """Whether the server has a certificate, and so uses TLS."""
         return self.certificate is not None
 
     def check_bind(self, location: Location) -> None:
-        """Allow or refuse to listen at a location.
+        """Check that the server may listen at a location.
 
         Raises:
-            AccessDenied: Others could reach the server, and it would not know them or would talk in the clear.
+            AccessDenied: Other machines could reach the server without TLS, or without a token or client certificate.
             SettingsError: The location's scheme and the certificate contradict each other.
         """
         if location.has_tls != self.has_tls:
@@ -91,7 +91,7 @@ class ServerSecurity(Settings):
         )  # fmt: skip
 
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context, from the current files; None without TLS.
+        """Return the TLS context, from the current files; None without TLS.
 
         Raises:
             SettingsError: The certificate and the key are not PEM, or do not belong together.
@@ -104,15 +104,15 @@ class ClientSecurity(Settings):
     """A client's token and certificate, and the roots that it trusts.
 
     Attributes:
-        token: Sent to every server that is connected to.
-        token_file: In place of ``token``: a file that holds it; see ``read_token``.
-        token_owner: The user, as a number, whom ``token_file`` must belong to whenever it is read; None for any file.
+        token: Token that is sent to every server.
+        token_file: In place of ``token``: a file with the token; see ``read_token``.
+        token_owner: User id that must own ``token_file`` whenever it is read; None for any owner.
         roots: PEM roots that the server's certificate must lead to; None trusts the system's, which the environment
             variables ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` replace.
-        certificate: PEM chain that the client shows (mTLS); needs ``private_key``.
+        certificate: PEM chain of the client's certificate (mTLS); needs ``private_key``.
         private_key: PEM.
-        server_name: The name that the server's certificate must carry, where it is not the location's host.
-        is_insecure: Send the token in the clear to other machines.
+        server_name: Name in the server's certificate, if it is not the location's host.
+        is_insecure: Allow sending the token unencrypted to other machines.
 
     Raises:
         SettingsError: A file cannot be read, or one field of a pair is missing.
@@ -143,11 +143,11 @@ class ClientSecurity(Settings):
 
     @property
     def has_token(self) -> bool:
-        """A token is sent."""
+        """Whether a token is sent."""
         return self.token is not None or self.token_file is not None
 
     def current_token(self) -> str | None:
-        """The token, from the current file.
+        """Return the token, from the current file.
 
         Raises:
             SettingsError: The file cannot be read.
@@ -155,16 +155,16 @@ class ClientSecurity(Settings):
         return self.token if self._token_file is None else self._token_file.value()
 
     def check_location(self, location: Location) -> None:
-        """Refuse to send a token in the clear.
+        """Refuse to send a token unencrypted to another machine.
 
         Raises:
-            AccessDenied: The location has no TLS, and the token would leave this machine.
+            AccessDenied: The location is on another machine and has no TLS.
         """
         if self.has_token and not (location.has_tls or location.is_loopback or self.is_insecure):
             raise AccessDenied(f"the token would go to {location} in the clear; use tls://, or allow it with insecure")
 
     def context(self) -> ssl.SSLContext:
-        """The TLS context, from the current files.
+        """Return the TLS context, from the current files.
 
         Raises:
             SettingsError: The certificate and the key are not PEM, or do not belong together.
@@ -174,7 +174,7 @@ class ClientSecurity(Settings):
 
 
 class _Context(Watched[ssl.SSLContext]):
-    """A TLS 1.3 context, made from files or bytes."""
+    """A TLS 1.3 context made from files or bytes."""
 
     def __init__(self, certificate: Pem | None, key: Pem | None, roots: Pem | None, *, is_server: bool) -> None:
         super().__init__([one for one in (certificate, key, roots) if isinstance(one, Path)])
@@ -204,13 +204,16 @@ class _Context(Watched[ssl.SSLContext]):
 
 
 def _load_chain(context: ssl.SSLContext, certificate: Pem, key: Pem) -> None:
-    """Load a certificate and its key into a context. OpenSSL reads files only, so bytes go through a temporary file."""
+    """Load a certificate and its key into a context.
+
+    OpenSSL reads files only, so bytes are written to a temporary file.
+    """
     with ExitStack() as stack:
         context.load_cert_chain(str(_pem_file(certificate, stack)), str(_pem_file(key, stack)))
 
 
 def _pem_file(given: Pem, stack: ExitStack) -> Path:
-    """The file of a PEM; for bytes a temporary file of this user alone, removed with the stack."""
+    """Return the path of a PEM file; bytes go to a private temporary file that is removed with the stack."""
     if isinstance(given, Path):
         read_pem(given)
         return local_path(given)
@@ -236,7 +239,7 @@ def read_pem(path: Path) -> bytes:
 
 
 def _check(record: ServerSecurity | ClientSecurity, who: str, roots: str) -> None:
-    """Raise ``SettingsError`` if PEM or a token has the wrong form, or if fields exclude or lack each other."""
+    """Raise ``SettingsError`` if PEM or a token is malformed, or if fields contradict each other."""
     for name in ("certificate", "private_key", roots):
         given = getattr(record, name)
         if given is not None and not isinstance(given, bytes | Path):

@@ -1,4 +1,4 @@
-"""Byte streams: non-blocking sockets with or without TLS, which read into and write from given buffers."""
+"""Byte streams: non-blocking sockets with or without TLS, which read and write given buffers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from contextlib import suppress
 from typing import Any, Protocol, cast
 
 MAX_BUFFERS = 256
-"""Most buffers passed to the system in one call."""
+"""Largest number of buffers passed to the system in one call."""
 RECORD_BYTES = 16 << 10
 """Bytes of a TLS record."""
 RECORD_OVERHEAD = 512
-"""At least what TLS adds to a record."""
+"""Upper bound of the bytes that TLS adds to a record."""
 
 TCP_CORK = getattr(socket, "TCP_CORK", None)
 MIN_LOW_WATER = 64 << 10
 MAX_LOW_WATER = 256 << 10
-"""Bounds of the bytes to wait for: waking a reader costs as much as copying some ten thousand bytes."""
+"""Range of the low-water mark: waking a reader costs as much as copying some ten thousand bytes."""
 
 
 class ByteStream(Protocol):
     """A connection's bytes. One thread may read while another writes."""
 
     def fileno(self) -> int:
-        """The descriptor to be polled."""
+        """Return the descriptor to poll."""
         ...
 
     def recv_into(self, target: memoryview) -> int | None:
-        """Read available bytes: return their number, 0 at the end of the stream, None if there are none now.
+        """Read available bytes; return their number, 0 at the end of the stream, None if there are none now.
 
         Raises:
             OSError: The connection is lost.
@@ -39,7 +39,7 @@ class ByteStream(Protocol):
         ...
 
     def send(self, buffers: deque[memoryview]) -> bool:
-        """Write as much as the system takes, remove it from ``buffers``, and return whether all was written.
+        """Write as much as the system accepts, remove it from ``buffers``; return whether all was written.
 
         Raises:
             OSError: The connection is lost.
@@ -51,7 +51,7 @@ class ByteStream(Protocol):
         ...
 
     def expect(self, num_bytes: int) -> None:
-        """Let polling report the stream as readable only when so many bytes are there, or many."""
+        """Report the stream as readable only when ``num_bytes``, or the largest low-water mark, are there."""
         ...
 
     def shut_down(self) -> None:
@@ -64,7 +64,7 @@ class ByteStream(Protocol):
 
 
 class _LowWater:
-    """Sets how many bytes make a socket readable (``SO_RCVLOWAT``), where the system supports it."""
+    """Low-water mark of a socket (``SO_RCVLOWAT``), if the system supports it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -80,10 +80,10 @@ class _LowWater:
 
 
 class PlainStream:
-    """A socket."""
+    """A socket without TLS."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take over a connected socket; it is closed with the stream, or when the stream is collected."""
+        """Take over a connected socket; it is closed with the stream, or when the stream is garbage-collected."""
         _prepare(sock)
         self._socket = sock
         weakref.finalize(self, _close, sock).atexit = False
@@ -129,7 +129,10 @@ class PlainStream:
 
 
 class TlsStream:
-    """A socket with TLS. A lock guards every call, because OpenSSL allows one thread at a time; no call blocks."""
+    """A socket with TLS. A lock guards every call, because OpenSSL allows one thread at a time.
+
+    No call blocks.
+    """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         """Take over a socket, before or after its handshake; see ``PlainStream``."""
@@ -144,10 +147,10 @@ class TlsStream:
         return self._socket.fileno()
 
     def handshake(self) -> bool | None:
-        """Continue the handshake: True when done, None if bytes must be read first, False if bytes must be written.
+        """Continue the handshake: True when done, None if it needs bytes to read, False if it needs to write.
 
         Raises:
-            OSError: The peers do not come to terms.
+            OSError: The handshake failed.
         """
         with self._lock:
             try:
@@ -194,7 +197,7 @@ class TlsStream:
         return True
 
     def _cork(self, is_on: int) -> None:
-        """Send records together where the system supports it (``TCP_CORK``)."""
+        """Send records together, if the system supports it (``TCP_CORK``)."""
         if TCP_CORK is not None and self._socket.family != socket.AF_UNIX:
             with suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, TCP_CORK, is_on)
@@ -205,7 +208,7 @@ class TlsStream:
             return self._socket.pending() > 0
 
     def expect(self, num_bytes: int) -> None:
-        """See ``ByteStream``. OpenSSL may hold part of a record already, which polling does not see any more."""
+        """See ``ByteStream``; subtracts one record, which OpenSSL may have read from the socket already."""
         self._low_water.expect(num_bytes - RECORD_BYTES - RECORD_OVERHEAD)
 
     def shut_down(self) -> None:
@@ -230,12 +233,12 @@ def _prepare(sock: socket.socket) -> None:
 
 def shut_down(sock: Any) -> None:
     """End a socket's connection, and wake a thread that polls or reads it. The descriptor stays open."""
-    with suppress(OSError):  # it has ended already
+    with suppress(OSError):  # the connection has ended already
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def _close(sock: socket.socket) -> None:
-    with suppress(OSError):  # it has ended already
+    with suppress(OSError):  # the connection has ended already
         sock.close()
 
 
@@ -251,7 +254,7 @@ def _advance(buffers: deque[memoryview], sent: int) -> None:
 
 
 def _join_small(buffers: deque[memoryview]) -> None:
-    """Join small buffers, because each would be a TLS record of its own."""
+    """Join small buffers, because each would be a separate TLS record."""
     if len(buffers) == 1 or len(buffers[0]) + len(buffers[1]) > RECORD_BYTES:
         return
     small: list[memoryview] = []

@@ -1,4 +1,4 @@
-"""Tokens: a server's clients and their rights; read again when their file changes."""
+"""Tokens: a server's clients and their rights, read again when their file changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 MAX_TOKEN_BYTES = 256
 MAX_FILE_BYTES = 1 << 20
 _WARNED_OF: set[Path] = set()
-"""Token files for which a warning about permissions was logged: each is warned of once."""
+"""Token files for which a warning about permissions was logged; each is logged once."""
 
 Rights = Literal["read", "admin"]
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class Identity:
 
     Attributes:
         name: The client's name in the token file; empty without one.
-        rights: ``read`` for what trainers need, ``admin`` for everything.
-        digest: SHA-256 of the token; empty where none is asked for.
+        rights: ``read`` for the operations of trainers, ``admin`` for all operations.
+        digest: SHA-256 of the token; empty if the server needs none.
     """
 
     name: str = ""
@@ -42,7 +42,7 @@ class Identity:
 
     @property
     def is_admin(self) -> bool:
-        """May ask for everything."""
+        """Whether the client has admin rights."""
         return self.rights == "admin"
 
 
@@ -51,20 +51,20 @@ ANYONE = Identity()
 
 
 class Watched(Generic[T]):
-    """A value made from files, and made again when one of them changes. Safe to use from many threads."""
+    """A value made from files, and made again after a change. Safe to use from many threads."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Watch files; ``make`` is called by ``value``."""
+        """Watch files; ``value`` reads them."""
         self._paths = paths
         self._lock = threading.Lock()
         self._marks: list[object] | None = None
         self._value: T | None = None
 
     def value(self) -> T:
-        """The value of the current files; the previous value if they cannot be read any more.
+        """Return the value of the current files, or the previous value if they cannot be read any more.
 
         Raises:
-            SettingsError: They cannot be read, and never could.
+            SettingsError: The files cannot be read, and there is no previous value.
         """
         with self._lock:
             marks = [_mark(path) for path in self._paths]
@@ -79,11 +79,11 @@ class Watched(Generic[T]):
             return cast(T, self._value)
 
     def __getstate__(self) -> dict[str, object]:
-        """State for another process, which reads the files itself."""
+        """Return the state for another process, which reads the files itself."""
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_marks", "_value")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore that state without reading a file."""
+        """Restore the state without reading a file."""
         vars(self).update(state, _lock=threading.Lock(), _marks=None, _value=None)
 
     def _make(self) -> T:
@@ -91,7 +91,7 @@ class Watched(Generic[T]):
 
 
 def _mark(path: Path) -> object:
-    """Values that differ when a file was changed or replaced."""
+    """Return a value that changes when a file is changed or replaced."""
     try:
         found = path.stat()
     except OSError as error:
@@ -103,13 +103,13 @@ class Tokens(Watched[tuple[Identity, ...]]):
     """A server's clients: those of a token file, or any client with the one given token."""
 
     def __init__(self, token: str | None = None, path: Path | None = None) -> None:
-        """Use one token, which has all rights, or a file; see ``read_tokens``."""
+        """Use one token with admin rights, or a file; see ``read_tokens``."""
         super().__init__([] if path is None else [path])
         self._token, self._path = token, path
         self.value()
 
     def find(self, token: bytes) -> Identity | None:
-        """The client of a token, found in constant time; None for a wrong token."""
+        """Return the client of a token, compared in constant time; None for an unknown token."""
         digest, found = _digest(token), None
         for identity in self.value():
             if hmac.compare_digest(digest, identity.digest):
@@ -123,10 +123,10 @@ class Tokens(Watched[tuple[Identity, ...]]):
 
 
 class TokenFile(Watched[str]):
-    """The token that a client sends."""
+    """Token that a client sends, from a file."""
 
     def __init__(self, path: Path, owner: int | None = None) -> None:
-        """Read a file, which may change; see ``read_token``."""
+        """Read the file, now or later; see ``read_token``."""
         super().__init__([path])
         self._path, self._owner = path, owner
 
@@ -135,34 +135,34 @@ class TokenFile(Watched[str]):
 
 
 def read_tokens(path: Path) -> tuple[Identity, ...]:
-    """Read a server's token file: one token, which has all rights, or lines of ``name rights token``.
+    """Read a server's token file: one token with admin rights, or lines of ``name rights token``.
 
-    Rights are ``read`` or ``admin``; empty lines and those that begin with ``#`` are left out. Several lines may have
-    the same name, as while a token is being replaced.
+    Rights are ``read`` or ``admin``. Empty lines and lines that begin with ``#`` are ignored. Several lines may have
+    the same name, for example while a token is being replaced.
 
     Raises:
-        SettingsError: The file is missing, too large, holds no token, or has a line of another form; the message has
-            its number.
+        SettingsError: The file is missing or too large, holds no token, or has a malformed line; the message has the
+            line number.
     """
     return tuple(Identity(name, rights, _digest(token.encode())) for name, rights, token in _entries(path))
 
 
 def read_token(path: Path, owner: int | None = None) -> str:
-    """Read a client's token from a file: the only one, or of several the first with admin rights, or else the first.
+    """Read a client's token from a file: the first one with admin rights, else the first one.
 
     Args:
         path: The file.
-        owner: The user, as a number, whom it must belong to, as a regular file and not by a link; None for any file.
+        owner: User id that must own it, as a regular file and not through a link; None for any file.
 
     Raises:
-        SettingsError: As ``read_tokens``, or the file is not the owner's.
+        SettingsError: See ``read_tokens``; or ``owner`` does not own the file.
     """
     entries = _entries(path, owner)
     return next((token for _, rights, token in entries if rights == "admin"), entries[0][2])
 
 
 def _entries(path: Path, owner: int | None = None) -> list[tuple[str, Rights, str]]:
-    """Name, rights and token of every line that holds one."""
+    """Return name, rights and token of every line with a token."""
     lines = [(number, line.split()) for number, line in enumerate(_read(path, owner).splitlines(), 1)]
     lines = [(number, words) for number, words in lines if words and not words[0].startswith("#")]
     if not lines:
@@ -173,7 +173,7 @@ def _entries(path: Path, owner: int | None = None) -> list[tuple[str, Rights, st
         return [("", "admin", token)]
     found: list[tuple[str, Rights, str]] = []
     line_of: dict[str, int] = {}
-    for number, words in lines:  # messages leave the words out, because one of them is a token
+    for number, words in lines:  # messages do not quote words, because one of them is a token
         where = f"{path}:{number}"
         if len(words) != 3:
             raise SettingsError(
@@ -208,10 +208,10 @@ def check_token(token: str | None) -> None:
 
 def _read(path: Path, owner: int | None) -> str:
     """Read a token file, and warn once if all users can read it."""
-    flags = os.O_RDONLY if owner is None else os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe holds up nobody
+    flags = os.O_RDONLY if owner is None else os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # open() waits for no pipe
     try:
         with open(local_path(path), "rb", opener=lambda name, _: os.open(name, flags)) as file:
-            found = os.fstat(file.fileno())  # of what is read, whatever is put in its place meanwhile
+            found = os.fstat(file.fileno())  # of the open file, because its path may be replaced meanwhile
             mode = found.st_mode
             if owner is not None and not (stat.S_ISREG(mode) and found.st_uid == owner):
                 raise SettingsError(
