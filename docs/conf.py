@@ -1,5 +1,7 @@
 """Sphinx configuration: Markdown pages by MyST, and a reference from docstrings. Builds offline."""
 
+import dataclasses
+import inspect
 import re
 import zlib
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 import hopstream
+from hopstream.checks import Settings
 
 HERE = Path(__file__).parent
 OTHER_PROJECTS = {
@@ -43,9 +46,32 @@ def keep_colons(_app: object, kind: str, _name: str, _object: object, _options: 
         lines[at] = lines[at].replace(": ", DASH) if at == first else lines[at]
 
 
+def show_settings(_app: object, kind: str, _name: str, value: object, _options: object, lines: list[str]) -> None:
+    """Show the fields of a settings record, which may be documented by the help of a flag alone."""
+    if kind != "class" or not (isinstance(value, type) and issubclass(value, Settings)):
+        return
+    lines[:] = (inspect.getdoc(value) or "").splitlines()
+    helps = {one.name: one.metadata["help"] for one in dataclasses.fields(value) if "help" in one.metadata}
+    if helps and "Attributes:" not in lines:
+        lines[1:1] = ["", "Attributes:", *(f"    {name}: {text}." for name, text in helps.items()), ""]
+
+
+def sign_settings(
+    _app: object, kind: str, _name: str, value: object, _options: object, _signature: object, _returns: object
+) -> tuple[str, None] | None:
+    """Show the constructor of a settings record with its fields."""
+    if kind != "class" or not (isinstance(value, type) and issubclass(value, Settings)):
+        return None
+    signature = inspect.signature(value.__init__)
+    shown = [one.replace(annotation=inspect.Parameter.empty) for one in list(signature.parameters.values())[1:]]
+    return str(signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)), None
+
+
 def setup(app: Sphinx) -> None:
     """Change docstrings before Napoleon reads them."""
+    app.connect("autodoc-process-docstring", show_settings, priority=300)
     app.connect("autodoc-process-docstring", keep_colons, priority=400)
+    app.connect("autodoc-process-signature", sign_settings)
 
 
 project = author = copyright = "Hopstream"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -41,8 +42,12 @@ def test_every_public_name_loads(module: str):
     package = importlib.import_module(module)
     assert package.__all__ == sorted(set(package.__all__))
     assert set(package.__all__) < set(dir(package))
+    folder = Path(package.__file__).parent
     for name in package.__all__:
-        assert getattr(package, name) is not None
+        value = getattr(package, name)
+        assert value is not None
+        # A module of the package with this name would take the name's place when it is imported.
+        assert inspect.ismodule(value) or not ((folder / f"{name}.py").exists() or (folder / name).exists())
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -61,8 +66,10 @@ def test_documents_and_examples_import_public_names_only(path: Path):
 
 
 def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones():
-    with pytest.raises(AttributeError, match=r"no attribute 'NeighbourLoader'; it has .*Graph, .*NeighborLoader"):
+    with pytest.raises(AttributeError, match="no attribute 'NeighbourLoader'; did you mean 'NeighborLoader'"):
         hopstream.NeighbourLoader  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'x'; it has .*Graph, .*NeighborLoader"):
+        hopstream.x  # noqa: B018
 
 
 def test_import_brings_in_no_heavy_library():

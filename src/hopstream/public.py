@@ -11,6 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from hopstream.checks import did_you_mean
+
 Getter = Callable[[str], object]
 
 
@@ -35,11 +37,12 @@ def public_names(package: str, init_path: str) -> tuple[Getter, Callable[[], lis
         """Load a public name, or a module of the package, on first use."""
         module = import_module(package)
         if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
+            meant = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{meant}")
         if module_of[name] == package:
             return import_module(f"{package}.{name}")
         value = getattr(import_module(module_of[name]), name)
         setattr(module, name, value)
         return value
 
-    return get, lambda: [*names, *vars(import_module(package))], names
+    return get, lambda: sorted({*names, *(name for name in vars(import_module(package)) if name[:2] == "__")}), names

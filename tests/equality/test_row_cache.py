@@ -50,6 +50,7 @@ def _ragged() -> test_equality.Case:
     of_nodes = {
         "text": lists(nodes.num_nodes, "uint8", is_string=True), "y": nodes.features["y"],
         "list": lists(nodes.num_nodes, "float32"), "none": RaggedArray.from_strings([""] * nodes.num_nodes),
+        "signal": lists(nodes.num_nodes, "complex128"),
     }  # fmt: skip
     of_edges = {**edges.features, "pairs": lists(edges.num_edges, "float16", 2)}
     graph = replace(

@@ -133,10 +133,18 @@ def settings_with(name, value):
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_are_integers(name):
     nothing = () if name == "rank" else (None,)
-    values = (1.5, 1.0, "4", True, np.True_, INTEGERS[name] - 1, [1], torch.tensor([1]), torch.tensor(1.0), *nothing)
-    for value in values:
+    texts = () if name == "buffer_bytes" else ("4",)
+    values = (1.5, 1.0, True, np.True_, INTEGERS[name] - 1, [1], torch.tensor([1]), torch.tensor(1.0))
+    for value in (*values, *texts, *nothing):
         with pytest.raises(SettingsError, match=rf"^{name} is .*; it must be an integer, {INTEGERS[name]} "):
             settings_with(name, value)
+
+
+def test_bytes_take_units():
+    assert settings_with("buffer_bytes", "2 MiB").buffer_bytes == 2 << 20
+    for value in ("12 parsecs", "9999999 TiB", "9" * 400, "-1"):
+        with pytest.raises(SettingsError, match=r"^buffer_bytes is "):
+            settings_with("buffer_bytes", value)
 
 
 @pytest.mark.parametrize("name", FLAGS)

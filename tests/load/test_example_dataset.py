@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader
 
 from hopstream.load.examples import ExampleDataset, ExampleLoader
 from hopstream.tfgnn import record_files
+from hopstream.tfgnn.graph_generator import random_graphs
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
-from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.tfrecord import RecordWriter, files_of
 

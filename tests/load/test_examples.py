@@ -22,9 +22,9 @@ from hopstream.errors import (
 )
 from hopstream.load.examples import ExampleLoader, GraphBatch
 from hopstream.tfgnn.example import ValueLists, decode_examples, encode_examples
+from hopstream.tfgnn.graph_generator import random_graphs
 from hopstream.tfgnn.graph_schema import message_text, parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
-from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.tfrecord import RecordWriter, shard_paths
 from tests.load.contract import LoaderContract

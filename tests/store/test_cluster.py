@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -217,8 +218,42 @@ def test_a_server_that_never_says_its_parts_is_told_within_the_deadline(
                 check_answers(typed_case, store)
             assert time.monotonic() - started < 5
             silent.close()
-            with StoreServer(find_case("typed", 4).shared(), location), pytest.raises(VersionMismatch, match=location):
+            with (
+                StoreServer(find_case("typed", 4).shared(), location),
+                pytest.raises(
+                    StoreUnavailable, match=rf"{location} serves dataset .*; wanted .*: restart it with that"
+                ),
+            ):
                 check_answers(typed_case, store)
+
+
+def test_servers_of_unknown_parts_take_no_time_from_the_others(typed_case: Case) -> None:
+    class Slow(LocalStore):
+        """Answers lookups after 1.2 s."""
+
+        def lookup(self, node_type: str, keys: np.ndarray) -> np.ndarray:
+            threading.Event().wait(1.2)
+            return super().lookup(node_type, keys)
+
+    with StoreServer(Slow(typed_case.dataset)) as server:
+        locations = f"{server.location},{DEAD},tcp://127.0.0.1:2"
+        with open_store(locations, replace(FAR, timeout_s=2)) as store:
+            node_type = next(iter(store.schema.nodes))
+            assert store.lookup(node_type, np.arange(2)).min() >= 0
+
+
+def test_a_server_that_is_back_with_another_dataset_is_passed_over(
+    typed_case: Case, find_case: Callable[[str, int], Case]
+) -> None:
+    with ExitStack() as stack:
+        first, second, third = (StoreServer(typed_case.shared()) for _ in range(3))
+        second.close()
+        third.close()
+        with open_store(",".join(one.location for one in (first, second, third)), FAR) as store:
+            first.close()
+            stack.enter_context(StoreServer(find_case("typed", 4).shared(), second.location))
+            stack.enter_context(StoreServer(typed_case.shared(), third.location))
+            check_answers(typed_case, store)
 
 
 def test_a_part_that_nobody_serves_is_named(typed_case: Case, servers: list[StoreServer], tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from hopstream.kernels.row_cache import (
     copy_rows,
 )
 from hopstream.schema import FeatureSchema
+from hopstream.store import row_cache
 from hopstream.store.row_cache import (
     MIN_ROW_BYTES,
     NUM_FIRST_ROWS,
@@ -387,6 +388,27 @@ def test_a_row_that_is_too_long_is_not_kept_and_pushes_no_other_out() -> None:
     assert (held.slots >= 0).tolist() == [True, False]
     held.end()
     check_is_sound(cache, LISTS)
+
+
+def test_an_error_while_rows_are_kept_frees_no_slot_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = RowCache(1 << 18)
+    for _ in range(2):
+        keep_lists(cache, np.arange(NUM_FIRST_ROWS), np.full(NUM_FIRST_ROWS, 92))
+    found = cache.find(table_of(cache, LISTS), np.arange(1000, 1010), None)
+    lengths = np.full(10, 92)
+    lengths[3] = 200_000  # too long to be kept
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(row_cache._Spans, "take", fail)
+        found.keep(lists(lengths), found.fresh_at)
+    del found
+    check_is_sound(cache, LISTS)
+    index = table_of(cache, LISTS).rows.index
+    free = index.free[: index.state[NUM_FREE]]
+    assert len(np.unique(free)) == len(free)
 
 
 def test_rows_of_many_slots_make_room_for_those_that_are_needed_sooner() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from hopstream.errors import FormatError
 from hopstream.tfgnn import list_reader
+from hopstream.tfgnn.graph_generator import random_graphs
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import concatenate_graphs, decode_graph, decode_graphs, encode_graphs
 from hopstream.tfgnn.messages import EXAMPLE, message_class
-from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.spec import GraphSpec
 from tests.tfgnn.schemas import EVERYTHING, same_graphs

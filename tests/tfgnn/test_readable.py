@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hopstream.arrays import RaggedArray
+from hopstream.tfgnn.graph_generator import random_graphs
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
-from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.readable import json_value, plain_values, shown_graph, shown_lists, value_text
 from hopstream.tfgnn.spec import GraphSpec

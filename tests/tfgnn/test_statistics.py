@@ -9,10 +9,10 @@ import pytest
 
 from hopstream.tfgnn import statistics as statistics_module
 from hopstream.tfgnn.example import ValueLists, decode_examples, encode_examples
+from hopstream.tfgnn.graph_generator import random_graphs
 from hopstream.tfgnn.graph_schema import parse_schema
 from hopstream.tfgnn.graph_tensor import encode_graphs
 from hopstream.tfgnn.messages import EXAMPLE, message_class
-from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.spec import GraphSpec
 from hopstream.tfgnn.statistics import ExampleStatistics, Numbers, SizeStatistics

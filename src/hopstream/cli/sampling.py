@@ -281,7 +281,7 @@ class _Opener:
         try:
             cluster = self._cluster()
         except StoreUnavailable as error:
-            LOG.info("%s", error)
+            LOG.warning("%s", error)
             return
         if cluster is not None and cluster.dataset_id not in (None, self._dataset_id):
             raise SettingsError(

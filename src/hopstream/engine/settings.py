@@ -132,7 +132,10 @@ def memory_bytes(text: object, name: str = "memory") -> int:
     if match is None:
         raise SettingsError(f"{name} is {text!r}; it must be a size such as 500MB or 4GiB")
     unit = (match[2] or "").replace("K", "k")
-    return int(float(match[1]) * _UNITS[unit])
+    num_bytes = float(match[1]) * _UNITS[unit]
+    if num_bytes >= 1 << 63:
+        raise SettingsError(f"{name} is {text!r:.40}; it must be below 2**63 bytes")
+    return int(num_bytes)
 
 
 def read_bytes(name: str, value: object) -> int:
@@ -141,7 +144,7 @@ def read_bytes(name: str, value: object) -> int:
     Raises:
         SettingsError: It is neither, or below 0.
     """
-    return memory_bytes(value, name) if isinstance(value, str) else read_integer(name, value, 0, 1 << 62)
+    return read_integer(name, memory_bytes(value, name) if isinstance(value, str) else value, 0, 1 << 62)
 
 
 def bytes_text(num_bytes: int) -> str:

@@ -448,7 +448,7 @@ def admit_ids(
 def chain_slots(
     fresh: np.ndarray, nums: np.ndarray, num_slots: int, oldest: np.uint64, is_held: np.ndarray, index: RowIndex
 ) -> None:
-    """Give the slots in which they go on to the rows that are needed soonest; the others are given up.
+    """Give the slots in which they go on to the rows that are needed soonest.
 
     Args:
         fresh: int64[n], slots that ``admit_ids`` gave.
@@ -478,7 +478,6 @@ def chain_slots(
         elif rank >= last and num_more > 0:
             is_held[i] = False
         if not is_held[i]:
-            _give_up(slot, index)
             continue
         index.chain[slot, NUM_OF_ROW] = nums[i]
         for _ in range(num_more):

@@ -167,7 +167,7 @@ class LoadSettings(ConsumerSettings, OrderSettings):
     node_features: NodeFeatures = None
     edge_features: EdgeFeatures = None
     edge_keys: bool | None = None
-    buffer_bytes: int | BufferPool = DEFAULT_BUFFER_BYTES
+    buffer_bytes: int | str | BufferPool = DEFAULT_BUFFER_BYTES
     cache_bytes: int | str | None = None
     look_ahead: int = 16
     verify: Verify = "none"
@@ -179,7 +179,7 @@ class LoadSettings(ConsumerSettings, OrderSettings):
         if self.edge_keys is not None:
             self._keep("edge_keys", read_flag("edge_keys", self.edge_keys))
         if not isinstance(self.buffer_bytes, BufferPool):
-            self._read_integer("buffer_bytes", 0)
+            self._keep("buffer_bytes", read_bytes("buffer_bytes", self.buffer_bytes))
         if self.cache_bytes is not None:
             self._keep("cache_bytes", read_bytes("cache_bytes", self.cache_bytes))
         self._read_integer("look_ahead", 0, MAX_LOOK_AHEAD)

@@ -292,7 +292,7 @@ def _wants_edge_keys(store: Store, direction: Direction, edge_keys: bool | None)
 def _collator(schema: GraphSchema, settings: LoadSettings) -> tuple[Convert, Buffers]:
     """What a batch is turned into, and where its arrays come from."""
     kept, is_pinned = settings.buffer_bytes, settings.pin_memory
-    pool = kept if isinstance(kept, BufferPool) else BufferPool(kept)
+    pool = kept if isinstance(kept, BufferPool) else BufferPool(int(kept))
     if settings.collate == "numpy":
         return as_it_is, pool
     pyg = import_pyg("pyg")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,6 +214,47 @@ class Deferred(Generic[T_co]):
         return self._work()
 
 
+Kind = Literal["sample", "fetch", "other"]
+KINDS: tuple[Kind, ...] = ("sample", "fetch", "other")
+
+
+class TrafficCounts(NamedTuple):
+    """Traffic of one kind of operation: ``sample``, ``fetch`` or ``other`` (degrees, keys, links).
+
+    Attributes:
+        remote_requests: Requests to other servers; one request covers all parts and types asked of a server at once.
+        remote_ids: Nodes and edges in these requests; an id requested for several columns counts once.
+        remote_bytes: Bytes of the arrays in the servers' answers.
+        halo_ids: Nodes and edges of other parts answered from a local halo. A node whose key comes from a halo and
+            whose features come from a server counts in ``remote_ids``, too.
+        halo_bytes: Bytes of the arrays in answers of halos.
+        cache_ids: Nodes and edges of other servers whose rows were cache hits.
+        cache_bytes: Bytes of the rows of cache hits.
+        cache_evictions: Rows that the cache evicted.
+    """
+
+    remote_requests: int = 0
+    remote_ids: int = 0
+    remote_bytes: int = 0
+    halo_ids: int = 0
+    halo_bytes: int = 0
+    cache_ids: int = 0
+    cache_bytes: int = 0
+    cache_evictions: int = 0
+
+    @property
+    def cache_share(self) -> float:
+        """Cache hits as a share of nodes and edges of other servers; 0 if there were none."""
+        total = self.remote_ids + self.cache_ids
+        return self.cache_ids / total if total else 0.0
+
+    @property
+    def halo_share(self) -> float:
+        """Share of nodes and edges of other parts that halos answered; 0 if there were none."""
+        total = self.remote_ids + self.halo_ids
+        return self.halo_ids / total if total else 0.0
+
+
 class Store(OfOneProcess, ABC):
     """Topology and columns of some or all parts of one dataset. Safe to use from many threads."""
 
@@ -302,6 +343,10 @@ class Store(OfOneProcess, ABC):
         Raises:
             UnknownNameError: The dataset has no such edge type or split.
         """
+
+    def traffic(self) -> dict[Kind, TrafficCounts]:
+        """Return counters of what other servers and caches answered, by kind; zeros if every part is local."""
+        return {kind: TrafficCounts() for kind in KINDS}
 
     def explain_damage(self, error: FormatError | IdRangeError) -> FormatError | IdRangeError:
         """Return the error to raise for a failure that only a damaged file can cause.

@@ -17,12 +17,12 @@ from hopstream.arrays import Array, Column, IntArray, RaggedArray, offsets_of
 from hopstream.kernels.row_cache import split_found
 from hopstream.kernels.stitch import scatter_runs
 from hopstream.schema import FeatureSchema
-from hopstream.store.contract import FetchRequest, Store
+from hopstream.store.contract import FetchRequest, Store, TrafficCounts
 from hopstream.store.halo import NO_POSITIONS, HaloStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.requests import check_fetch_request, column_feature
 from hopstream.store.row_cache import Announcement, Found, RowCache, RowTable
-from hopstream.store.stitching import Cut, Finish, Stitch, Traffic, TrafficCounts, busy_parts, column_bytes
+from hopstream.store.stitching import Cut, Finish, Stitch, Traffic, busy_parts, column_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -279,7 +279,8 @@ def _stitched(work: _Work, name: str, feature: FeatureSchema) -> RaggedArray:
     offsets = offsets_of(lengths)
     values = np.empty((offsets[-1], *feature.shape), feature.numpy_dtype)
     width = int(np.prod(feature.shape, dtype=np.int64))
-    word = f"uint{8 * values.itemsize}"  # numba has no float16
+    word = f"uint{8 * min(8, values.itemsize)}"  # numba has no float16
+    width *= -(-values.itemsize // 8)
     for positions, column in runs:
         if isinstance(column, RaggedArray):
             flat = np.ascontiguousarray(column.values).reshape(-1).view(word)

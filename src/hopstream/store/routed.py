@@ -30,7 +30,16 @@ from hopstream.errors import (
     VersionMismatch,
 )
 from hopstream.schema import Direction, EdgeType, type_label
-from hopstream.store.contract import FetchRequest, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import (
+    FetchRequest,
+    Kind,
+    Links,
+    Pending,
+    SampleReply,
+    SampleRequest,
+    Store,
+    TrafficCounts,
+)
 from hopstream.store.fetch_stitching import FetchPlanner, FetchStitch
 from hopstream.store.halo import HaloStore
 from hopstream.store.local import LocalStore
@@ -47,14 +56,12 @@ from hopstream.store.requests import (
 from hopstream.store.row_cache import close_row_cache, open_row_cache
 from hopstream.store.settings import StoreSettings
 from hopstream.store.stitching import (
-    Kind,
     Question,
     RowsStitch,
     SampleStitch,
     SplitStitch,
     Stitch,
     Traffic,
-    TrafficCounts,
 )
 from hopstream.transport.connection import ask_again_if_busy
 
@@ -287,7 +294,7 @@ class _Asking(Generic[T]):
         self._stitch = stitch
         self._stores, self._replicas = routed._stores, routed._replicas
         self._describe, self._explain = describe, routed._explain
-        self._traffic = routed._traffic
+        self._traffic, self._dataset_id = routed._traffic, routed.dataset_id
         self._ends = time.monotonic() + routed._timeout_s
         self._untried: dict[int, list[int]] = {part: list(self._replicas[part]) for part in stitch.parts()}
         self._failures: dict[int, list[HopstreamError]] = {part: [] for part in self._untried}
@@ -336,7 +343,7 @@ class _Asking(Generic[T]):
         for index, group in groups.items():
             store = self._stores[index]
             if isinstance(store, RemoteStore):
-                is_last = not all(self._untried[part] for part in group)
+                is_last = not all(self._num_known(part) for part in group)
                 remote = store.with_timeout(self._share_s(group), is_patient=is_last, is_checked=True)
                 self._under_way.append((index, group, self._stitch.start(remote, group)))
             else:
@@ -346,7 +353,13 @@ class _Asking(Generic[T]):
     def _ask_unknown(self, index: int, part: int) -> None:
         """Ask a server whether it serves a part, and if so send it the request."""
         server = cast(RemoteStore, self._stores[index])
-        server.ask_facts(self._share_s([part]))
+        if part not in server.parts:
+            server.ask_facts(self._share_s([part]))
+        if server.facts.dataset_id != self._dataset_id:
+            raise StoreUnavailable(
+                f"{server.label} serves dataset {server.facts.dataset_id}; wanted {self._dataset_id}: restart "
+                "it with that dataset"
+            )
         if part not in server.parts:
             raise StoreUnavailable(f"{server.label} does not serve {parts_label([part])}")
         self._untried[part].insert(0, index)
@@ -355,7 +368,11 @@ class _Asking(Generic[T]):
     def _share_s(self, parts: Sequence[int]) -> float:
         """Return the time limit of an attempt: the time left, shared equally with the untried replicas."""
         left_s = max(1e-3, self._ends - time.monotonic())
-        return left_s / (1 + max(len(self._untried[part]) for part in parts))
+        return left_s / (1 + max(self._num_known(part) for part in parts))
+
+    def _num_known(self, part: int) -> int:
+        """Return the number of untried replicas of a part; servers of unknown parts do not count."""
+        return sum(part in self._stores[index].parts for index in self._untried[part])
 
     def _prefer(self, index: int, parts: Sequence[int]) -> None:
         """After a failover, make the replica that answered the first choice of its parts."""

@@ -357,10 +357,12 @@ class Found:
             spans = self._rows.spans(columns, rows)
             if self._table.is_ragged:
                 is_held, num_evicted = self._cache.chain(self._table, self._rows, self._fresh, spans.sizes.sum(axis=0))
-                self._fresh, spans = self._fresh[is_held], spans.take(is_held)
-            self._rows.write(self._fresh, spans)
-            self._cache.settle(self._rows, self._fresh)
-            self._fresh = NO_POSITIONS
+                held, rest, spans = self._fresh[is_held], self._fresh[~is_held], spans.take(is_held)
+            else:
+                held, rest = self._fresh, NO_POSITIONS
+            self._rows.write(held, spans)
+            self._fresh = rest  # from here on an error leaves slots unused instead of freeing them twice
+            self._cache.settle(self._rows, held)
         return num_evicted
 
     def end(self) -> None:

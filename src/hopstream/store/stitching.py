@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,17 @@ from hopstream.arrays import Column, IntArray, RaggedArray, offsets_of
 from hopstream.dataset.book import ends_of
 from hopstream.kernels.halo import split_replicated
 from hopstream.kernels.stitch import scatter_runs, split_by_part
-from hopstream.store.contract import Deferred, Links, Pending, SampleReply, SampleRequest, Store
+from hopstream.store.contract import (
+    KINDS,
+    Deferred,
+    Kind,
+    Links,
+    Pending,
+    SampleReply,
+    SampleRequest,
+    Store,
+    TrafficCounts,
+)  # fmt: skip
 from hopstream.store.halo import HaloStore
 from hopstream.store.remote import RemoteStore
 from hopstream.store.requests import (
@@ -30,47 +40,8 @@ from hopstream.store.requests import (
 )
 from hopstream.store.sample_frames import take_rows
 
-Kind = Literal["sample", "fetch", "other"]
 T = TypeVar("T")
 Finish = Callable[[], None]
-KINDS: tuple[Kind, ...] = ("sample", "fetch", "other")
-
-
-class TrafficCounts(NamedTuple):
-    """Traffic of one kind of operation: ``sample``, ``fetch`` or ``other`` (degrees, keys, links).
-
-    Attributes:
-        remote_requests: Requests to other servers; one request covers all parts and types asked of a server at once.
-        remote_ids: Nodes and edges in these requests; an id requested for several columns counts once.
-        remote_bytes: Bytes of the arrays in the servers' answers.
-        halo_ids: Nodes and edges of other parts answered from a local halo. A node whose key comes from a halo and
-            whose features come from a server counts in ``remote_ids``, too.
-        halo_bytes: Bytes of the arrays in answers of halos.
-        cache_ids: Nodes and edges of other servers whose rows were cache hits.
-        cache_bytes: Bytes of the rows of cache hits.
-        cache_evictions: Rows that the cache evicted.
-    """
-
-    remote_requests: int = 0
-    remote_ids: int = 0
-    remote_bytes: int = 0
-    halo_ids: int = 0
-    halo_bytes: int = 0
-    cache_ids: int = 0
-    cache_bytes: int = 0
-    cache_evictions: int = 0
-
-    @property
-    def cache_share(self) -> float:
-        """Cache hits as a share of nodes and edges of other servers; 0 if there were none."""
-        total = self.remote_ids + self.cache_ids
-        return self.cache_ids / total if total else 0.0
-
-    @property
-    def halo_share(self) -> float:
-        """Share of nodes and edges of other parts that halos answered; 0 if there were none."""
-        total = self.remote_ids + self.halo_ids
-        return self.halo_ids / total if total else 0.0
 
 
 class Traffic:

@@ -257,6 +257,7 @@ class RemoteSession(BatchSession):
     def repeat(self, epoch: int, step: int, fetch: Callable[[], T]) -> T:
         """Fetch the rows of a batch, with retries while their server is unreachable."""
         turn, ends = self._turn, time.monotonic() + self._timeout_s
+        level = logging.WARNING
         while True:
             try:
                 return fetch()
@@ -266,7 +267,8 @@ class RemoteSession(BatchSession):
                     locations = [str(server.connection.location) for server in self._servers]
                     where = next((where for where in locations if where in str(error)), "its rows")
                     raise self._given_up(step, epoch, {where: error}) from error
-                LOG.warning("rows of batch %d of epoch %d: %s; asking again", step, epoch, error)
+                LOG.log(level, "rows of batch %d of epoch %d: %s; asking again", step, epoch, error)
+                level = logging.INFO
             self._closing.wait(RETRY_S)
 
     def batch(self, epoch: int, step: int, buffers: Buffers) -> MiniBatch | SampledBatch:
@@ -554,5 +556,8 @@ def _read(source: str | os.PathLike[str]) -> Cluster:
         return parse_locations(source)
     path = local_path(source)
     if path.is_dir():
-        raise SettingsError(f"{path} is a folder; a RemoteGraph has servers: give their cluster.json, or the folder")
+        raise SettingsError(
+            f"{path} is a folder; a RemoteGraph has servers: give their cluster.json or their addresses, or give the "
+            "folder to a loader"
+        )
     return read_cluster(path)

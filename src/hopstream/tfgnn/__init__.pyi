@@ -1,3 +1,4 @@
+from hopstream.tfgnn.graph_generator import random_graphs as random_graphs
 from hopstream.tfgnn.graph_schema import message_text as message_text
 from hopstream.tfgnn.graph_schema import parse_schema as parse_schema
 from hopstream.tfgnn.graph_schema import read_schema as read_schema
@@ -5,7 +6,6 @@ from hopstream.tfgnn.graph_schema import schema_message as schema_message
 from hopstream.tfgnn.graph_tensor import decode_graph as decode_graph
 from hopstream.tfgnn.graph_tensor import decode_graphs as decode_graphs
 from hopstream.tfgnn.graph_tensor import encode_graphs as encode_graphs
-from hopstream.tfgnn.random_graphs import random_graphs as random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings as RandomSettings
 from hopstream.tfgnn.readout import structured_readout as structured_readout
 from hopstream.tfgnn.sampling_spec import RANDOM_UNIFORM as RANDOM_UNIFORM

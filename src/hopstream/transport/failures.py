@@ -85,6 +85,8 @@ def raise_error(frame: Frame, where: str, what: str) -> None:
         raise FormatError(f"{where} told of an error in an unknown form: {str(told)[:200]}")
     kind, message, lines = str(told.get("kind")), str(told.get("message")), str(told.get("traceback", ""))
     if kind in SHARED_ERRORS:
+        if kind == "VersionMismatch" and "://" not in message:  # a server may pass on the error of another one
+            message = f"{where}: {message}"
         error: HopstreamError = getattr(errors, kind)(message)
         error.add_note(f"answered by {where} to {what}")
     elif kind == "ServerBusy":

@@ -37,8 +37,8 @@ def run(  # noqa: PLR0913, PLR0917  one parameter for each flag that is no field
 ) -> None:
     """Write random examples that fit a schema; equal settings give equal files."""
     from hopstream.arrays import written_whole
+    from hopstream.tfgnn.graph_generator import random_graphs
     from hopstream.tfgnn.graph_tensor import encode_graphs
-    from hopstream.tfgnn.random_graphs import random_graphs
     from hopstream.tfgnn.tfrecord import RecordWriter, output_name, shard_paths
 
     output, clock = Output(is_json=json), Clock()

@@ -13,7 +13,7 @@ from hopstream.compat.tfgnn.pieces import Context, EdgeSet, NodeSet
 from hopstream.compat.tfgnn.schemas import create_schema_pb_from_graph_spec
 from hopstream.compat.tfgnn.specs import CONTEXT, EDGES, NODES, GraphTensorSpec, TensorSpec
 from hopstream.errors import SchemaError, SettingsError, UnknownNameError
-from hopstream.tfgnn.random_graphs import random_graphs
+from hopstream.tfgnn.graph_generator import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.readout import readout_problems
 from hopstream.tfgnn.spec import FieldSpec

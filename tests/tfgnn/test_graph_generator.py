@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hopstream.errors import SchemaError, SettingsError
+from hopstream.tfgnn.graph_generator import random_graphs
 from hopstream.tfgnn.graph_schema import check_schema, parse_schema
 from hopstream.tfgnn.graph_tensor import decode_graph, encode_graphs
-from hopstream.tfgnn.random_graphs import random_graphs
 from hopstream.tfgnn.random_settings import RandomSettings
 from hopstream.tfgnn.readout import check_readout
 from hopstream.tfgnn.spec import GraphSpec
