@@ -52,21 +52,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported and collected out of every later search for garbage: a tenth of a run's CPU time."""
+    """Exclude imported and collected objects from later garbage collections: a tenth of a run's CPU time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Let processes that tests start be interrupted, though a shell that runs the tests in its background says no."""
+    """Let child processes be interrupted even if a shell runs the tests in its background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what libraries leave in the system's folder for temporary files, such as PyG's generated code, in ours."""
+    """Keep temporary files of libraries, such as PyG's generated code, in pytest's temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("tmp")
         patch.setenv("TMPDIR", str(folder))
@@ -76,7 +76,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waits_for_disks() -> Iterator[None]:
-    """Leave out ``fsync`` in this process: what a killed process wrote stays, and disks took half of a run."""
+    """Skip ``fsync`` in this process: data survive a kill without it, and disks took half of a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -147,7 +147,7 @@ def _children() -> list[psutil.Process]:
 
 
 def _descendants() -> list[int]:
-    """Ids of this process's children and of theirs; psutil would read all processes of the machine, which adds up."""
+    """Ids of all descendants of this process; psutil would read every process of the machine."""
     pids = [os.getpid()]
     for pid in pids:
         if pid in POOLED:  # what it starts it ends
@@ -176,7 +176,7 @@ def typed_graph(rng: np.random.Generator) -> Graph:
 
 
 def make_typed_graph(rng: np.random.Generator, num_papers: int = 60, num_authors: int = 25) -> Graph:
-    """Papers that cite papers and authors who write them; parallel edges, self loops and isolated nodes included.
+    """Graph of papers, authors and institutes, with parallel edges, self loops and isolated nodes.
 
     Features: ``paper.feat`` float32[n, 5], ``paper.year`` int16[n], ``paper.title`` strings, ``paper.tags`` ragged
     int64, ``author.feat`` float64[n, 2, 2]; ``writes.weight`` float32[m]. Institutes have no features and no edges.

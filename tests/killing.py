@@ -46,7 +46,7 @@ def kill_again_and_again(
     program: str, args: Sequence[object], *, num_kills: int, max_lines: int, check: Callable[[], None],
     again: Callable[[], None], delay_s: float = 0.02,
 ) -> None:  # fmt: skip
-    """Kill a program at moments that follow from the test's seed, each time after it has gone on, then let it end.
+    """Kill a program at seeded moments, each time after it made progress, then let it end.
 
     Args:
         program: As of ``run_until``.

@@ -1,4 +1,4 @@
-"""How are nodes placed and moved, slowly and obviously?"""
+"""Slow, obvious placement and moves of nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 def place(neighbors: list[list[int]], weights: list[list[tuple[int, int]]], limits, penalty: float | None,
           first_part: int, owner: list[int]) -> list[int]:  # fmt: skip
-    """The part of each node, one after the other; ``weights[v]`` are (row, amount) with the score's weight first."""
+    """The part of each node, placed in turn; ``weights[v]`` has (row, amount), the score's weight first."""
     owner, loads = list(owner), [[0] * len(row) for row in limits]
     num_parts = len(limits[0])
     for node, around in enumerate(neighbors):

@@ -1,4 +1,4 @@
-"""What are the negatives of a batch, in plain Python?"""
+"""Negatives of a batch, in plain Python."""
 
 from __future__ import annotations
 

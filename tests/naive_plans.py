@@ -1,7 +1,7 @@
-"""What does a plan find? The plain answer for every field of a plan, one node and one edge at a time, in keys.
+"""Slow answer for every field of a plan, one node and one edge at a time, in keys.
 
-Which edges an op draws is ``tests/naive_sampling.py``'s to say; here is which nodes are expanded, in which trees, and
-which edges a subgraph has in the end.
+``tests/naive_sampling.py`` decides which edges an op draws. This module decides which nodes are expanded, in which
+trees, and which edges a subgraph has in the end.
 """
 
 from __future__ import annotations

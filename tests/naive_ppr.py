@@ -1,4 +1,4 @@
-"""What is a seed's neighbourhood by personalised PageRank? The plain answer, one node and one edge at a time."""
+"""Slow answer for a seed's neighbourhood by personalised PageRank, node by node and edge by edge."""
 
 from __future__ import annotations
 

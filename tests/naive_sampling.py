@@ -1,4 +1,4 @@
-"""Which edges does a request draw? The plain answer, one edge at a time, in keys.
+"""Slow answer for the edges that a request draws, one edge at a time, in keys.
 
 ``answer`` takes the request that a store would be given, with keys wherever that has ids, and the graph that the
 store's dataset was written from.
@@ -77,7 +77,7 @@ def stored_rows(
     time_attr: str | None = None,
     weight_attr: str | None = None,
 ) -> list[list[Edge]]:
-    """Every node's edges in stored order: by time, if they have one, and in the table's order where times are equal."""
+    """Every node's edges in stored order: by time, if they have one, and equal times in table order."""
     table = graph.edges[edge_type]
     near, far = (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
     ends, others = (table.dst_keys, table.src_keys) if direction == "in" else (table.src_keys, table.dst_keys)
@@ -104,7 +104,7 @@ def stored_rows(
 def choose(
     row: Sequence[Edge], request: SampleRequest, key: int, stream: int, whole: Sequence[Edge] | None = None
 ) -> list[Edge]:
-    """The edges that one node draws out of those that are not after its time, the first ones of its whole row."""
+    """Edges that one node draws of ``row``, its edges that are early enough; ``whole`` is its full row."""
     whole = row if whole is None else whole
     excluded = set() if request.excluded is None else {n for k, n in request.excluded.T.tolist() if k == key}
     candidates = None if request.candidates is None else set(request.candidates.tolist())

@@ -1,4 +1,4 @@
-"""What is the obvious, slow answer to draws by weight and by common variates?"""
+"""Slow, obvious answers for draws by weight and by common variates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fraction(stream: int, turn: int) -> float:
 
 
 def draw_weighted(stream: int, weights: Sequence[float], count: int, is_replacing: bool) -> list[int]:
-    """Positions that a node draws by weight, the rule of ``kernels/weighted.py`` with exact sums of fractions."""
+    """Positions that a node draws by weight: ``kernels/weighted.py`` with exact sums of fractions."""
     weighted = [i for i, weight in enumerate(weights) if weight > 0]
     if not weighted or count == 0:
         return []

@@ -1,4 +1,4 @@
-"""Does each part get its share of everything that is asked, whatever the method?"""
+"""Checks that each part gets its share of every balanced quantity, with every method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that assigning nodes stays below the least memory that it names, whatever is asked and with many threads."""
+"""Checks that assignment stays below its stated least memory, with any option and many threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the graph that is cut symmetric, grouped and free of loops and duplicates, and made in the memory given?"""
+"""Checks that the flattened graph is symmetric, grouped and simple, and made in the given memory."""
 
 from __future__ import annotations
 

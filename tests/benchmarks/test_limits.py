@@ -1,7 +1,7 @@
-"""Is any way to sample far slower, beside plain uniform sampling, than it may be? Does serving batches cost too much?
+"""Checks that no way of sampling, nor streaming, is slower than its limit allows.
 
-Ratios of one run are compared, so the machine's own speed does not matter; what a limit is exceeded by must still be
-much more than what a disturbed machine makes of a ratio.
+The limits bound ratios of one run, so the machine's speed does not matter. Slack factors absorb the noise of a
+disturbed machine.
 """
 
 from __future__ import annotations

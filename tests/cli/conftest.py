@@ -1,4 +1,4 @@
-"""How do tests run the command, in this process and in processes of their own?"""
+"""Fixtures that run the command, in this process and in child processes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ NAME = "<b>&\"'é"
 
 @pytest.fixture
 def odd_graph() -> Graph:
-    """Types without nodes or edges, with names that a page must escape and a terminal must not take for markup."""
+    """Graph with empty types and names that a page must escape and a terminal must not read as markup."""
     return Graph(
         nodes={
             NAME: NodeTable(num_nodes=5, features={"[red]x": np.zeros((5, 2), np.float32)}),

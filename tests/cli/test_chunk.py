@@ -1,4 +1,4 @@
-"""Does ``hopstream chunk`` write a chunked graph that other verbs read?"""
+"""Checks that ``hopstream chunk`` writes a chunked graph that other verbs read."""
 
 from __future__ import annotations
 

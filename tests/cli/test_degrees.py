@@ -1,4 +1,4 @@
-"""Are degrees summarized as numpy would, whatever the stretches in which they come?"""
+"""Checks that degree summaries equal numpy's, whatever the chunks in which degrees are read."""
 
 from __future__ import annotations
 

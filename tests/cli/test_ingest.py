@@ -1,4 +1,4 @@
-"""Do raw graphs become datasets of one part, and is bad input reported before anything is written?"""
+"""Checks that raw graphs become datasets of one part and that bad input stops before any write."""
 
 from __future__ import annotations
 

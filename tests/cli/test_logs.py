@@ -1,4 +1,4 @@
-"""Can what a client wrote do harm where it is logged?"""
+"""Checks that text from clients does no harm in logs."""
 
 from __future__ import annotations
 

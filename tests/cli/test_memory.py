@@ -1,4 +1,4 @@
-"""Checks that every verb fits any machine by default, and that the least memory that it names is enough."""
+"""Checks that every verb fits any machine by default and that its stated least memory is enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do commands read the partitions that PyG and DGL keep, with the parts that they have?"""
+"""Checks that commands read partitions of PyG and DGL and keep their parts."""
 
 from __future__ import annotations
 

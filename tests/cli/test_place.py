@@ -1,4 +1,4 @@
-"""Do parts get from the command that writes them to the servers of several machines?"""
+"""Checks that parts get from the writing command to the servers of several machines."""
 
 from __future__ import annotations
 

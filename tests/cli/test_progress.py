@@ -1,4 +1,4 @@
-"""Results are lines that people and programs can read; progress is bars on a terminal and lines in a log."""
+"""Checks that results are lines, and that progress is bars on a terminal and lines in a log."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_a_table_of_tokens_is_read_anew(processes, run_command, parts: Path, fil
 
 @pytest.mark.slow
 def test_servers_ask_one_another_with_what_their_file_holds_now(processes, parts: Path, files: dict[str, Path]):
-    """The token with which the graph was opened is replaced while it is open; nothing of the parts is mapped."""
+    """The token file changes while the graph is open; the second server maps no local parts."""
     words = ("--token-file", files["table"], "--tls-cert", files["cert"], "--tls-key", files["key"], "--json")
     words += ("--location", "tls://127.0.0.1:0")
     first = processes.start("serve", parts, "--sample", *words)

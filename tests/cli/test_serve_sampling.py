@@ -1,4 +1,4 @@
-"""Do servers that are started from the command line sample for trainers, and say what they left when they stop?"""
+"""Checks that servers of the command sample for trainers and report unfinished channels at the end."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
 
 @pytest.mark.slow
 def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
-    """Nothing is mapped but a server's own part; the token goes along; each file names one server only at first."""
+    """Servers map only their own parts and use the token; the cluster file appears after they started."""
     path, environment = tmp_path / "cluster.json", {TOKEN_VARIABLE: "s3cret"}
     words = ("--cluster", path, "--no-map-local", "--threads", 1, "--json")
     servers = [processes.start("serve", parts, "--parts", n, *words, environment=environment) for n in (0, 1)]

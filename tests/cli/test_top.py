@@ -1,4 +1,4 @@
-"""Does the table of servers and channels show what they do, and which do not answer?"""
+"""Checks that ``hopstream top`` shows what servers and channels do and which do not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a dataset served by as many processes as asked for, and does none of them outlive the command?"""
+"""Checks that ``hopstream up`` serves a dataset from several processes, none of which outlives it."""
 
 from __future__ import annotations
 

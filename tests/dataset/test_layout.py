@@ -1,4 +1,4 @@
-"""Does a dataset hold exactly the graph it was written from, and is damage noticed?"""
+"""Checks that a dataset holds exactly its source graph, and that damage is noticed."""
 
 from __future__ import annotations
 

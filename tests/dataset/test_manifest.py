@@ -1,4 +1,4 @@
-"""Is a manifest believed only where it can be?"""
+"""Checks that a manifest reads back, and that wrong or damaged ones are refused."""
 
 from __future__ import annotations
 

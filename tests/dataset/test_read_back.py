@@ -1,4 +1,4 @@
-"""Does a dataset of any number of parts read back into the graph it was written from, at once or in pieces?"""
+"""Checks that a dataset of any number of parts reads back as its graph, at once or in chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a folder with some parts say where the others lie?"""
+"""Checks that a folder with some parts names the folders of the others."""
 
 from __future__ import annotations
 

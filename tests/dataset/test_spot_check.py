@@ -1,4 +1,4 @@
-"""Checks that reading some blocks of every file finds files whose bytes were overwritten, in bounded time."""
+"""Checks that reading some blocks of every file finds overwritten files in bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are times, weights, keys of neighbours and links of the graph in their places, whatever the cut?"""
+"""Checks that times, weights, neighbour keys and links lie in their places, whatever the cut."""
 
 from __future__ import annotations
 

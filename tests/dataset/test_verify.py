@@ -1,4 +1,4 @@
-"""Is damage in what is stored for times, weights, neighbours and links noticed, even where checksums fit it?"""
+"""Checks that damage to times, weights, neighbours and links is noticed even if checksums fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does what the documents show still work?
+"""Checks that the code of the documents still works.
 
 Every ``python`` block of README.md and docs/*.md is executed, the blocks of one document in order and in one namespace,
 in a folder that holds nothing but ``examples``. Of ``bash`` blocks, each ``hopstream`` command must have its verb and
@@ -37,7 +37,10 @@ class Block:
 
 
 def read_blocks(text: str) -> list[Block]:
-    """All fenced blocks of a document; a block that never ends, or a skip without a reason, is a ``ValueError``."""
+    """All fenced blocks of a document.
+
+    A block that never ends, or a skip without a reason, raises ``ValueError``.
+    """
     blocks: list[Block] = []
     lines = text.splitlines()
     at, last_text = 0, ""
@@ -60,7 +63,10 @@ def read_blocks(text: str) -> list[Block]:
 
 
 def read_commands(block: Block) -> list[list[str]]:
-    """The ``hopstream`` commands of a bash block, as words; continued lines are joined, output lines left out."""
+    """The ``hopstream`` commands of a bash block, as words, without output lines.
+
+    Continued lines are joined.
+    """
     joined = block.text.replace("\\\n", " ")
     commands = []
     for line in joined.splitlines():

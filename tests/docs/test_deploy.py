@@ -1,4 +1,4 @@
-"""Do the files for clusters say what programs understand?"""
+"""Checks that the files for clusters run, and agree with the commands they start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every link of the documents lead somewhere?
+"""Checks that every link of the documents has a target.
 
 Links to other places on the web are not followed. A link to a heading is checked against the names that GitHub gives to
 headings.

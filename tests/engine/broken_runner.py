@@ -1,4 +1,4 @@
-"""What does an engine say of a runner that fails?"""
+"""Beam runner that fails, to test the engine's error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is one at a time in a place's work folder, and does nothing stay of what was ended?"""
+"""Checks that a place's work folder has one owner, and that remains of ended work are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do worker processes run tasks, and what happens when they, or who started them, are ended?"""
+"""Tests of worker processes: tasks run, and kills of workers or of their parent are handled."""
 
 from __future__ import annotations
 

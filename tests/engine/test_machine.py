@@ -1,4 +1,4 @@
-"""Checks what a process finds out about its machine: control groups of both versions, nested ones, affinity."""
+"""Tests of what a process reads of its machine: control groups v1 and v2, nested ones, affinity."""
 
 from __future__ import annotations
 

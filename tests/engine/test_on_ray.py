@@ -1,4 +1,4 @@
-"""Does a Ray cluster of two nodes run tasks, and the example for it?"""
+"""Checks that a Ray cluster of two nodes runs tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batches of a loader are compared, and over which places and numbers of threads?"""
+"""Batches of a loader to compare, and the places and numbers of threads to compare them over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Batches = list[dict[str, object]]
 
 
 def in_places(cases: Sequence[Any]) -> Iterator[Any]:
-    """Parameters ``case, topology, num_threads``: each case in one place; every second case in the farthest one.
+    """Parameters ``case, topology, num_threads``: each case in one place, every other in the farthest.
 
     The other places of a case are for slow runs.
     """
@@ -44,7 +44,7 @@ def in_places(cases: Sequence[Any]) -> Iterator[Any]:
 
 
 def compared_batches(loader: SubgraphLoader) -> Batches:
-    """An epoch of a loader that makes batches of numpy arrays, and the last batch of the next epoch, as bytes."""
+    """The first epoch of a loader of numpy batches, and the last batch of the next epoch, as bytes."""
     batches = [flat(batch) for batch in loader]
     loader.load_state_dict({**loader.state_dict(), "epoch": 1, "next_batch": len(loader) - 1})
     return batches + [flat(batch) for batch in loader]

@@ -1,4 +1,4 @@
-"""Are batches bit-equal, wherever the parts are, however many threads work, and after a resume?
+"""Checks that batches are bit-equal over any parts and threads, and after a resume.
 
 One process over one part is the yardstick. Keys, edges, edge keys and every column of every type must be the same bytes
 over 3 and 4 parts in one process, over servers, over a trainer that holds one part and asks for the rest, over any
@@ -95,7 +95,7 @@ def test_batches_are_bit_equal(
 def test_a_resumed_loader_goes_on_bit_equal(
     places: dict[str, Places], wanted: dict[str, Batches], name: str, topology: str
 ) -> None:
-    """Stopped after three batches with more under way, and resumed in a new loader, over one part and over servers."""
+    """Stop after three batches while others are sampled, and resume in a new loader, also over servers."""
     with places[name].open("4 local parts") as store, _loader(store, name, num_threads=2) as first:
         begun = [flat(batch) for batch in islice(first, 3)]
         state = first.state_dict()

@@ -1,4 +1,4 @@
-"""Are batches of links bit-equal in every mode, wherever the parts are and however many threads work?
+"""Checks that batches of links are bit-equal in every mode, over any parts and threads.
 
 One process over one part is the yardstick. Users and movies have times, ratings have times and weights of their own,
 and ratings have reverses; the graph without types has none of these.

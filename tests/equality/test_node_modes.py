@@ -1,4 +1,4 @@
-"""Are batches bit-equal in every way of sampling nodes, wherever the parts are and however many threads work?
+"""Checks that batches are bit-equal in every way of sampling nodes, over any parts and threads.
 
 One process over one part is the yardstick. The graph without types has times and weights of edges; the graph with types
 has times of nodes, of edges, of both and of neither.

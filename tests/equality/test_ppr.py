@@ -1,4 +1,4 @@
-"""Are neighbourhoods by personalised PageRank bit-equal, wherever the parts are and however many threads work?
+"""Checks that neighbourhoods by personalised PageRank are bit-equal, over any parts and threads.
 
 One process over one part is the yardstick.
 """

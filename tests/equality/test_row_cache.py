@@ -1,4 +1,4 @@
-"""Compares batches fetched through a cache of rows with those of a folder: resumes, killed servers, appended data."""
+"""Checks that batches through a cache of rows equal a folder's: resumes, killed servers, appends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ from tests.stream.serving import remote_graph, serve_here
 
 
 def _ragged() -> test_equality.Case:
-    """Nodes have texts, lists and numbers, edges lists of pairs; some are empty, and some longer than a small cache."""
+    """Graph with texts, lists and numbers on nodes and lists of pairs on edges.
+
+    Some lists are empty, and some are longer than a small cache.
+    """
     rng, case = np.random.default_rng(12), next(iter(test_equality.CASES.values()))
 
     def lists(num_rows: int, dtype: str, *shape: int, is_string: bool = False) -> RaggedArray:
@@ -216,7 +219,7 @@ def test_two_datasets_of_one_graph_share_no_cache(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_dataset_that_is_appended_to_while_a_loader_has_it_open(tmp_path: Path, name: str) -> None:
-    """Batches of the dataset before, of that after, and of a copy with other new rows under the same ids take turns."""
+    """Interleave batches before an append, after it, and of a copy with other rows under the same ids."""
     grown = grow(CASES[name].graph, np.random.default_rng(9))
     folder, twin, step = tmp_path / "parts", tmp_path / "twin", grown.num_steps - 1
     write_parts(grown.until(step - 1), folder, num_parts=4, method="hash")

@@ -1,4 +1,4 @@
-"""Are walks the same, wherever the parts are, and however many are taken at a time?"""
+"""Checks that walks are the same over any parts, however many are taken at a time."""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ MARK = "TMPDIR"
 
 
 def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str]:
-    """Run a script; its status and what it said. All processes that it starts inherit a variable, and are gone."""
+    """Run a script; return its status and output.
+
+    All processes that it starts inherit a variable; none of them, nor a temporary folder, may be left.
+    """
     monkeypatch.setenv(MARK, str(folder))
     try:
         status, shown = run_script(name, *arguments, limit_s=LONG_RUN_S)

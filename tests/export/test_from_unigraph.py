@@ -1,4 +1,4 @@
-"""A unigraph is sampled as the dataset of its tables is, also after a kill, and nothing is left of that."""
+"""Checks that a unigraph is sampled as its dataset is, also after a kill, and leaves nothing behind."""
 
 from __future__ import annotations
 

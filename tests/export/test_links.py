@@ -1,4 +1,4 @@
-"""Does a link's graph tensor grow from both of its ends, and is it read out at them?"""
+"""Checks that a link's graph tensor grows from both of its ends, and is read out at them."""
 
 from __future__ import annotations
 

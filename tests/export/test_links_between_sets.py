@@ -83,7 +83,7 @@ WANTED = [A_TO_Z, B_TO_Y, B_TO_X]
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A unigraph whose schema says nothing of links, a spec, a table of links with labels, and ``parts2`` of all."""
+    """Unigraph whose schema names no links, a spec, a table of labelled links, and dataset ``parts2``."""
     tmp_path = tmp_path_factory.mktemp("links")
     folder = tmp_path / "shop"
     folder.mkdir()

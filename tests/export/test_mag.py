@@ -1,4 +1,4 @@
-"""Does the guide's spec, over a graph of the guide's schema, give what its rules say?
+"""Checks that the guide's spec, over a graph of the guide's schema, gives what its rules say.
 
 The graph called MAG is made up; its schema and its spec are those of TF-GNN's data preparation guide.
 """

@@ -1,4 +1,4 @@
-"""Does memory stay as it is, however many seeds there are?"""
+"""Checks that memory does not grow with the number of seeds."""
 
 from __future__ import annotations
 

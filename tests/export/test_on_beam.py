@@ -1,4 +1,4 @@
-"""Does a pipeline of one's own get the same samples, whatever its bundles, batches and processes?"""
+"""Checks that a user's pipeline gets the same samples for any bundles, batches and processes."""
 
 from __future__ import annotations
 

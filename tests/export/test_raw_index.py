@@ -1,4 +1,4 @@
-"""Does each raw id lead to its node, and any other to an error that names it?"""
+"""Checks that each raw id leads to its node, and any other id to an error that names it."""
 
 from __future__ import annotations
 

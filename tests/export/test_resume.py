@@ -1,4 +1,4 @@
-"""Does an export that was ended at any moment go on, and is a part of one never taken for the whole?"""
+"""Checks that an export that was ended at any moment resumes, and is never taken for complete."""
 
 from __future__ import annotations
 

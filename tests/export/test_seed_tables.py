@@ -1,4 +1,4 @@
-"""Do all kinds of tables name the same seeds, and is each flaw told with its place?"""
+"""Checks that all kinds of tables name the same seeds, and that each flaw is told with its place."""
 
 from __future__ import annotations
 

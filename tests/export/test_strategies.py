@@ -1,4 +1,4 @@
-"""Does each of a spec's strategies draw the edges that it says, as often as it says?
+"""Checks that each strategy of a spec draws the right edges with the right frequencies.
 
 A hub with a dozen edges is the seed of thousands of trees, which draw independently; rng seeds are fixed. Bounds are
 five standard deviations.
@@ -30,7 +30,7 @@ SIGMAS = 5
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A hub, paper 0, that cites papers 1 to 8; the weight and the time of an edge are not in the order of edges."""
+    """Hub, paper 0, that cites the other papers; weights and times of edges are not in edge order."""
     edges = np.stack([np.zeros(NUM_EDGES, np.int64), 1 + np.arange(NUM_EDGES)])
     features = {CITES: {"weight": WEIGHTS, "time": TIMES, "number": np.arange(NUM_EDGES)}}
     graph = graph_from_arrays({CITES: edges}, num_nodes={"paper": 1 + NUM_EDGES}, edge_features=features)

@@ -1,4 +1,4 @@
-"""Does each seed's graph tensor hold what the naive run of its plan finds, with the features of the source?"""
+"""Checks that each seed's graph tensor holds what the naive run of its plan finds, with features."""
 
 from __future__ import annotations
 

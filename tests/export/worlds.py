@@ -1,4 +1,4 @@
-"""Which graph, spec and seeds are exported in tests?"""
+"""Graph, spec and seeds that tests export."""
 
 from __future__ import annotations
 

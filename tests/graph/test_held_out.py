@@ -1,4 +1,4 @@
-"""Is what a model is to predict gone from the graph that it sees, and is everything else as it was?"""
+"""Checks that held-out links are gone from the graph, and that all else is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are splits as large as asked for, the same everywhere, and stable where they promise to be?"""
+"""Checks that splits have the requested sizes, are the same everywhere, and are stable if promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that an ``.npz`` file reads back as the graph that was written, and that every other file is refused."""
+"""Checks that an ``.npz`` file reads back as the written graph, and that other files are refused."""
 
 import io
 import zipfile

@@ -1,4 +1,4 @@
-"""Checks that a folder of OGB's gives the graph that ``graph_from_ogb`` makes of the arrays that ``ogb`` gives."""
+"""Checks that an OGB folder gives the graph that ``graph_from_ogb`` makes of ``ogb``'s arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that tables become the graph that their JSON describes, and that every flaw names its file and line."""
+"""Checks that tables become the graph that their JSON describes; flaws name their file and line."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Helpers for tests of drawing kernels: their input records, and calls of functions that only kernels can call."""
+"""Helpers for tests of drawing kernels: input records, and Python calls of kernel-only functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do draws by alias table follow the weights, exactly and without a trace of edges that have none?"""
+"""Checks that draws by alias table follow the weights, and never take edges without weight."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_rows_have_tables_of_their_own():
 
 
 def test_literal_table():
-    """Weights 1 and 3: the place of the first is half its own, the rest of it and all of the other are the second's."""
+    """Weights 1 and 3: half of the first place is the first edge's, all the rest is the second edge's."""
     assert [(int(e) >> 32, int(e) & 0xFFFFFFFF) for e in table_of([1.0, 3.0])] == [(2**31, 1), (2**32 - 1, 1)]
 
 
@@ -114,9 +114,10 @@ def test_draws_with_replacement_are_in_proportion(name):
     ],
 )
 def test_draws_without_replacement_are_successive(name, num, count):
-    """Every set has its exact chance, 5 sigma either way; rows that the table gives up favour some sets, so they go on.
+    """Each set is drawn within 5 sigma of its exact chance.
 
-    With one heavy edge nearly all rows are given up.
+    After too many turns the table gives up a row. Such rows favour some sets, so successive draws complete them. With
+    one heavy edge nearly all rows are given up.
     """
     weights, num_rows = WEIGHTS[name], 40_000
     rows = np.sort(draw_many(weights, num_rows, num, count, False), axis=1)

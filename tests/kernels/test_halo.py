@@ -1,4 +1,4 @@
-"""Do the kernels of halos mark, spread, find and number as slow code does?"""
+"""Checks that the kernels of halos mark, spread, find and number as slow code does."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_fewer_distinct_neighbours_than_by_independent_draws() -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.75])
 def test_variates_move_along_a_quarter_circle(share: float) -> None:
-    """The correlation of the normal variates with those of the first seed is the cosine, with the second's the sine."""
+    """Variates correlate with the first seed's by the cosine, and with the second seed's by the sine."""
     num_keys = 8000
     first, second, between = (
         np.array([naive_weighted.labor_variate(key, *seeds) for key in range(num_keys)])

@@ -1,4 +1,4 @@
-"""Are nodes drawn as they should be, each with the chance it should have?"""
+"""Checks that negative nodes are drawn, each with its exact chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the order a permutation, does it look uniform, and does it stay the same for ever?"""
+"""Checks that the order is a permutation, looks uniform, and stays the same for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the kernels of walks with a memory judge and draw as the biases say?"""
+"""Checks that the kernels of second-order walks accept and draw as the biases say."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class LoaderContract(BatchesContract):
 
     @pytest.mark.parametrize("num_threads", [0, 1, 4])
     def test_batches_before_a_failing_one_come_first_and_a_retry_begins_with_it(self, new_loader, num_threads):
-        """The second failure is of a retry; after it the loader, and another one with its state, go on to the end."""
+        """The retry fails too; then the loader, and another one with its state, complete the epochs."""
         with new_loader() as one:
             epochs = self.epochs(one, 2)
         failures, has_failed = [ArithmeticError("no luck")] * 2, threading.Event()

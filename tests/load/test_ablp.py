@@ -1,4 +1,4 @@
-"""Checks that anchors come with their label nodes, in one subgraph that does not hold the labels' edges."""
+"""Checks that anchors come with their label nodes, in one subgraph without the labels' edges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def edges(*pairs: tuple[int, int]) -> EdgeTable:
 
 
 def make_shop() -> Graph:
-    """Four users, five items: user 0 bought items 1 and 3 and returned item 2, user 1 bought 3, user 3 nothing."""
+    """Four users, five items; user 0 bought 1 and 3 and returned 2, user 1 bought 3, user 3 bought none."""
     return Graph(
         nodes={
             "user": NodeTable(num_nodes=4, features={"age": np.array([20, 30, 40, 50])}),
@@ -118,7 +118,7 @@ def test_labels_are_left_out_of_induced_types_that_they_were_taken_from(tmp_path
 
 
 def test_labels_of_found_nodes_are_left_out_of_induced_subgraphs(tmp_path):
-    """User 2 is found along follows and is no anchor. Its buys edge to item 3, a label of user 0, stays out too."""
+    """User 2, found along follows, is no anchor; its edge to item 3, a label of user 0, stays out too."""
     graph = Graph(
         nodes={"user": NodeTable(num_nodes=4), "item": NodeTable(num_nodes=4)},
         edges={BUYS: edges((0, 3), (2, 3), (3, 1)), FOLLOWS: edges((2, 0), (0, 3))},
@@ -250,7 +250,7 @@ def test_anchors_and_labels_have_the_neighbourhoods_that_pagerank_gives_them_alo
 
 
 def test_links_of_a_batch_s_labels_are_not_walked_along(stores, tmp_path):
-    """User 1 viewed item 3, which is said to be the label: scores are those of the graph without that view."""
+    """The label is item 3, which user 1 viewed: scores are those of the graph without that view."""
     given = {"supervision": VIEWS, "anchors": [1], "labels": {VIEWS: [[3]]}}
     shop, found = make_shop(), []
     without = {**shop.edges, VIEWS: edges((0, 0), (2, 3)), VIEWED_BY: edges((0, 0), (3, 2))}

@@ -1,4 +1,4 @@
-"""Tests the order of batches that threads sample ahead, that each raises its own error, and servers without room."""
+"""Tests of batches that threads sample ahead: order, an error per batch, and servers without room."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ ROOM_BYTES = 10_000
 
 
 def make_hubs_graph(rng: np.random.Generator) -> Graph:
-    """Every node but the hubs has three edges, all from hubs: a batch expands its seeds, and few nodes beside."""
+    """Graph in which all nodes but the hubs have three edges from hubs: a batch finds few nodes more."""
     others = np.arange(NUM_HUBS, NUM_HUBS + PER_BATCH * NUM_BATCHES)
     num_nodes, num_edges = NUM_HUBS + len(others), 3 * len(others)
     x = rng.standard_normal((num_nodes, 10)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Is memory reused, and never while somebody still holds it?"""
+"""Checks that memory is reused, but never while an array still holds it."""
 
 from __future__ import annotations
 

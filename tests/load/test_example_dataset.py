@@ -1,4 +1,4 @@
-"""Does torch's ``DataLoader`` get the loader's batches, each once, whatever the number of workers?"""
+"""Checks that torch's ``DataLoader`` yields each batch once, with any number of workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are graphs read from what torch wrote, and nothing else than values?"""
+"""Checks that graphs are read from files that torch wrote, and nothing but values is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are embeddings that are inferred layer by layer those of the whole graph, and does a run that was killed go on?"""
+"""Checks that layer-wise embeddings equal those of the whole graph, and that a killed run resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do links that were held out, or that a batch is to predict, stay out of the edges that its messages follow?"""
+"""Checks that held-out links, and those that a batch predicts, stay out of its message edges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = [-1, -1]
 
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory):
-    """Ratings and their reverses by the name ``rev_…``, held out as a new user would: ``reverse`` is left out."""
+    """Ratings and their reverses ``rev_…``, held out as a new user would: without ``reverse``."""
     graph = make_rating_graph(np.random.default_rng(5))
     edges = {t: graph.edges[t] for t in (RATES, RATED, FOLLOWS)}
     graph = split_links(replace(graph, edges=edges, edge_splits={}), RATES, by="pair", val=0.2, test=0.2)

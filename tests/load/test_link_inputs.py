@@ -1,4 +1,4 @@
-"""Do links mean the same however they are given, and are wrong ones refused with their place?"""
+"""Checks that links mean the same in any form, and that wrong ones are refused with their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a batch of links, in every mode, and which settings are refused?"""
+"""Tests of batches of links: their contents in every mode, and refused settings."""
 
 from __future__ import annotations
 

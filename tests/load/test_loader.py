@@ -1,4 +1,4 @@
-"""Does a loader keep its promises: order, resume, ranks, threads, failures, and nothing left behind?"""
+"""Checks a loader's promises: order, resume, ranks, threads, failures, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_a_store_that_hangs_is_named(plain_stores):
 
 
 def test_a_loader_left_behind_by_a_hang_does_not_share_its_memory(plain_stores):
-    """A worker that did not end in time still writes to its own workspace; the next iteration uses another."""
+    """A worker that hangs still writes to its own workspace; the next iteration uses another."""
     gate = threading.Event()
     store = WatchedStore(plain_stores[1])
     loader = plain_loader(store, num_threads=1, timeout_s=0.05)

@@ -1,4 +1,4 @@
-"""What does each way of sampling nodes give, in small graphs whose batches can be written down?"""
+"""Checks each way of sampling nodes in small graphs, against handwritten batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a loaded part hold what the graph has, as arrays and as PyG's objects?"""
+"""Checks that a loaded part holds the data of the graph, as arrays and as PyG's objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do worker threads deliver in order, run ahead by a bounded amount, surface every failure, and end?"""
+"""Checks that worker threads deliver in order, run ahead within bounds, pass on failures, and end."""
 
 from __future__ import annotations
 

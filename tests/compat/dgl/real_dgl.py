@@ -1,4 +1,4 @@
-"""Run DGL itself, in an interpreter of its own: one verb, and its answer as JSON on the last line of stdout.
+"""Run one verb in DGL's own interpreter and print its answer as JSON on the last line of stdout.
 
 Called by the tests of ``test_beside_dgl.py``; imports nothing of Hopstream, for which the interpreter may be too old.
 """

@@ -1,4 +1,4 @@
-"""DGL itself, run by an interpreter of its own, reads what is written here, and what it writes is read here.
+"""Checks that DGL itself reads Hopstream's files and that Hopstream reads DGL's.
 
 Run with ``--dgl-python``: see "Beside the real libraries" in CONTRIBUTING.md.
 """

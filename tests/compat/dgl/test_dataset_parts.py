@@ -24,7 +24,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def write(root: Path, graph, num_parts: int, **options) -> dict[str, bytes]:
-    """Write a graph as a dataset, and DGL's files of that, with the same name as those of the graph itself."""
+    """Write DGL's files of a dataset and, under the same name, of its graph; return the dataset's files."""
     owners = some_owners(graph, num_parts)
     hopstream.write_parts(graph, root / "dataset", owners=owners, num_parts=num_parts, **options)
     (root / "scratch").mkdir()

@@ -30,7 +30,7 @@ NUM_PARTS = 3
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory):
-    """A graph of which part 1 owns no node of type ``b``, its owners, its parts and the old numbers of new ones."""
+    """The graph, its owners, the path of the JSON and the returned mapping; part 1 owns no ``b`` node."""
     graph, out = typed_graph(), tmp_path_factory.mktemp("typed")
     owners = some_owners(graph, NUM_PARTS)
     owners["b"][owners["b"] == 1] = 2

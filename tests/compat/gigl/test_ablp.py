@@ -1,4 +1,4 @@
-"""DistABLPLoader over servers: labels checked by id against the arrays that were written, equality, errors."""
+"""Tests of DistABLPLoader over servers: labels by id, equality on any number of servers, errors."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_ranks_of_uneven_shares_have_every_anchor_once(connect: Connect, shop: P
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_pagerank_around_anchors_and_labels(connect: Connect, shop: Path, edge_dir: str) -> None:
-    """Anchors, positives and negatives have neighbourhoods; they are those that the nodes have by themselves."""
+    """Anchors, positives and negatives have the neighbourhoods that they have on their own."""
     options = PPRSamplerOptions(max_ppr_nodes=4)
     found = []
     for num_servers in (1, 4):
@@ -397,7 +397,7 @@ def test_a_labeled_homogeneous_graph(connect: Connect, tmp_path: Path) -> None:
 
 
 def test_a_dataset_whose_edges_are_turned_round(connect: Connect, tmp_path: Path) -> None:
-    """Anchors are destinations there, as in GiGL where edges are followed inwards; labels go by the outward type."""
+    """Anchors are destinations, as where GiGL follows edges inwards; labels have the outward type."""
     turned = ("item", "buys", "user")
     graph = graph_from_arrays(
         {turned: EDGES[BOUGHT_BY], labels_of(turned): POSITIVES[::-1]},

@@ -1,4 +1,4 @@
-"""Shared sampling backend: its life cycle, its errors, and batches of the ring that are checked from ids alone."""
+"""Tests of the shared sampling backend: life cycle, errors, and batches of the ring checked by ids."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Every loader of a server gets the same share of its threads, whatever others cost, and if one is parked.
+"""Checks that all loaders of a server get the same share of its threads, whatever batches cost.
 
-Sampling takes a time of its own, in which a batch takes exactly what it is said to take.
+One loader is parked: its consumer takes one batch and no more. Sampling runs in fake time, in which a batch takes exactly its
+configured cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How servers and compute processes begin and end: who meets whom, and what ends where others are gone."""
+"""Tests of the start and end of servers and compute processes: meetings, exits and lost peers."""
 
 from __future__ import annotations
 

@@ -437,7 +437,7 @@ def test_a_loader_that_is_read_after_its_process_left_says_so(connect: Connect, 
 
 
 def test_loaders_of_one_kind_may_have_different_settings(connect: Connect, rings: dict[str, Path]) -> None:
-    """GiGL gives the n-th loaders of all ranks one backend, which refuses this; here servers know loaders apart."""
+    """Ranks may give their n-th loaders different settings; GiGL's shared backend refuses that."""
     dataset = connect(rings["hash"], 2)
     of_rank = [
         DistNeighborLoader(dataset, fanout, dataset.fetch_node_ids(rank, 2), batch_size=size)

@@ -1,4 +1,4 @@
-"""What machines learn of their cluster: from the environment, from each other, and from the readiness file."""
+"""Tests of how machines learn their cluster: environment, process group and readiness file."""
 
 from __future__ import annotations
 

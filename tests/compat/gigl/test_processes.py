@@ -1,4 +1,4 @@
-"""Storage machines and compute ranks that are processes of their own: epochs, sessions, teardown, kills."""
+"""Tests of storage machines and compute ranks in processes: epochs, sessions, teardown, kills."""
 
 from __future__ import annotations
 

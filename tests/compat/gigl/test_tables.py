@@ -40,7 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def built(source: Path, world_size: int, **options: Any) -> list[Path]:
-    """The folders of the datasets of all machines, which are built together; their parts are the whole graph."""
+    """Build the datasets of all machines together; check that they hold every user once; return folders."""
 
     def build(rank: int) -> tuple[Path, list[int]]:
         dataset = build_storage_dataset(source, "in", rank=rank, world_size=world_size, work=WORK, **options)

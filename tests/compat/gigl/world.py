@@ -1,6 +1,7 @@
-"""A cluster of processes: storage machines and compute ranks, each ``python -m tests.compat.gigl.world TASK``.
+"""Start a cluster of processes: storage machines and compute ranks.
 
-A task is JSON; a compute rank says in lines of JSON how far it is. Tests start clusters by ``World``.
+Each process runs ``python -m tests.compat.gigl.world TASK``, where TASK is JSON. A compute rank reports its progress in
+lines of JSON. Tests start clusters by ``World``.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def serve(task: dict[str, Any]) -> int:
 
 
 def new_loader(dataset: RemoteDistDataset, split: Any, batch_size: int = 3) -> DistNeighborLoader | DistABLPLoader:
-    """The loader of one rank's share of a split: of anchors where edges are labels, of users where there are types."""
+    """Make the loader of one rank's share: around anchors if edges are labels, else users or nodes."""
     from hopstream.compat.gigl.distributed import DistABLPLoader, DistNeighborLoader  # import PyG, unlike servers
 
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -149,11 +150,11 @@ def train(dataset: RemoteDistDataset) -> int:
 
 
 def consume(dataset: RemoteDistDataset) -> int:
-    """Say that there are batches of every server; then wait for a line, and read on until the epoch ends or fails.
+    """Take four batches, report the servers, wait for a line, and read on until the epoch ends or fails.
 
-    With ``endlessly`` in the line, epoch after epoch is read, and all servers are asked for their nodes, until that
-    fails. A failure ends the process, as in a script that handles none; with ``in order``, loader and session are shut
-    down before.
+    With ``endlessly`` in the line, read epoch after epoch and ask all servers for their nodes until a call fails. A
+    failure ends the process, as in a script that handles none. With ``in order`` in the line, loader and session are
+    shut down before that.
     """
     loader = new_loader(dataset, None, batch_size=1)
     batches = iter(loader)

@@ -1,4 +1,4 @@
-"""GLT's loaders, servers and clients: the ring from ids alone, the same batches whoever samples, partition files."""
+"""Tests of GLT's loaders, servers and clients: the ring by ids, equal batches, partition files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def rings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def typed_graph():
-    """GLT's ring with types: users lead to items v+1 and v+2, items to items v+2 and v+3; features are ids."""
+    """GLT's ring with types: user v leads to items v+1 and v+2, item v to items v+2 and v+3.
+
+    Feature ``x`` is the id of a user, and twice the id of an item.
+    """
     src = np.repeat(np.arange(NUM_NODES), 2)
     ids = np.arange(NUM_NODES, dtype=np.float32)[:, None]
     return graph_from_arrays(

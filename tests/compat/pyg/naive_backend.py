@@ -1,4 +1,4 @@
-"""The answers of pyg-lib's and torch-sparse's sampling operators when all neighbours are wanted, edge by edge.
+"""Slow versions of pyg-lib's and torch-sparse's sampling operators, for all neighbours.
 
 PyG's loaders leave the drawing to an operator of another package, and do all else in Python: sorting, times of seeds,
 links, relabelling, batches. Where that package is not installed, ``installed`` puts this in its place.
@@ -39,7 +39,7 @@ def neighbor_sample(
     colptr: Tensor, row: Tensor, seed: Tensor, counts: list[int],
     node_time: Tensor | None, edge_time: Tensor | None, seed_time: Tensor | None, *options: object,
 ) -> tuple[object, ...]:  # fmt: skip
-    """Sample in a graph without types: rows, columns, nodes, edges, and how many nodes and edges came with each hop."""
+    """Sample without types: rows, columns, nodes, edges, and the number of nodes and edges per hop."""
     of_nodes = [None if value is None else {"node": value} for value in (node_time, seed_time)]
     of_edges = None if edge_time is None else {ONLY: edge_time}
     found = hetero_neighbor_sample(

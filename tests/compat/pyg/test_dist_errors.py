@@ -1,4 +1,4 @@
-"""Is what cannot be, among several ranks, an error on every rank, in time and with what to do?"""
+"""Checks that a fault among several ranks is an error on every rank, in time and with a remedy."""
 
 from __future__ import annotations
 
@@ -482,7 +482,7 @@ def test_settings_that_one_rank_refuses_are_told_to_the_others(graph: Graph, wro
 
 @pytest.mark.parametrize(("wrong", "waits"), [(0, False), (1, None)])
 def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int, waits: bool | None) -> None:
-    """Of three ranks, those that did not fail hear at their next batch who did, and why, whoever else has gone."""
+    """If one of three ranks fails, the others learn at their next batch which rank failed, and why."""
     port, owners = free_port(), owners_of(graph, 3)
 
     def work(rank: int) -> Any:

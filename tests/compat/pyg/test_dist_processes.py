@@ -1,4 +1,4 @@
-"""Do ranks that are processes of their own meet, sample and leave, also where one ends early, or is killed?"""
+"""Tests of ranks in separate processes: meeting, sampling, leaving, early ends and kills."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int)
 
 @pytest.mark.parametrize("stopped", FIRST_AND_SECOND)
 def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: int) -> None:
-    """The transport would wait for it half a minute, once when the server closes and once when the process ends."""
+    """The transport alone would wait 30 s for the stopped rank, at server close and at process exit."""
     with running(TOLD_TO_GO_ON, [0, 1], free_port(), "2") as ranks:
         for process in ranks:
             assert process.stdout is not None

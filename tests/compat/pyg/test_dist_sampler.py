@@ -1,4 +1,4 @@
-"""Does one rank's sampler give what a sampler of the whole graph gives, and do PyG's own ways to set it up work?"""
+"""Tests of one rank's sampler against one of the whole graph, and of PyG's ways to set it up."""
 
 from __future__ import annotations
 

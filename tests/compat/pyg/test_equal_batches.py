@@ -1,4 +1,4 @@
-"""Are batches of PyG's loaders those of Hopstream's own, over PyG's data, a folder, and two servers?"""
+"""Checks that PyG's loaders give Hopstream's batches, over PyG's data, a folder and two servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do PyG's data modules for PyTorch Lightning train over a dataset?"""
+"""Checks that PyG's data modules for PyTorch Lightning train over a dataset."""
 
 from __future__ import annotations
 

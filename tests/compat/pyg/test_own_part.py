@@ -1,4 +1,4 @@
-"""Are ids of edges read as what they are: numbers inside their type, or numbers of all types' edges?"""
+"""Checks that edge ids are read correctly, whether they count edges of one type or of all types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every code block of PyG's page on distributed training run with the import changed, or is known why it cannot?
+"""Checks that each code block of PyG's page on distributed training runs, or has a known reason.
 
 The page is not part of the project: the tests of its own text run where it lies beside the checkout. What its excerpts
 name is compared with ours everywhere.

@@ -53,7 +53,7 @@ def own_part(graph: Graph, owners: dict[str, np.ndarray], part: int, time_attr: 
 
 
 def written(parts: list[OwnPart], root: Path) -> list[Dataset]:
-    """The dataset as each rank has it, with its own part alone; what ranks tell each other goes through JSON."""
+    """Write and open each rank's dataset with its own part alone; facts of other ranks pass through JSON."""
     whole = agree([PartFacts.from_json(json.loads(json.dumps(PartFacts.of(part).to_json()))) for part in parts])
     writers = [PartWriter(part, whole, root / f"rank-{part.part}") for part in parts]
     told = [{name: record.content_to_json() for name, record in writer.write().items()} for writer in writers]

@@ -1,4 +1,4 @@
-"""Are PyG's partition files what PyG itself writes and reads, and does a graph come back from them?"""
+"""Checks that partition files equal those of PyG, and that a graph comes back from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(path):
 
 @pytest.fixture
 def pygs_own(monkeypatch):
-    """PyG's own Partitioner; METIS, which needs a library that PyG builds on, is replaced by parts that are given."""
+    """PyG's Partitioner, with given parts in place of METIS, which needs a library of its own."""
 
     def write(data, owners, root):
         cluster = torch.from_numpy(np.concatenate(list(owners.values())))
@@ -48,7 +48,7 @@ def pygs_own(monkeypatch):
 
 
 def by_id(value):
-    """A file with rows in the order of ids, which PyG does not keep, and without types of which a part has nothing."""
+    """A file with rows sorted by id, an order that PyG does not keep, and without types that are empty."""
     if not isinstance(value, dict):
         return value
     ids = value.get("edge_id", value.get("global_id"))

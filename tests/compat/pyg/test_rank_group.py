@@ -156,7 +156,7 @@ def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyP
 
 
 def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
-    """Another one leaves at once, and the one that failed is stayed for though it is not the last at the address."""
+    """Rank 0 waits for the group that failed, while another group uses its address and leaves at once."""
     groups = met(port)
     others = [Group(replace(member(port, rank), group="h")) for rank in range(2)]
     assert on_ranks(2, lambda rank: others[rank].gather(rank, "for values")) == [[0, 1]] * 2

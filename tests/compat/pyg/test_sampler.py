@@ -1,4 +1,4 @@
-"""What may a sampler for PyG's loaders be told, when are its draws new, and what does it refuse?"""
+"""Tests of the sampler for PyG's loaders: options, when its draws change, and what it refuses."""
 
 from __future__ import annotations
 

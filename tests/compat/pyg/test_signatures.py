@@ -1,6 +1,6 @@
-"""Do our classes take what those of ``torch_geometric.distributed`` take, in the same order and with the same defaults?
+"""Checks that arguments, their order and defaults are those of ``torch_geometric.distributed``.
 
-What is left out or added is written here, and stands in the docs.
+Exceptions are listed here and in the docs.
 """
 
 from __future__ import annotations

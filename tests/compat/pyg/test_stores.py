@@ -1,4 +1,4 @@
-"""Do PyG's feature and graph store over a dataset give the graph that it was made of?"""
+"""Checks that PyG's feature and graph stores over a dataset give the graph of its source."""
 
 from __future__ import annotations
 

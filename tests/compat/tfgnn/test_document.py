@@ -132,7 +132,7 @@ def blocks_of(page):
 
 
 def changed(block):
-    """A block of the page as it is written for arrays: another import, no tensors, and nothing that is printed."""
+    """Convert a block of the page to arrays: other import, no tensors, and no printed output."""
     lines = [line for line in block.splitlines() if not line.startswith(("<tf.", "tf.Tensor"))]
     text = "\n".join(lines).replace("import tensorflow_gnn as", "import hopstream.compat.tfgnn as")
     text = text.replace("tf.train.Example", "tfgnn.Example").replace("tf.io.TFRecordWriter", "tfgnn.RecordWriter")

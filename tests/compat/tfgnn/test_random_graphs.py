@@ -1,4 +1,4 @@
-"""Random graph tensors are of their spec, of the sizes that are wanted, and the same for the same seed."""
+"""Checks that random graph tensors fit their spec and sizes, and repeat for the same seed."""
 
 from __future__ import annotations
 

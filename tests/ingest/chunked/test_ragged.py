@@ -1,4 +1,4 @@
-"""Checks that strings, and lists of any length, are read unchanged, block by block, and that flaws are errors."""
+"""Checks that strings and lists are read unchanged, block by block, and that flaws are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that what is written in bounded memory is, byte for byte, what is written of the graph of ``read_graph``."""
+"""Checks that chunks written in bounded memory equal, byte for byte, those of ``read_graph``'s graph."""
 
 from __future__ import annotations
 

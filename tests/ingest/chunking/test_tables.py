@@ -1,4 +1,4 @@
-"""Checks that features, splits and raw ids of every kind are chunked, and that what cannot be held is refused."""
+"""Checks that features, splits and raw ids of every kind are chunked, and that others are refused."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any
 
 
 def raw_ids(rng: np.random.Generator, kind: str, count: int) -> list[Any]:
-    """Different raw ids of a kind: ``int``, ``string``, or ``mixed``, strings of which many look like integers."""
+    """Distinct raw ids of a kind: ``int``, ``string``, or ``mixed``, strings of which many look like ints."""
     numbers = rng.permutation(4 * count + 5)[:count] - count
     if kind == "int":
         return (numbers * int(rng.choice([1, 2**40]))).tolist()
@@ -95,7 +95,7 @@ def make_world(
     root: Path, seed: int, kinds: tuple[str, str], formats: tuple[str, str], sizes: tuple[int, int, int],
     dirt: tuple[bool, bool],
 ) -> World:  # fmt: skip
-    """Users and films with tables, tags that edges name, rooms by the number of their row, and edges among them."""
+    """Write tables of users, films, tags that only edges name, rooms by row number, and their edges."""
     rng = np.random.default_rng(seed)
     world = World(root, rng)
     num_users, num_films, num_edges = sizes

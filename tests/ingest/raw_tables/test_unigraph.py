@@ -1,4 +1,4 @@
-"""Checks that a unigraph is read as its schema says, in every format of files, and that flaws name their place."""
+"""Checks that a unigraph is read by its schema, in every file format, and that flaws name their place."""
 
 from __future__ import annotations
 
