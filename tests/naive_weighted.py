@@ -168,9 +168,9 @@ def draw_labor(
     share: float,
     places: Sequence[int] | None = None,
 ) -> list[int]:
-    """Positions of the neighbours of the smallest variates, equal ones by a hash of their places, in stored order.
+    """Positions of the neighbours with the smallest variates, in stored order; ties by a place hash.
 
-    The places are those in the whole row, where not all of its edges are there.
+    ``places`` are positions in the whole row, if ``keys`` holds only some of its edges.
     """
     places = range(len(keys)) if places is None else places
 

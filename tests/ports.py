@@ -1,7 +1,7 @@
-"""Which ports may a test listen at that it must name before anybody listens there?
+"""Free ports for tests that must name a port before anything listens there.
 
-Not those that the system gives to who asks for any port: a server or a connection of another test could be given one of
-them meanwhile. Workers of a run have ports of their own, and none is given twice.
+They lie below the range of ports that the system hands out, as a server or connection of another test could get one of
+those meanwhile. Each worker of a run has its own range, and no port is given twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does a test have datasets served from processes of their own?"""
+"""Pool of processes that serve datasets for tests."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ POOLED: set[int] = set()
 
 
 class ServerPool:
-    """Processes that serve what they are told to, one after the other, as starting one takes longer than most tests."""
+    """Processes that serve one test after another, as starting one takes longer than most tests."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
 
     @contextmanager
     def serve(self, folders: Sequence[Path], parts_of_servers: Sequence[Sequence[int]]) -> Iterator[list[list[str]]]:
-        """Serve several datasets, the same parts of each from one process; yield the servers' locations per dataset.
+        """Serve several datasets, the same parts of each from one process; yield locations per dataset.
 
-        The first process is waited for: where kernels are not compiled yet it compiles them for all.
+        The first process answers before the others are called: it compiles the kernels for all, if they are not
+        compiled yet.
         """
         while len(self._processes) < len(parts_of_servers):
             words = [sys.executable, "-c", SERVE]

@@ -1,4 +1,4 @@
-"""How does a test get a Ray cluster of two nodes on this machine, which leaves nothing behind?"""
+"""Ray cluster of two nodes on this machine, which leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RayCluster:
 
 @contextmanager
 def two_nodes() -> Iterator[RayCluster]:
-    """Start two nodes, and end them by their handles. They keep nothing in shared memory or the user's own folders."""
+    """Start two nodes, and end them by their handles; check that they leave no shared memory or files."""
     # Not under pytest's folder: Ray makes sockets there, whose paths may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     there_before = set(SHARED_MEMORY.iterdir())
@@ -104,7 +104,7 @@ def _shared_memory_of(processes: Iterable[psutil.Process]) -> Iterator[str]:
 
 
 def _of_nobody(there_before: set[Path]) -> set[str]:
-    """What was left in shared memory; what other tests, in other processes, have there meanwhile is theirs."""
+    """New files in shared memory that no running process uses."""
     new = {str(path) for path in set(SHARED_MEMORY.iterdir()) - there_before}
     return new - set(_shared_memory_of(psutil.process_iter())) if new else new
 

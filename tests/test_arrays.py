@@ -1,4 +1,4 @@
-"""Do columns survive the disk bit by bit, and is every damaged file noticed?"""
+"""Checks that columns survive the disk bit by bit, and that every damaged file is noticed."""
 
 import gc
 import io

@@ -1,4 +1,4 @@
-"""Does ``import hopstream`` stay cheap, and does every public name lead somewhere?"""
+"""Checks that ``import hopstream`` stays cheap, and that every public name loads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_import_brings_in_no_heavy_library():
 
 
 def test_what_makes_no_batches_of_pyg_does_not_wait_for_its_import(tmp_path: Path):
-    """It takes seconds, and longer where Lightning is installed, which it imports too. Batches may be arrays."""
+    """The import of PyG takes seconds, and longer with Lightning; batches of arrays do not need it."""
     code = f"""
 import sys
 import numpy as np

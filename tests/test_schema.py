@@ -1,4 +1,4 @@
-"""Does a schema refuse what no dataset could hold, and does it survive JSON?"""
+"""Checks that a schema refuses what no dataset could hold, and survives JSON."""
 
 import json
 

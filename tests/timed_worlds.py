@@ -1,4 +1,4 @@
-"""In which small graphs, at which times, may a neighbour from the future turn up?"""
+"""Small graphs and times with which a neighbour from the future could turn up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TIME = 6
 
 @dataclass(frozen=True)
 class World:
-    """A graph in which edges have times (``buys``), nodes have (``item``), or both (``buys`` and ``like`` to items)."""
+    """Graph with times of edges (``buys``), of nodes (``item``), or both (``buys``, ``like`` to items)."""
 
     graph: Graph
     num_hops: int
@@ -50,7 +50,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Small dense graphs of few times, so that much is equal to a seed's time, just before it and just after."""
+    """Small dense graphs of few times, so that many times equal a seed's, or are just before or after."""
     num_nodes = {t: draw(st.integers(1, 7)) for t in ("user", "item")}
     has_time = {owner: draw(st.booleans()) for owner in ("item", LIKE, BOUGHT)}
 

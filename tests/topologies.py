@@ -1,4 +1,4 @@
-"""In which places may the parts of one graph be, and how many threads may work, that must make no difference?"""
+"""Places of the parts of one graph, and numbers of threads, that must make no difference."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_without_replacement_every_edge_is_drawn_equally_often(degree: int, coun
 
 @pytest.mark.parametrize("degree,count", [(5, 2), (30, 7), (100, 90)])
 def test_without_replacement_pairs_are_drawn_equally_often(degree: int, count: int) -> None:
-    """Each pair of edges is drawn within 5.5 sigma of its chance, so draws of a node are uncorrelated."""
+    """Each pair of edges is drawn together within 5.5 sigma of its chance, over 10 000 draws."""
     num_draws = 10_000
     drawn = _draw_many(degree, count, False, num_draws)
     is_in = np.zeros((num_draws, degree))

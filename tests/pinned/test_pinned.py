@@ -1,4 +1,4 @@
-"""Datasets, batches, walks, exports and saved states of an earlier revision are read and made as they were then.
+"""Checks that datasets and states of an earlier revision give the pinned batches, walks and exports.
 
 A digest changes only on purpose: see ``tests/pinned/write.py``.
 """

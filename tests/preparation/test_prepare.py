@@ -1,4 +1,4 @@
-"""Do tables and chunked graphs become, in one call and in bounded memory, what is written of the graph in memory?"""
+"""Checks that tables and chunks become, in bounded memory, the dataset of the graph in memory."""
 
 from __future__ import annotations
 

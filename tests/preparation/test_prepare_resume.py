@@ -1,4 +1,4 @@
-"""Does preparation that was ended at any moment, in any of its steps, go on?"""
+"""Checks that preparation that was ended at any moment, in any step, resumes."""
 
 from __future__ import annotations
 

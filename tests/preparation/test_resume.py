@@ -1,4 +1,4 @@
-"""Does every job that makes a folder go on where it was ended, and is one that fails never taken for what it makes?"""
+"""Checks that every job that makes a folder resumes, and that a failed one is not taken for complete."""
 
 from __future__ import annotations
 

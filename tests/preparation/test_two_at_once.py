@@ -1,4 +1,4 @@
-"""Does one process wait outside while another one writes to a place, whatever the two of them do?"""
+"""Checks that a process is refused while another one writes to the same place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a dataset written whole or not at all, and is nothing else ever touched?"""
+"""Checks that a dataset is written whole or not at all, and that nothing else is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do plans expand each node as often as they should, grow their tables, and refuse what they cannot run?"""
+"""Checks that plans expand nodes as often as they should, grow tables, and refuse what cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does each way to sample give, on graphs that fit on a napkin?
+"""Examples of each way to sample, on graphs of a few edges.
 
 Every test is one small example: the graph as a list of edges, what is asked, and exactly what comes out, in keys. All
 neighbours are asked for unless the example is about choosing, so no result hangs on chance.
@@ -58,7 +58,10 @@ class Asker:
         written: Direction = "in",
         **options: Any,
     ) -> Example:
-        """Sample; edges are (source, destination, *columns), and seeds of disjoint plans have trees 0, 1, … in turn."""
+        """Sample; edges are (source, destination, *columns).
+
+        Seeds of disjoint plans have the trees 0, 1, … in turn.
+        """
         is_plain = not isinstance(edges, Mapping)
         by_type = {EDGE: edges} if is_plain else edges
         by_node_type = {"node": seeds} if not isinstance(seeds, Mapping) else seeds
@@ -171,7 +174,7 @@ TIMED = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 3, 25), (5, 3, 20)]
 
 
 def test_temporal(asker: Asker) -> None:
-    """Node 0 as it was at time 20 and at time 30: edges come in the order of time, none from later than its tree."""
+    """Node 0 at the times 20 and 30: edges come in order of time, none later than the time of its tree."""
     found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], time_attr="time")
     assert found.nodes == [(0, 0), (1, 0), (0, 2), (0, 3), (1, 2), (1, 3), (1, 1), (0, 5), (1, 5), (1, 4)]
     assert found.edges == [
@@ -265,7 +268,7 @@ def test_labor_with_one_variate_for_all_hops(asker: Asker) -> None:
 
 
 def test_excluded(asker: Asker) -> None:
-    """An edge that is to be predicted is not followed, parallel ones neither, and the count fills from the others."""
+    """A predicted edge and its parallels are not followed, and the count is filled from other edges."""
     edges = [(1, 0), (2, 0), (1, 0), (3, 0), (0, 1)]
     assert asker.ask(edges, [0], excluded={EDGE: [(1, 0)]}).edges == [(2, 0, 1), (3, 0, 3)]
     assert asker.ask(edges, [0], [2], excluded={EDGE: [(1, 0)]}).edges == [(2, 0, 1), (3, 0, 3)]

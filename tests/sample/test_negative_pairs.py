@@ -1,4 +1,4 @@
-"""Are negatives no links where they must not be, early enough where time counts, and drawn with the right chances?"""
+"""Checks that negatives are no links, respect times, and are drawn with the right chances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do slots and edges survive growth and resets?"""
+"""Checks that slots and edges survive growth and resets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a run of a plan equal the plain answer, for every field of a plan, in whatever way it is run?"""
+"""Checks that any run of a plan equals the plain answer, for every field of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do walks go where they may, with the chances that they should?"""
+"""Checks that walks take permitted steps only, with the right chances."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def typed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_transitions(counts: dict[object, Counter], chances: dict[object, dict[int, float]], where: str) -> None:
-    """Every transition within 5 sigma of its chance, and chi-square over all of them within 5 sigma of its mean."""
+    """Check each transition within 5 sigma of its chance, and chi-square over all within 5 of its mean."""
     chi_square, freedom = 0.0, 0
     for origin, drawn in counts.items():
         total, wanted = sum(drawn.values()), chances[origin]
@@ -212,7 +212,7 @@ def test_restarts_lead_to_the_start_with_their_chance(store: Store) -> None:
 
 
 def test_a_restart_forgets_where_the_walk_came_from(store: Store) -> None:
-    """From 3, p = 1e-9 would always lead back to where the walk came from, and after a restart it came from nowhere."""
+    """From node 3, p = 1e-9 leads back to the previous node; after a restart there is none."""
     walks = random_walks(store, [3] * 3000, length=3, p=1e-9, restart_probability=0.5, rng_seed=RNG_SEED)
     after = Counter(int(walk[3]) for walk in walks if walk[1] == 0 and walk[2] == 3 and walk[3] != 3)
     assert after[0] > 0 and after[4] > 0, f"rng_seed = {RNG_SEED}: {after}"

@@ -1,4 +1,4 @@
-"""Which graphs are stores tested with, and what is the plain truth about them?"""
+"""Graphs that stores are tested with, and the plain truth about them."""
 
 from __future__ import annotations
 

@@ -326,7 +326,10 @@ class StoreContract:
 
 
 class EveryCaseContract(StoreContract):
-    """For one store that maps files and one that asks several others: graphs of each kind in each number of parts."""
+    """Contract over graphs of each kind in each number of parts, for two stores of different kinds.
+
+    One of the stores maps files, and one asks several others.
+    """
 
     @pytest.fixture(params=CASES, ids=id_of)
     def case(self, request: pytest.FixtureRequest, find_case: Callable[[str, int], Case]) -> Case:

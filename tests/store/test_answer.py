@@ -1,4 +1,4 @@
-"""Is every request that makes no sense refused in words, before anything is gathered?"""
+"""Checks that senseless requests are refused in words, before anything is gathered."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_mutated_requests_in_every_way_never_bring_the_server_down(
 
 
 def send_mutated(server: StoreServer, good: list[Frame], rng: np.random.Generator) -> None:
-    """Send requests of which some bytes after the prefix are others, over connections that the server may end."""
+    """Send requests with some bytes after the prefix changed; the server may end their connections."""
     client = Peer(server.location)
     for request in good:
         assert "error" not in client.ask(request)[-1].header

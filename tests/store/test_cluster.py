@@ -1,4 +1,4 @@
-"""Is a cluster opened from a file or a list, with what is near mapped and what is gone named?"""
+"""Checks that a cluster opens from a file or a list, maps what is near and names what is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the token file beside a cluster file lets in those who can read it, and goes to nobody else."""
+"""Tests that a cluster's token file lets in those who can read it, and is sent to nobody else."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_an_answer_of_one_frame_has_no_more_and_no_less(typed_case: Case) -> Non
 
 
 class FlakyServer:
-    """Answers each call with as many frames as it is told, and then loses the connection or ends the answer."""
+    """Server that answers each call with a planned number of frames, and then fails or ends the answer."""
 
     def __init__(self, plan: list[tuple[int, bool]]) -> None:
         self._plan = list(plan)

@@ -1,4 +1,4 @@
-"""What does each field of a request do to the draws of a node, and with which chances?"""
+"""Tests of what each field of a request does to the draws of a node, and of the chances of draws."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_uniform_draws_of_a_hub_without_replacement_have_equal_chances(hub: Loca
 
 
 def chances_of_heavy(num_heavy: int, num_light: int, count: int) -> dict[int, float]:
-    """The exact chance of each number of heavy ones among so many successive draws; they weigh 3, light ones 1."""
+    """Exact chance of each number of heavy edges in successive draws; they weigh 3, light ones 1."""
     chances = {0: 1.0}
     for turn in range(count):
         grown: dict[int, float] = {}
@@ -331,7 +331,7 @@ def test_labor_draws_have_equal_chances_over_seeds(star: LocalStore) -> None:
 
 
 def test_trees_draw_independently_of_each_other(star: LocalStore) -> None:
-    """What neighbouring trees draw, and trees whose numbers differ in one bit, is no likelier together than apart."""
+    """Neighbouring trees, and trees whose numbers differ in one bit, draw independently."""
     drawn = np.array(draw_often(star, 1))[:, 0]
     for other in (np.arange(NUM_DRAWS) ^ 1, np.arange(NUM_DRAWS) ^ 4096, np.arange(NUM_DRAWS) - 1):
         kept = other < NUM_DRAWS

@@ -1,4 +1,4 @@
-"""Tests that a routed store names the servers that do not answer, pinged in parallel, and the parts lost with them."""
+"""Tests that a routed store names the servers that answer no ping, and the parts lost with them."""
 
 from __future__ import annotations
 

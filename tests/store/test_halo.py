@@ -1,4 +1,4 @@
-"""Is what a halo here has asked of nobody, and is the rest counted?"""
+"""Checks that rows in a local halo need no request, and that all others are counted."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_several_parts_here(served):
 
 
 def test_requests_straight(served):
-    """Ids of here, of the halo and of elsewhere in any order, repeated; edges by id; columns in two halves."""
+    """Local, halo and remote ids in any order, repeated; edges by id; columns in two halves."""
     rng = np.random.default_rng(0)
     with opened(served) as plain, opened(served, hops=1, features="node:x") as store:
         ids = rng.integers(0, store.book.num_ids(NODE), 500)

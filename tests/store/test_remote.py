@@ -1,4 +1,4 @@
-"""Does a store on a server honour the contract, and are its failures told in time and in words?"""
+"""Checks that a store on a server fulfils the contract, and reports failures in time and in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every request that the dataset cannot answer refused, and told why?"""
+"""Checks that requests that the dataset cannot answer are refused, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a store over many stores honours the contract, and that a replica steps in where one is gone."""
+"""Checks that a store over many stores fulfils the contract, and that replicas replace lost ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that the cache of rows returns correct rows, stays within its bound and keeps the rows needed soonest."""
+"""Tests that the row cache returns correct rows, keeps its bound, and keeps rows needed soonest."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def announce(cache: RowCache, ids: np.ndarray, columns: Columns = X) -> Announce
 
 
 def check_is_sound(cache: RowCache, columns: Columns = X) -> None:
-    """Nothing is pinned or waiting once nothing is under way; every slot belongs to one entry, or goes on from one."""
+    """Check that no row is pinned or awaited, and that each slot belongs to one entry or continues one."""
     cache.find(table_of(cache, columns), np.empty(0, np.int64), None).end()  # takes back what was dropped
     index, state = table_of(cache, columns).rows.index, table_of(cache, columns).rows.index.state
     used = np.setdiff1d(np.arange(state[NUM_USED]), index.free[: state[NUM_FREE]])

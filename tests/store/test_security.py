@@ -1,4 +1,4 @@
-"""Does a server answer only those it knows, and does a client talk only to the server it means?"""
+"""Checks that a server answers only known clients, and that a client trusts only its server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a server refuse what it must, survive what it is sent, and end as it is told?"""
+"""Checks that a server refuses wrong messages, survives faults, and closes in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a server's memory stay small, whatever it is asked for?"""
+"""Checks that a server's memory stays small, whatever it is asked for."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def heavy_fetch(owner: str, name: str, ids: IntArray) -> tuple[dict[str, object]
 
 
 def heavy_way(ids: IntArray, count: int, **arrays: IntArray) -> tuple[dict[str, object], list[IntArray]]:
-    """A request for neighbours with arrays that hide some of them; ``labor`` is the strategy if there are none."""
+    """Request for neighbours with arrays that hide some; without arrays the strategy is ``labor``."""
     places: dict[str, object] = {name: 1 + i for i, name in enumerate(arrays)}
     if not arrays:
         places = {"strategy": "labor", "labor": {"first": 1, "second": 2, "share": 0.5}}
@@ -104,7 +104,7 @@ def heavy_way(ids: IntArray, count: int, **arrays: IntArray) -> tuple[dict[str, 
 
 
 def heavy_records(num_records: int, **arrays: IntArray) -> tuple[dict[str, object], list[IntArray]]:
-    """So many requests for neighbours of no nodes, each naming the same arrays: a small frame that asks for much."""
+    """``num_records`` requests of no nodes that name the same arrays: a small frame that asks for much."""
     (record,) = heavy_way(np.empty(0, np.uint32), 1, **arrays)[0]["requests"]  # type: ignore[misc]
     return {"op": "sample", "requests": [record] * num_records}, [np.empty(0, np.uint32), *arrays.values()]
 

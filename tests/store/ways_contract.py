@@ -1,4 +1,4 @@
-"""Does every store draw in every way that a request can ask for, and answer for pairs and links?
+"""Tests that a store draws in every way that requests offer, and answers for pairs and links.
 
 Each store's tests inherit this class beside ``StoreContract``.
 """

@@ -1,4 +1,4 @@
-"""What stands in for sampling, for its consumers and for time in tests of the scheduler?"""
+"""Fakes of sampling, of its consumers and of time, for tests of the scheduler."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def take(
 def fetch(
     scheduler: Scheduler, channel_id: int, step: int | None = None, turn: int | None = None, lowest: int = 0
 ) -> Any:
-    """Which batch is fetched, the next one if none is named: ``(epoch, step)``, or None at the end of the epoch."""
+    """Fetch a batch, the next one by default: its ``(epoch, step)``, or None at the end of the epoch."""
     step = next_step(scheduler, channel_id) if step is None else step
     return batch_of(take(scheduler, channel_id, step, FETCH_S, turn, lowest))
 

@@ -62,5 +62,5 @@ def sent(frame: Frame) -> Frame:
 
 
 def call_of(frame: Frame) -> Call:
-    """A request as a server's listener hands it on; whoever asks may ask for everything and waits for the answer."""
+    """The call that a listener makes of a request; its client has all rights and no deadline."""
     return Call(cast(Any, SimpleNamespace(identity=None)), 1, frame, math.inf, 0, Account(1 << 62))

@@ -60,7 +60,7 @@ def with_changed_bytes(rng: np.random.Generator, message: bytes) -> bytes:
 
 
 def with_changed_fields(rng: np.random.Generator, frame: Frame) -> bytes:
-    """A request with one to three of its fields or arrays changed; seldom the frame tells wrong of its arrays."""
+    """A request with one to three fields or arrays changed; few frames misdescribe their arrays."""
     header, arrays = json.loads(json.dumps(frame.header)), [np.array(array) for array in frame.arrays]
     for _ in range(int(rng.integers(1, 4))):
         if arrays and rng.random() < 0.4:
@@ -141,7 +141,7 @@ def as_bytes(array: np.ndarray) -> bytes:
 
 
 def sensible_requests(server: StoreServer, channel_id: int, backend_id: int, config: Mapping[str, Any]) -> list[Frame]:
-    """A request of every operation of a server that samples, with arrays and records where it may have them.
+    """Requests for every operation of a sampling server, with arrays and records where permitted.
 
     Args:
         server: A server of the small graph of times and weights.

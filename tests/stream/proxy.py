@@ -1,4 +1,4 @@
-"""How does a test cut the connections between a loader and a server?"""
+"""Proxy that cuts the connections between a loader and a server."""
 
 from __future__ import annotations
 

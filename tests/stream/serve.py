@@ -1,4 +1,4 @@
-"""How does a test start a server that samples in a process of its own?
+"""Run a server that samples in a process of its own.
 
 ``python -m tests.stream.serve`` is ready when it prints where it listens.
 """

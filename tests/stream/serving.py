@@ -1,4 +1,4 @@
-"""How do tests run servers that sample, in this process or in processes of their own that can be hurt?"""
+"""Run sampling servers, in this process or in processes that tests can freeze and kill."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def serve_here(
     token: str | None = None,
     wrap: Callable[[Store], Store] = lambda store: store,
 ) -> Iterator[Served]:
-    """Serve every part of a dataset from a server of this process; ``wrap`` is put around what they sample from."""
+    """Serve each part of a dataset from a server in this process; ``wrap`` wraps what they sample from."""
     served = Served()
     settings = StoreSettings(prefer_local=False, timeout_s=10.0, security=ClientSecurity(token=token))
 
@@ -163,7 +163,7 @@ def asked(server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), **hea
 
 
 class SamplingProcess:
-    """A server of one part in a process of its own, that can be killed and started again at the same address."""
+    """Server of one part in its own process, which can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path, part: int, locations: str, number: int, arguments: Sequence[object]) -> None:
         self._command = [

@@ -1,4 +1,4 @@
-"""Which batches does a channel make, in which order, and how many ahead?
+"""Examples of which batches a channel makes, in which order, and how many ahead.
 
 The cases are small enough to be read as an explanation.
 """

@@ -1,6 +1,6 @@
-"""Does every channel get the same share of the sampling threads, whatever its batches cost and its consumer does?
+"""Checks that channels share the sampling threads equally, whatever batches cost or consumers do.
 
-Most tests run in a time of their own, in which a batch takes exactly what it is said to take.
+Most tests run in fake time, in which a batch takes exactly its configured cost.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FakeWorld:
         self._costs: dict[int, Cost] = {}
 
     def run(self, channels: Iterable[Callable[[Scheduler], None]]) -> dict[int, float]:
-        """Begin the channels while all threads are held up, let time pass, and tell what sampling time each had."""
+        """Start channels while all threads are held up, let time pass, and return sampling seconds of each."""
         with scheduling(self.time, threads=self.num_threads, lease_s=1e9, slow_s=1e9) as scheduler:
             try:
                 self.channel(PLUG, lambda _: START_S, num_steps=self.num_threads, credit=self.num_threads)(scheduler)
@@ -116,7 +116,7 @@ def test_channels_of_different_cost_get_equal_time(threads, order):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_channels_whose_cost_varies_get_equal_time(threads):
-    """Batches take from nothing to several times the mean, so what the last one took says little of the next."""
+    """Costs vary from nothing to several times the mean, so the last batch tells little of the next."""
     draws = np.random.default_rng(4).exponential(1.0, (len(COSTS_S), 8192))
     world = FakeWorld(threads, for_s=12.0)
     check_fair(
@@ -139,7 +139,7 @@ def test_channels_whose_cost_changes_get_equal_time(threads):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_at_no_time_is_a_channel_far_behind(threads):
-    """Not only in the end: any two channels differ by no more than what a few of the costliest batches take."""
+    """At each batch, not only in the end, channels differ by at most a few of the costliest batches."""
     world = FakeWorld(threads, for_s=4.0)
     world.run(world.channel(n, lambda _, c=cost_s: c) for n, cost_s in enumerate(COSTS_S))
     total = dict.fromkeys(range(len(COSTS_S)), 0.0)

@@ -1,4 +1,4 @@
-"""Does a loader go on where the network cuts its connections in the middle of an answer?"""
+"""Checks that a loader goes on if the network cuts its connections in the middle of an answer."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def epoch_of(server: Served, batch_size: int = BATCH_SIZE, cache_bytes: int | st
 
 @dataclass
 class Growth:
-    """What a server takes beyond what it had at the start: at the most, and soon after it has nothing to do."""
+    """Bytes that a server takes above those at its start: the peak, and the rest soon after its work."""
 
     most: int
     rest: int
@@ -232,7 +232,7 @@ def test_a_server_whose_trainers_keep_rows_stays_within_its_bound(folder: Path, 
 
 @pytest.mark.slow
 def test_a_batch_that_cannot_fit_is_told(folder: Path, wanted: dict[int, list[str]]) -> None:
-    """It is an error that names the flag, takes no more memory than there is, and leaves other loaders alone."""
+    """The error names the flag; the batch takes no more memory than allowed and disturbs no other loader."""
     with served(folder, "--memory-bytes", MEMORY_BYTES) as server:
         before = warm_up(server)
         with PeakMemory(server.pid) as peak, ThreadPoolExecutor(1) as pool:

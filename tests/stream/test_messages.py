@@ -1,4 +1,4 @@
-"""Does a mini-batch arrive as it was made, and is everything else refused?"""
+"""Checks that a mini-batch arrives as it was made, and that everything else is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do hundreds of channels that came and went leave anything behind?"""
+"""Checks that hundreds of channels that came and went leave nothing behind."""
 
 from __future__ import annotations
 

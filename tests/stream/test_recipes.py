@@ -1,4 +1,4 @@
-"""Does what a user asked of a loader arrive at a server unchanged, and nothing else?"""
+"""Checks that the options of a user's loader, and nothing else, arrive at a server unchanged."""
 
 from __future__ import annotations
 

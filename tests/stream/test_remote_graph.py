@@ -1,4 +1,4 @@
-"""Checks that a loader over a ``RemoteGraph`` keeps the promises of every loader, and what it says where it cannot."""
+"""Checks that a loader over a ``RemoteGraph`` keeps the promises of loaders, or says why it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a consumer see where servers fail whose parts others hold, too?
+"""Tests of what a consumer sees if servers fail whose parts other servers hold too.
 
 Two parts with two replicas each: four servers in processes of their own, all of which sample.
 """
@@ -104,7 +104,7 @@ def test_a_server_that_is_paused_in_the_middle_holds_up_a_batch_as_long_as_is_sa
 def test_killed_servers_that_stay_away_cost_no_batch_as_long_as_others_have_their_parts(
     mortal_servers: list[SamplingProcess], wanted: Batches
 ) -> None:
-    """One is killed in the middle of an epoch, one before the first batch of another, and then the last of a part."""
+    """Kill a server in mid-epoch, one before another epoch's first batch, and then the last of a part."""
     servers, waits_s = mortal_servers, []
     for at, number in ((20, 1), (0, 0)):
         got, longest_s = take(servers, at, servers[number].kill)

@@ -43,7 +43,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Secrets:
-    """Files of a token table, of a client's token, and of certificate, key and roots; replaced as administrators do."""
+    """Files of tokens, certificate, key and roots, replaced as administrators replace them."""
 
     folder: Path
     authority: Authority = field(default_factory=lambda: Authority("our root"))
@@ -69,7 +69,10 @@ class Secrets:
         self.put("tokens", "".join(f"trainer-{token} admin {token}\n" for token in tokens).encode())
 
     def new_certificate(self) -> int:
-        """Another certificate of the same authority: its serial number. For a moment it and the key do not fit."""
+        """Issue another certificate of the same authority; return its serial number.
+
+        For a moment the certificate and the key do not fit.
+        """
         identity = self.authority.issue("store.example")
         self.put("server.key", identity.key)
         self.put("server.pem", identity.certificate)
@@ -185,7 +188,7 @@ def wait_for_tokens(servers: list[StoreServer], tokens: set[str]) -> None:
 
 
 def check_new_connections(servers: list[StoreServer], secrets: Secrets, old: str, new: str, serial: int) -> None:
-    """Who comes now is shown the new certificate, is let in with the new token, and is not with the old one."""
+    """Check that new connections get the new certificate, and need the new token instead of the old one."""
     roots = secrets.path("roots.pem")
     for server in servers:
         assert serial_of(server, secrets) == serial

@@ -1,4 +1,4 @@
-"""Does the scheduler give every consumer its batches, whatever consumers and batches do?"""
+"""Checks that the scheduler gives every consumer its batches, whatever consumers and batches do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Does a server that samples keep its word over any sequence of what clients, leases and crashes do?
+"""Checks that a sampling server keeps its word over any sequence of calls, leases and crashes.
 
 Two clients act at random on a service with real loaders over a small graph, beside a model that says which batch must
-come; after every step what the service keeps is compared with what it must be.
+come. After every step the state of the service is compared with what it must be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Does the scheduler keep its word over any sequence of what clients, batches and crashes do?
+"""Checks that the scheduler keeps its word over any sequence of calls, batches and crashes.
 
-Two clients act at random on real threads, beside a model that says which batch must come; after every step what the
-scheduler keeps of its channels is compared with what it must be.
+Two clients act at random on real threads, beside a model that says which batch must come. After every step the
+scheduler's state of its channels is compared with what it must be.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers what the real TF-GNN 1.0.3 does: questions as JSON from the standard input, answers to the standard output.
+"""Answer what the real TF-GNN 1.0.3 does: questions as JSON on stdin, answers on stdout.
 
 Run by the interpreter that has it, which need not have Hopstream: see "Beside the real libraries" in CONTRIBUTING.md.
 """

@@ -179,7 +179,7 @@ def test_compiled_messages_are_those_that_are_declared():
 
 
 def numbered_names(holder):
-    """The names and numbers of all fields and of all values of enumerations; maps have no fields of their own."""
+    """Names and numbers of all fields and of all values of enumerations; maps count as one field."""
     for message in [*getattr(holder, "message_type", ()), *getattr(holder, "nested_type", ())]:
         if not message.options.map_entry:
             yield from ((field.name, field.number) for field in message.field)

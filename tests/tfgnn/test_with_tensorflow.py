@@ -70,7 +70,7 @@ def row_of_lists(lists, number):
 
 
 def check_both_ways(text, graphs):
-    """Let the real library read graphs alone and in a batch, and write them again; it must find and write the same."""
+    """Check that the real library reads our graphs, alone and in a batch, and writes them back the same."""
     spec = real.create_graph_spec_from_schema_pb(real.parse_schema(text))
     mine = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
     examples = [tfgnn.write_example(graph).SerializeToString() for graph in graphs]

@@ -1,4 +1,4 @@
-"""Which dataset do these tests copy?"""
+"""Datasets that these tests copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do parts get to an object store and back, over the S3 protocol?"""
+"""Checks that parts get to an object store and back, over the S3 protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do parts arrive whole at their roots, once, whatever happens meanwhile?"""
+"""Checks that parts arrive whole at their roots, once, whatever happens meanwhile."""
 
 from __future__ import annotations
 

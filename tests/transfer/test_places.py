@@ -1,4 +1,4 @@
-"""Is a file whole or absent in every kind of place, and does each error name the place?"""
+"""Checks that a file is whole or absent in every kind of place, and that errors name the place."""
 
 from __future__ import annotations
 

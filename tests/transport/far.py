@@ -87,7 +87,7 @@ class Network:
         self._set(side, "down")
 
     def mend(self, side: str = "far") -> None:
-        """Let all through again; what the system believes of neighbours that it has asked for in vain is forgotten."""
+        """Restore the link; flush the neighbour tables, in which failed look-ups are remembered."""
         self._set(side, "up")
         run("ip", "neigh", "flush", "dev", self._near)
         self.run("ip", "neigh", "flush", "dev", self._far)
@@ -227,7 +227,7 @@ def say(text: str) -> None:
 
 
 def comes_back(scene: Scene) -> None:
-    """The link is cut in the middle of a large answer, and is there again 2 s later; either end of the cable."""
+    """Cut the link in the middle of a large answer, at either end, and restore it 2 s later."""
     scene.serve()
     scene.network.pace("rate", "40mbit", "burst", "32kbit", "latency", "400ms")
     for side in ("far", "near"):
@@ -251,7 +251,7 @@ def failure(store: RemoteStore) -> tuple[float, Exception]:
 
 
 def stays_cut(scene: Scene) -> None:
-    """The link stays cut in the middle of an answer: the deadline is kept; and when it is back, all is well."""
+    """Cut the link in the middle of an answer: the deadline is kept, and all is well once it is back."""
     scene.serve()
     scene.network.pace("rate", "40mbit", "burst", "32kbit", "latency", "400ms")
     for side in ("far", "near"):
@@ -330,7 +330,7 @@ def assert_batches(got: list[Any], wanted: list[Any]) -> None:
 
 
 def epoch_over_a_cut(scene: Scene) -> None:
-    """A whole epoch comes over a link that is cut and comes back, in the batches that a local loader makes."""
+    """An epoch over a link that is cut and comes back has the batches that a local loader makes."""
     wanted = batches_of(scene.root)
     location = scene.serve_batches([scene.network])
     graph = RemoteGraph(location, settings=StoreSettings(timeout_s=10.0, prefer_local=False), timeout_s=40.0)
@@ -347,7 +347,7 @@ def epoch_over_a_cut(scene: Scene) -> None:
 
 
 def replica_takes_over(scene: Scene) -> None:
-    """Of two servers with networks of their own one is cut off in mid-epoch; the other one makes all batches."""
+    """One of two servers with own networks is cut off in mid-epoch; the other one makes all batches."""
     wanted = batches_of(scene.root)
     networks = [scene.network, scene.add_network(2)]
     locations = scene.serve_batches(networks)

@@ -1,4 +1,4 @@
-"""Tests that a server stays up, small and fast for its clients, whatever other clients send or fail to read."""
+"""Tests that a server stays up, small and fast, whatever other clients send or fail to read."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Attack:
 
 
 def kept_speed(honest: Honest, attack: Callable[[], Attack], least: int = 1) -> list[float]:
-    """The share of its speed that a client keeps, in at least so many rounds; no more of them once it is enough."""
+    """Share of its speed that a client keeps, per round; no more than ``least`` rounds if one suffices."""
     shares: list[float] = []
     while len(shares) < least or (len(shares) < NUM_ROUNDS and max(shares) < KEPT):
         before_s = honest.median_s()
@@ -305,7 +305,7 @@ def test_ten_thousand_strangers(server: ServerProcess, near: LocalStore, kind: s
 
 
 def test_a_hello_that_is_there_is_heard_before_its_connection_makes_room(tmp_path: Path) -> None:
-    """Connections that come all at once, more than there may be strangers, are welcome where they have said hello."""
+    """Connections that come at once, beyond the limit of strangers, are let in if they said hello."""
     security, limits = ServerSecurity(token=TOKEN), TransportLimits(max_strangers=2)
     where = Location.parse(f"unix://{tmp_path}/socket")
     listener = Listener(where, lambda call: iter([Frame({}, is_last=True)]), security=security, limits=limits)
@@ -366,7 +366,7 @@ def request_of(num_bytes: int, dataset: str, in_header: bool) -> bytes:
 
 @pytest.mark.slow
 def test_requests_of_every_length(server: ServerProcess, near: LocalStore) -> None:
-    """Requests around every limit are answered, or refused, or end the connection; the next one is answered."""
+    """Requests around each limit are answered, refused, or end the connection; the next is answered."""
     state = State(server.pid)
     wanted = near.degrees(LINKS, "in", np.arange(8)).tolist()
     dataset = near.dataset_id
@@ -452,7 +452,7 @@ def test_slow_senders_are_ended(server: ServerProcess, near: LocalStore) -> None
 
 @pytest.mark.slow
 def test_fifty_slow_readers(server: ServerProcess, near: LocalStore) -> None:
-    """Large answers that are not read take a frame each and no thread; others are answered as fast as before."""
+    """Unread large answers take a frame each and no thread; other calls are answered as fast as before."""
     with Honest(server.location, near) as honest:
         state = State(server.pid)
         attack = Attack("slow_readers", server.location, near.dataset_id)

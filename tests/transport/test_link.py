@@ -1,4 +1,4 @@
-"""Tests that a link gives each thread its own answer, and writes to no array of an answer that was given up."""
+"""Tests that a link gives each thread its own answer, and never writes to abandoned arrays."""
 
 from __future__ import annotations
 

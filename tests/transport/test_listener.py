@@ -317,7 +317,7 @@ def test_very_many_wrong_tokens_are_refused_like_the_first(serve_as: Serve, capl
 
 @pytest.mark.parametrize("way", ["tcp-epoll", "tcp-selector", "unix-epoll", "tls-epoll"])
 def test_who_abandons_many_calls_is_let_in_late(serve_as: Serve, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that were answered or cancelled do not count, and nothing is late on connections that are there."""
+    """Answered or cancelled calls do not count, and existing connections see no delay."""
     monkeypatch.setattr(listener_module, "FREE_ABANDONED", 4)
     with serve_as(way, token="secret") as served, served.connect("secret") as old:
 

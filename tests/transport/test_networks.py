@@ -1,4 +1,4 @@
-"""Tests that answers are right, and deadlines kept, over links that are cut, come back, are slow or lose packets."""
+"""Tests that answers are right and in time over links that are cut, restored, slow or lossy."""
 
 from __future__ import annotations
 

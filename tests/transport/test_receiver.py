@@ -1,4 +1,4 @@
-"""Tests that messages are read whole however their bytes arrive, and that other bytes are refused without harm."""
+"""Tests that messages are read whole however bytes arrive, and that other bytes do no harm."""
 
 from __future__ import annotations
 

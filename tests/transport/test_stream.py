@@ -1,4 +1,4 @@
-"""Tests that a reader over TLS is woken whenever the bytes that it waits for have arrived, however they arrive."""
+"""Tests that a reader over TLS wakes whenever its bytes have arrived, however they arrive."""
 
 from __future__ import annotations
 

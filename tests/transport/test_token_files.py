@@ -1,4 +1,4 @@
-"""Tests that changed files of tokens, certificates and keys are read again, and that errors name their line."""
+"""Tests that changed files of tokens, certificates and keys are read again; errors name their line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks that all loaders of a server get the same share of its threads, whatever batches cost.
 
-One loader is parked: its consumer takes one batch and no more. Sampling runs in fake time, in which a batch takes exactly its
-configured cost.
+One loader is parked: its consumer takes one batch and no more. Sampling runs in fake time, in which a batch takes
+exactly its configured cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Is what is wrong with a delta found and named, where checksums are made to fit it?"""
+"""Checks that a wrong delta is found and named, even if checksums are made to fit it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a dataset after an append that was ended at any moment what it was before, or what it was to become?"""
+"""Checks that after an append that was ended at any moment, a dataset is as before or as wanted."""
 
 from __future__ import annotations
 

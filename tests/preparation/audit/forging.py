@@ -1,4 +1,4 @@
-"""How is a dataset damaged so that its checksums, counts and fingerprint still fit?"""
+"""Damage datasets so that their checksums, counts and fingerprint still fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is each planted corruption found and named, where checksums and counts are made to fit it?"""
+"""Checks that each planted corruption is found and named, even if checksums and counts fit it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def exchange_features(root):
 
 
 def swap_edges(root):
-    """Two edges of a row change places with everything that is stored of them; times then descend, or keys."""
+    """Exchange two edges of a row with all that is stored of them but weights; times or keys then descend."""
     files = edge_files(root, 0)
     indptr = files[f"part-00000/{IN}/indptr.npy"]
     at = int(indptr[int(np.argmax(np.diff(indptr)))])
@@ -510,7 +510,7 @@ def test_datasets_without_edge_keys(tmp_path, monkeypatch):
 @settings(max_examples=12, deadline=None)
 @given(graph=typed_graphs(), seed=st.integers(0, 3), keep_edge_keys=st.booleans())
 def test_no_graph_is_slandered(tmp_path_factory, graph, seed, keep_edge_keys):
-    """Empty types, ragged features and strings, odd names, parallel edges: what was written is what is there."""
+    """Graphs with empty types, ragged features, odd names and parallel edges verify without findings."""
     root = tmp_path_factory.mktemp("any") / "d"
     sides = ("in", "out", "both")[seed % 3]
     hopstream.write_parts(

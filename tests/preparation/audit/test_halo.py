@@ -1,4 +1,4 @@
-"""Is each planted corruption of a halo found, where its checksums and counts are made to fit it?"""
+"""Checks that each planted corruption of a halo is found, even if checksums and counts fit it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are nodes told that are in other parts than the folder of owners says, and only those?"""
+"""Checks that exactly the nodes in other parts than a folder of owners says are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does compacting that was ended at any moment go on, and is it done when its result is in its place?"""
+"""Checks that interrupted compacting resumes, and is done once its result is in its place."""
 
 from __future__ import annotations
 

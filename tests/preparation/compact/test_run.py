@@ -1,4 +1,4 @@
-"""Is a dataset that was compacted the one that would have been written in one go, with the same owners?"""
+"""Checks that a compacted dataset equals one written in one go with the same owners."""
 
 from __future__ import annotations
 

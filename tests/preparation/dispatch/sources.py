@@ -1,4 +1,4 @@
-"""How is a graph in memory dispatched, and are the bytes those of ``write_parts``?"""
+"""Dispatch graphs in memory, and compare the bytes with those of ``write_parts``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def use_graph(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Let pieces, buckets, runs and blocks be of about ``size`` rows, so that small graphs take many tasks."""
+    """Limit pieces, buckets, runs and blocks to about ``size`` rows, so small graphs take many tasks."""
     bucket = max(1, size // 2)
     limits = dispatch_folder.DispatchLimits(
         piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size)
@@ -61,7 +61,7 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 
 def check_equal(graph: Graph, folder: Path, num_parts: int, **options: object) -> tuple[Manifest, Manifest]:
-    """Dispatch a graph that ``use_graph`` was told of, and compare every byte with what ``write_parts`` writes."""
+    """Dispatch the graph given to ``use_graph``; compare every byte with the output of ``write_parts``."""
     got = dispatch(
         folder / "in", folder / "owners", folder / "got", num_workers=0, num_parts=num_parts, overwrite=True, **options
     )

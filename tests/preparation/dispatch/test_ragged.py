@@ -1,4 +1,4 @@
-"""Do strings and lists of any length get from files to their parts in bounded memory, and does verifying see them?"""
+"""Checks that strings and lists reach their parts in bounded memory, and that verify compares them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ print(int(line.split()[1]) * 1024)
 
 @pytest.mark.scale
 def test_resident_memory_does_not_grow_with_strings(tmp_path: Path, rng: np.random.Generator):
-    """290 MB of strings of nodes and as much of edges, some of them of megabytes: more than is given beside Python."""
+    """Strings take 290 MB on nodes and as much on edges, more than the given memory; some take megabytes."""
     num_rows, given = 100_000, 480 * MIB
     lengths = rng.integers(0, 4000, num_rows)
     lengths[:: num_rows // 30] = 3 * MIB  # where several come to lie in one row group it takes their bytes more

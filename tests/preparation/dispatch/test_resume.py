@@ -1,4 +1,4 @@
-"""Does a job that was ended at any moment go on, and is a job that fails never taken for a dataset?"""
+"""Checks that a job that was ended resumes, and that a failed one is never taken for a dataset."""
 
 from __future__ import annotations
 

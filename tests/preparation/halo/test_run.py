@@ -1,4 +1,4 @@
-"""Does every part get just the copies it should, and stays a dataset what it was whatever happens?"""
+"""Checks that each part gets exactly its copies, and that failed runs change no dataset."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_hottest_rows_are_taken_within_the_budget(root):
 
 
 def test_inclusion_is_the_chance_of_being_sampled(tmp_path):
-    """Against a slow count, and against batches on a graph that is a tree, where the model is exact for one seed."""
+    """Compare with a slow count, and with batches on a tree, where the model is exact for one seed."""
     graph = hopstream.graph_from_arrays(np.array([[1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 3]]), num_nodes=7)
     hopstream.write_parts(graph, tmp_path / "d", owners={"node": [0, 1, 1, 1, 1, 1, 1]}, num_parts=2)
     parts = Parts(hopstream.open_dataset(tmp_path / "d"))

@@ -1,4 +1,4 @@
-"""How is a dataset re-sharded, and are the bytes those of ``write_parts``?"""
+"""Re-shard datasets, and compare the bytes with those of ``write_parts``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def check_reshard(
     graph: Graph, folder: Path, num_old: int, num_new: int, rng: np.random.Generator, **options: object
 ) -> tuple[Manifest, Manifest]:
-    """Write a graph into parts, re-shard them, and compare every byte with what the graph written anew has."""
+    """Write a graph into parts, re-shard them, and compare every byte with a direct write of the graph."""
     old = write_owners(folder / "old-owners", graph, num_old, rng)
     write_parts(graph, folder / "old", num_parts=num_old, owners=old, overwrite=True, **options)
     owners = write_owners(folder / "owners", graph, num_new, rng)

@@ -1,4 +1,4 @@
-"""What is said of damaged datasets, wrong owners and wrong places, and is nothing left of the attempt?"""
+"""Checks errors for damaged datasets, wrong owners and wrong places, and that nothing is left."""
 
 from __future__ import annotations
 
