@@ -129,7 +129,7 @@ def no_leaks() -> Iterator[None]:
 
 
 def _is_foreign(thread: threading.Thread) -> bool:
-    """Threads that Python did not start, and those that Beam keeps for its next pipeline."""
+    """Whether a thread was not started by Python, or is kept by Beam for its next pipeline."""
     return isinstance(thread, threading._DummyThread) or type(thread).__module__.startswith("apache_beam.")
 
 
@@ -150,7 +150,7 @@ def _descendants() -> list[int]:
     """Ids of all descendants of this process; psutil would read every process of the machine."""
     pids = [os.getpid()]
     for pid in pids:
-        if pid in POOLED:  # what it starts it ends
+        if pid in POOLED:  # a pooled process ends its own children
             continue
         with suppress(OSError):  # it ended meanwhile, or one of its threads did
             for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -125,7 +125,7 @@ def undirected_neighbors(graph: Graph) -> dict[int, list[int]]:
 
 
 def keys_of_raw_ids(raw: list, asked: list) -> list[int]:
-    """The row at which each asked raw id stands, -1 for those that stand nowhere."""
+    """The row of each raw id, -1 for unknown ids."""
     key_of = {value: key for key, value in enumerate(raw)}
     return [key_of.get(value, -1) for value in asked]
 

@@ -142,7 +142,7 @@ class NaivePPR:
         return found
 
     def targets(self) -> list[int]:
-        """Nodes that each channel should have: its share of the limit, what is left over by largest remainder."""
+        """Target size of each channel: its share of the limit, rounded by largest remainder."""
         ratios = list((self.settings.typed_channel_ratios or {"all": 1.0}).values())
         shares = [round(ratio * self.settings.max_ppr_nodes, 9) for ratio in ratios]
         targets = [int(share) for share in shares]

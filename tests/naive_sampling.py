@@ -17,9 +17,9 @@ from hopstream.store.contract import TREE_SHIFT, SampleRequest
 from tests import naive, naive_weighted
 
 SCANNED = 512
-"""Rows up to this many edges are always scanned for those that are excluded."""
+"""Rows of up to this many edges are always scanned for excluded ones."""
 FEW = 64
-"""Up to this count, nodes of more edges draw from all of them and throw away what is excluded."""
+"""Up to this count, longer rows draw from all of their edges and reject excluded ones."""
 MAX_ROUNDS = 8
 
 
@@ -143,9 +143,9 @@ def draw(stream: int, edges: Sequence[Edge], request: SampleRequest, count: int)
 
 
 def skip_excluded(row: Sequence[Edge], eligible: list[Edge], request: SampleRequest, stream: int) -> list[Edge]:
-    """Draw from a long row with replacement, and throw away what is excluded or drawn already.
+    """Draw from a long row with replacement, and reject edges that are excluded or already drawn.
 
-    That is done in rounds of as many draws as are missing; what is missing in the end is drawn from what is left.
+    Each round draws as many as are missing. After the last round the missing ones are drawn from the remaining edges.
     """
     taken: list[Edge] = []
     turns = 0

@@ -15,7 +15,7 @@ PASS_SALT = 0x6A09E667F3BCC909
 
 
 def running_sums(weights: Sequence[float]) -> list[float]:
-    """What the edges of a row weigh up to each; they rise wherever there is weight, however little."""
+    """Running sums of a row's weights; they rise at each weight above 0, however small."""
     sums: list[float] = []
     for weight in weights:
         before = sums[-1] if sums else 0.0

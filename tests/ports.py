@@ -28,7 +28,7 @@ _PORTS = _ports()
 
 
 def _is_free(port: int) -> bool:
-    """Nobody listens at a port of this machine, at any of its addresses."""
+    """Whether no process listens at a port of this machine, at any address."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))
@@ -38,10 +38,10 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, in a row where none between them is taken."""
+    """Free ports, consecutive unless one between them is taken."""
     return [next(filter(_is_free, _PORTS)) for _ in range(count)]

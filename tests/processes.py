@@ -32,7 +32,7 @@ for line in sys.stdin:
     print(json.dumps({"serve": serve, "close": close}[name](*arguments)), flush=True)
 sys.exit(len(close(list(servers))))
 """
-"""Takes a call per line, as JSON, and prints what it returns; ends with its stdin."""
+"""Run a call per line of JSON on stdin and print its result; end with stdin."""
 STOP_S = 20.0
 POOLED: set[int] = set()
 """Ids of the processes of all pools."""
@@ -98,7 +98,7 @@ class ServerPool:
 
 
 def _call(processes: Sequence[subprocess.Popen[str]], calls: Sequence[tuple[object, ...]]) -> list[list[str]]:
-    """Have each process do its call, all at the same time; what they return."""
+    """Run one call in each process, all at the same time; return their results."""
     for process, call in zip(processes, calls, strict=True):
         assert process.stdin is not None
         process.stdin.write(json.dumps(call) + "\n")

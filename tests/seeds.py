@@ -1,4 +1,4 @@
-"""Gives every test its seed: the same in every run, or drawn anew where a run asks for it.
+"""Give every test its seed: the same in every run, or a new one if a run asks for it.
 
 By default a test's seed follows from its name alone, so a test that fails says something about the change. With
 ``--new-seeds`` seeds also follow from a base, which is drawn anew and printed; ``--seed-base N`` repeats that run.

@@ -132,7 +132,7 @@ def test_pickles_are_never_loaded(tmp_path):
     path.write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(FormatError):
         open_array(path)
-    # an array of no objects has no pickle in it, and is refused all the same
+    # an array of no objects holds no pickle, and is refused too
     np.save(path, np.empty(0, dtype=object), allow_pickle=True)
     with pytest.raises(FormatError):
         open_array(path)

@@ -27,11 +27,11 @@ PAGES = [
 ]
 
 LATE = ("torch_geometric", "pytorch_lightning", "lightning")
-"""What is imported for batches of PyG, and what it imports by itself where it is installed."""
+"""Libraries that batches of PyG import, and those that these import if installed."""
 
 
 def run_python(code: str) -> str:
-    """What a fresh interpreter prints when it runs the code."""
+    """Output of a fresh interpreter that runs the code."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.strip()
 

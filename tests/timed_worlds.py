@@ -84,7 +84,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the trees of a batch show.
+    """Nodes and edges that the trees of a batch see.
 
     Attributes:
         nodes: Node type to the keys and trees of nodes that are no seeds.

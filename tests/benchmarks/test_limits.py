@@ -57,7 +57,7 @@ def test_streaming_reaches_its_share_of_what_calls_reach(options: Options):
             break
     quietest = min(records, key=lambda record: float(record["others_share"]))
     figures, others_share = quietest["figures"], quietest["others_share"]
-    # The clock is what is promised; where others take the cores it measures them, and the processor's seconds count.
+    # The limit is promised by the clock. If others take the cores, it measures them, so CPU time counts.
     share = figures["share_of_called" if others_share <= BUSY_SHARE else "share_of_called_by_cpu"]
     print(f"{figures}; {others_share:.0%} of cores taken by others")  # noqa: T201
     assert share >= STREAMED_SLACK * MIN_STREAMED_SHARE, f"streaming reached {share:.2f} of what calls reach"

@@ -26,7 +26,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -60,7 +60,7 @@ def run_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
 
 
 class Processes:
-    """Commands in processes of their own, and what they have said so far."""
+    """Start commands in child processes and wait for their output."""
 
     def __init__(self, children: Children) -> None:
         self._children = children
@@ -88,7 +88,7 @@ class Processes:
         return found()[0]
 
     def wait_for_end(self, child: Child) -> Result:
-        """Wait until a command ends by itself."""
+        """Wait until a command ends of its own accord."""
         ends = time.monotonic() + DEADLINE_S
         while not child.has_ended:
             assert time.monotonic() < ends, f"waited {DEADLINE_S} s; {child.ending_text()}\nsaid: {child.lines}"
@@ -101,7 +101,7 @@ class Processes:
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    """Commands in processes of their own; those that still run at the end are ended."""
+    """Commands in child processes; the fixture ends those that still run."""
     with Children(grace_s=DEADLINE_S) as children:
         yield Processes(children)
 

@@ -24,7 +24,7 @@ from tests.store.processes import wait_until
 
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the environment of whoever runs the tests."""
+    """Remove the token from the environment that the tests run in."""
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
 

@@ -127,7 +127,7 @@ def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path:
     entries = [ServerEntry(location=fact["location"], parts=tuple(fact["parts"])) for fact in ready]
     write_cluster(path, Cluster(dataset_id=ready[0]["dataset_id"], servers=tuple(entries)))
     settings = StoreSettings(prefer_local=False, security=ClientSecurity(token="s3cret", roots=pems["ca"].read_bytes()))
-    assert all_batches(RemoteGraph(path, settings=settings)) == all_batches(parts)  # all of them made by the first
+    assert all_batches(RemoteGraph(path, settings=settings)) == all_batches(parts)  # the first server made all of them
     assert page(ready[0]["metrics"], "/readyz") == (200, "ready\n")
     reasons: list[str] = []
 
@@ -144,7 +144,7 @@ def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path:
 
 @pytest.mark.slow
 def test_addresses_in_place_of_a_file(processes, parts: Path):
-    """The second server has one part, and asks the first, which has both and asks nobody."""
+    """The second server has one part and asks the first one, which has both parts and asks no server."""
     first = processes.start("serve", parts, "--sample", "--json")
     location = processes.wait_for_fact(first, "stage", "ready")["location"]
     second = processes.start("serve", parts, "--parts", 1, "--cluster", location, "--no-map-local", "--json")

@@ -117,7 +117,7 @@ def test_round_after_round_until_ctrl_c(processes, parts: Path, up, loader):
     processes.wait_for(top, lambda: num_rounds() >= 4)
     result = stop(processes, top, signal.SIGINT)
     assert (result.status, result.err) == (0, "")
-    # Nobody samples any more, which a rate since the start would not show.
+    # Sampling has ended, which a rate since the start would not show.
     channels = [fact for fact in result.facts if "channel" in fact]
     assert channels[0]["batches_per_s"] > 0 and channels[-1]["batches_per_s"] == 0
 

@@ -245,7 +245,7 @@ def test_verify_does_not_trust_checksums_alone(written, name, position, value, m
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_to_the_manifest_is_an_error_of_ours(written, data):
-    """Change, drop or add something anywhere in the JSON: it does not open, or it opens as what it was."""
+    """A value that is changed or dropped anywhere in the JSON is an error, or makes no difference."""
     path = written / "manifest.json"
     whole = path.read_text()
     value = json.loads(whole)

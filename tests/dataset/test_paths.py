@@ -18,7 +18,7 @@ from hopstream.schema import FeatureSchema, GraphSchema
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a manifest says that decides over files."""
+    """The fields of a manifest that decide which files exist."""
 
     schema: GraphSchema
     book: PartitionBook

@@ -25,7 +25,7 @@ def test_one_at_a_time(tmp_path: Path):
 
 
 def test_threads_that_come_and_go(tmp_path: Path):
-    """Whoever is in removes the folder when it leaves, and none ever removes that of another."""
+    """The holder of the folder removes it when it leaves; no thread removes the folder of another."""
     inside: list[int] = []
     wrong: list[str] = []
     num_held = [0] * 4
@@ -92,7 +92,7 @@ def test_a_place_is_replaced(tmp_path: Path):
 
 
 def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
-    """Between the two renames the old one is put back; after both of them the new one stays."""
+    """Between both renames the old folder is put back; after them the new one stays."""
     root = tmp_path / "x"
     root.mkdir()
     (root / "old").touch()

@@ -19,13 +19,14 @@ PLACES = [
     ("4 servers", 4),
     ("1 part here, 3 asked", 1),
 ]
-"""Where the parts are, and how many threads make batches; the yardstick is made by the thread that asks for it.
+"""Where the parts are, and how many threads make batches; the yardstick's are made inline.
 
-Every topology, and one and four threads both near and far, but not each with each: a batch does not know who makes it.
+These are all topologies, and one and four threads both near and far, but not all combinations: batches do not depend on
+the thread that makes them.
 """
 assert {topology for topology, _ in PLACES} == {YARDSTICK, *TOPOLOGIES}
 FARTHEST = PLACES[-1]
-"""A part here, parts asked of servers, and threads: all that the others have, but not each by itself."""
+"""A local part, parts on servers, and threads: this place combines all that the others have."""
 Batches = list[dict[str, object]]
 
 

@@ -77,7 +77,7 @@ FEW_GRAPHS = list(dict.fromkeys(case[:2] for case in FEW_CASES))
 
 @dataclass(frozen=True)
 class Place:
-    """Folders of all graphs in all places, and the servers of those that are served."""
+    """Folders of all graphs in all places, and servers of some of them."""
 
     folders: dict[tuple[str, str, str], Path]
     locations: dict[tuple[str, str], list[str]]

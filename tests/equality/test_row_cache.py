@@ -185,7 +185,7 @@ def test_a_server_that_is_killed_and_started_again(tmp_path: Path, cache_bytes: 
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=30)
         try:
-            for batch in batches:  # those that were made, or need no server any more
+            for batch in batches:  # batches that were made, or need no server
                 found.append(flat(batch))
         except StoreError:
             process = start(folder, location, 1, 2, 3)

@@ -32,7 +32,7 @@ def real_data(name: str) -> Path:
 
 
 def run_script(name: str, *arguments: object, limit_s: float = RUN_S) -> tuple[int, str]:
-    """Run an example as a user would; return its exit status and what it said on stdout, then on stderr."""
+    """Run an example as a user would; return its exit status and its stdout followed by its stderr."""
     words = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(

@@ -37,7 +37,7 @@ def processes_of(folder: Path) -> list[int]:
         try:
             if wanted in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended meanwhile, or belongs to somebody else
+        except OSError:  # it has ended meanwhile, or belongs to another user
             continue
     return found
 

@@ -19,10 +19,12 @@ from tests.memory import peak_private_bytes
 
 MIB = 1 << 20
 SLACK = 52 * MIB
-"""Less than half of what is written more; what is freed is not all given back at once. 4 to 43 MiB were measured, the
-most where both cores had other work."""
+"""Allowed growth: less than half of the additional output, as freed memory is not returned at once.
+
+4 to 43 MiB were measured, the most while both cores had other work.
+"""
 SAMPLED = 64 * MIB
-"""What a thread takes to sample a block before it is cut: 300 bytes for each edge of DRAWN_AT_ONCE, and more."""
+"""Memory of a thread that samples a block before the cut: over 300 bytes per edge of DRAWN_AT_ONCE."""
 NUM_SEEDS = (4000, 16_000)
 PROGRAM = """
 import sys

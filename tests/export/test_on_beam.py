@@ -46,7 +46,7 @@ def run_within(pipeline):
     def run():
         try:
             done.append(pipeline.run().wait_until_finish())
-        except BaseException as error:  # it is told by the thread that waits
+        except BaseException as error:  # the waiting thread raises it
             done.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

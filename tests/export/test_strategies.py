@@ -108,7 +108,7 @@ def test_latest_k_gives_the_most_recent(store, size, wanted):
 
 
 def test_trees_draw_independently(store):
-    """Trees beside each other draw the same edge as often as chance has it."""
+    """Neighbouring trees, and other rng seeds, draw the same edge as often as independent draws do."""
     found = drawn(store, RANDOM_UNIFORM, 1)[:, 0]
     for distance in (1, 2, 64):
         num_same = int(np.count_nonzero(found[distance:] == found[:-distance]))

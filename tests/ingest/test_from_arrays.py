@@ -1,4 +1,4 @@
-"""Checks the graphs of ``graph_from_arrays``, and that each error says what is wrong."""
+"""Checks the graphs of ``graph_from_arrays``, and that each error names its cause."""
 
 import numpy as np
 import pytest

@@ -57,7 +57,7 @@ def check_against_the_plain_answer(graph, folder, seeds, settings, rng_seed):
     write_parts(graph, folder, num_parts=1, direction="both")
     with LocalStore(open_dataset(folder)) as store:
         runner = PPRRunner(store, plan_ppr(store, settings, *seeds))
-        # What a batch leaves behind must not matter.
+        # The state that a batch leaves behind must not matter.
         runner.run(SeedNodes(ids={seed_type: np.arange(3) for seed_type in seeds}, rng_seed=0))
         found = runner.run(SeedNodes(ids={t: np.array(keys) for t, keys in seeds.items()}, rng_seed=rng_seed))
     naive = NaivePPR(graph, settings, rng_seed)

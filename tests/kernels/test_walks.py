@@ -30,7 +30,7 @@ def test_fractions_are_those_of_the_numbers_own_streams() -> None:
 
 @pytest.mark.parametrize("return_bias,far_bias", [(1.0, 1.0), (4.0, 0.25), (0.25, 4.0), (0.5, 0.1), (2.0, 8.0)])
 def test_candidates_are_accepted_in_proportion_to_their_bias(return_bias: float, far_bias: float) -> None:
-    """Once what is open is settled, acceptance lies within 5 sigma of bias / largest bias."""
+    """Over all decided candidates, acceptance lies within 5 sigma of bias / largest bias."""
     num_walks = 20_000
     # Candidate 0 is where the walk came from, 1 is reached from there, 2 is not.
     candidates = np.tile(np.arange(3), (num_walks, 1))

@@ -70,7 +70,7 @@ class BatchesContract:
 
 
 class LoaderContract(BatchesContract):
-    """All promises; one kind of each family of loaders checks those that no way of making batches changes."""
+    """All promises; per family of loaders one kind checks those that do not depend on the way of sampling."""
 
     def test_set_epoch_names_an_epoch(self, new_loader):
         with new_loader() as one, new_loader() as other:
@@ -202,7 +202,7 @@ class LoaderContract(BatchesContract):
             seen = []
             for number in range(num_failures):
                 if number == 1:
-                    loader.set_epoch(1)  # what a script that counts epochs itself says again
+                    loader.set_epoch(1)  # a script that counts epochs itself sets it again
                 take_until_failure(loader, seen)
                 assert (loader.epoch, loader.state_dict()["next_batch"], len(seen)) == (1, index, index)
             rest, following = self.epochs(loader, 2)

@@ -104,7 +104,7 @@ def test_induced_subgraphs_have_no_labels_and_all_other_edges_between_their_node
 
 
 def test_labels_are_left_out_of_induced_types_that_they_were_taken_from(tmp_path):
-    """Nobody asked for views, but the views that were held out for training are the answer."""
+    """Views are not the supervision type, but hold the labels, so these edges are left out too."""
     wants = ("user", "wants", "item")
     graph = make_shop()
     labelled = replace(graph, edges={**graph.edges, wants: edges((1, 3))}, label_types={wants: (VIEWS,)}).check()

@@ -185,7 +185,7 @@ def test_labels_are_followed_where_they_are_not_excluded(stores):
 
 
 def test_a_supervision_type_of_no_edges_names_its_reverse(tmp_path):
-    """Nobody wants anything in the graph, but items know who wants them."""
+    """No edge has the supervision type, but edges of its reverse type hold the labels."""
     wanted_by = ("item", "rev_wants", "user")
     graph = replace(GRAPH, edges={VIEWED_BY: GRAPH.edges[VIEWED_BY], wanted_by: GRAPH.edges[BOUGHT_BY]}).check()
     some = [row[::2] for row in POSITIVES]

@@ -73,7 +73,7 @@ def test_an_error_is_raised_when_its_batch_is_taken() -> None:
 
 
 def test_a_batch_that_is_late_keeps_none_before_it_waiting() -> None:
-    """It is left out, and sampled by whoever takes it."""
+    """The late batch is left out; the thread that takes it samples it."""
     desk = SamplingAhead[int](next_step=0, stop=20, num_ahead=5, timeout_s=20.0, group=1)
     asked: list[tuple[int, int]] = []
 
@@ -183,7 +183,7 @@ LOADERS: dict[str, tuple[Callable[..., Any], Any]] = {
 def test_batches_are_sampled_one_by_one_where_a_server_is_too_busy_for_a_group(
     rng: np.random.Generator, tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: str
 ) -> None:
-    """What others take of a server's memory leaves room for the requests of one batch, but not of several."""
+    """A busy server has memory for the requests of one batch, but not for those of several."""
     folder = tmp_path / "parts"
     write_parts(make_hubs_graph(rng), folder, num_parts=2, method="hash", links=[EDGE])
     make_loader, starts = LOADERS[refused]

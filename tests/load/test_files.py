@@ -109,7 +109,7 @@ HARMED: list[bool] = []
 
 
 class Harmful:
-    """What a pickle can do when it is loaded."""
+    """Code that a pickle runs when it is loaded."""
 
     def __reduce__(self):
         return harm, (True,)
@@ -208,7 +208,7 @@ def test_two_kinds_of_files_are_read_at_the_same_time(tmp_path):
 
 
 class OfAnotherThread:
-    """What a user allows files to name while one is read."""
+    """Names that a user allows in files while another file is read."""
 
 
 @pytest.mark.parametrize("beside_others", [True, False])

@@ -278,7 +278,7 @@ def test_a_folder_of_other_things_is_refused(places, tmp_path, overwrite):
 
 
 def test_rows_are_never_taken_for_those_of_another_model(places, tmp_path):
-    """A run that was killed while it removed old rows, and a record that somebody removed."""
+    """A run killed while it removed old rows, and a removed record."""
     out = tmp_path / "out"
     infer(places.folders[3], out, tag="first")
     (out / "keys" / "node" / "part-00000.npy").unlink()

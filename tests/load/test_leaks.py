@@ -182,7 +182,7 @@ def test_walks_follow_the_only_type_that_holds_no_labels(tmp_path_factory):
 @pytest.mark.parametrize("edge_type", [RATES, WILL])
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_strict_negatives_are_neither_left_nor_held_out_links(ratings, edge_type, mode):
-    """Half of the links stay where they were; they and those of all splits are links to both types."""
+    """Half of the links stay in the graph; these and the links of all splits count as links of both types."""
     graph = make_rating_graph(np.random.default_rng(5))
     links = set(zip(graph.edges[RATES].src_keys.tolist(), graph.edges[RATES].dst_keys.tolist(), strict=True))
     num_negatives = 0

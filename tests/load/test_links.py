@@ -314,7 +314,7 @@ def test_triplets_are_on_the_types_of_their_ends(ratings):
 
 
 def test_negatives_come_from_the_whole_graph_though_a_store_holds_parts(ratings):
-    """Which nodes are drawn does not depend on where they are, and all of them are."""
+    """Draws do not depend on the parts of nodes, and reach all nodes."""
     how = NegativeSampling("triplet", 200)
     batch = first_batch(ratings, (LIKES, [[0, 1], [0, 1]]), [1], 2, neg_sampling=how)
     assert set(batch["movie"].n_id[batch["movie"].dst_neg_index].flatten().tolist()) == set(range(60))

@@ -36,7 +36,7 @@ HOLDING = {
 
 @dataclass(frozen=True)
 class Links:
-    """Pairs of nodes, many of which are edges of a world, and when each is looked at."""
+    """Pairs of nodes, many of them edges of a world, each with its time."""
 
     edge_type: EdgeType
     keys: np.ndarray

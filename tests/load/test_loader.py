@@ -204,7 +204,7 @@ def test_seeds_of_batches_that_are_sampled_together_are_looked_up_together(plain
             batches = iter(loader)
             found += [flat(next(batches)) for _ in range(5)]
             state = loader.state_dict()
-            loader.set_epoch(2)  # leaves the epoch: what was sampled of it is not wanted any more
+            loader.set_epoch(2)  # leaves the epoch: its sampled batches are discarded
             last = [flat(batch) for batch in loader]
             loader.load_state_dict(state)
             found += [flat(batch) for batch in loader] + last

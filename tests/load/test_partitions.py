@@ -182,7 +182,7 @@ def test_halo_nodes(tmp_path, halo):
                     column, RaggedArray) else np.array(column)  # fmt: skip
                 assert same_column(found, wanted)
         for edge_type, edges in part.edges.items():
-            if halo["hops"]:  # whoever an edge of the part comes from is inner or halo
+            if halo["hops"]:  # the source of an edge of the part is an inner or a halo node
                 assert np.isin(
                     edges.src_ids, np.r_[part.nodes[edge_type[0]].inner_ids, part.nodes[edge_type[0]].halo_ids]
                 ).all()

@@ -170,7 +170,7 @@ def exported_files(folder: Path, out: Path) -> dict[str, Any]:
 
 
 def _contents(path: Path) -> Any:
-    is_parquet = ".parquet-" in path.name  # its bytes are those of a version of pyarrow
+    is_parquet = ".parquet-" in path.name  # its bytes depend on the version of pyarrow
     return parquet.read_table(path).to_pydict() if is_parquet else path.read_bytes()
 
 

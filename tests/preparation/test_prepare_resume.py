@@ -56,7 +56,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(origin: Path, tmp_path: Path) -> Path:
-    """Both of them, to work on."""
+    """A copy of the tables and of the wanted dataset, to work on."""
     return shutil.copytree(origin, tmp_path / "work")
 
 

@@ -94,7 +94,7 @@ class Verb:
         self.call(folder, **{"num_workers": 0, **self.options, **options})
 
     def check_done(self, folder: Path) -> None:
-        """What was made is what was wanted, and nothing is left beside it."""
+        """Check that the result is as wanted, and that nothing is left beside it."""
         self.check(folder)
         assert left_beside(folder) == []
 
@@ -163,13 +163,13 @@ def verb(request: pytest.FixtureRequest) -> Verb:
 
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The input of every job and what it must make of it, written when a test asks for them."""
+    """A folder per job for its input and wanted result, filled when a test needs it."""
     return {verb.name: tmp_path_factory.mktemp(verb.name) for verb in VERBS}
 
 
 @pytest.fixture
 def folder(verb: Verb, origins: dict[str, Path], tmp_path: Path) -> Path:
-    """Its input, and what it must make of it."""
+    """A copy of the job's input and wanted result."""
     origin = origins[verb.name]
     if not any(origin.iterdir()):
         verb.write(origin, np.random.default_rng(3))

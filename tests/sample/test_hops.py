@@ -66,7 +66,7 @@ def test_a_dag_of_ops_expands_each_found_node_once(rng: np.random.Generator, tmp
 @pytest.mark.parametrize("is_disjoint", [False, True])
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_nodes_that_are_reached_again_are_expanded_by_what_follows(rng, tmp_path, num_parts, is_disjoint) -> None:
-    """What the first op discovered is nothing new to the second, and yet the second's follower expands it."""
+    """The second op reaches only nodes that the first one found; its follower expands them all the same."""
     graph = make_typed_graph(rng, num_papers=12)
     store = _write(graph, tmp_path / "parts", num_parts)
 

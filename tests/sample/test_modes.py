@@ -31,7 +31,7 @@ FOLLOWS, WANTS = ("user", "follows", "user"), ("user", "wants", "item")
 
 @dataclass(frozen=True)
 class Example:
-    """What came out: (tree, key) or key per node, and (source key, destination key, edge key) per edge."""
+    """Result: (tree, key) or key per node, and (source key, destination key, edge key) per edge."""
 
     nodes: Any
     edges: Any
@@ -148,7 +148,7 @@ STAR = [(2, 0), (3, 0), (2, 1), (4, 2)]
 
 
 def test_directional(asker: Asker) -> None:
-    """Seeds first, then what each hop finds; a node is there once, whoever finds it."""
+    """Seeds come first, then the nodes of each hop; a node comes once, however often it is found."""
     found = asker.ask(STAR, [0, 1], [-1, -1])
     assert found.nodes == [0, 1, 2, 3, 4]
     assert found.edges == [(2, 0, 0), (3, 0, 1), (2, 1, 2), (4, 2, 3)]
@@ -220,7 +220,7 @@ def test_edge_types_without_times_are_seen_at_any_time(asker: Asker) -> None:
 
 
 def test_last(asker: Asker) -> None:
-    """The latest of what a tree may see, oldest of them first."""
+    """The latest edges that a tree may see, oldest first."""
     edges = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 0, 40)]
     options = {"columns": ["time"], "time_attr": "time", "strategies": {EDGE: "last"}}
     assert asker.ask(edges, [0], [2], times=[30], **options).edges == [(3, 0, 2), (1, 0, 0)]
@@ -238,14 +238,14 @@ def test_weighted(asker: Asker) -> None:
 
 
 def test_top_k(asker: Asker) -> None:
-    """The heaviest first; of equal weights the one that is stored first."""
+    """The heaviest edges come first, equal weights in stored order."""
     options = {"columns": ["weight"], "strategies": {EDGE: "top_k"}}
     assert asker.ask(WEIGHTED, [0], [3], **options).edges == [(3, 0, 2), (5, 0, 4), (1, 0, 0)]
     assert len(asker.ask(WEIGHTED, [0], [9], **options).edges) == 4
 
 
 def test_labor(asker: Asker) -> None:
-    """Nodes that share their neighbours choose the same of them, so a batch holds fewer nodes."""
+    """Nodes with common neighbours choose the same ones, so a batch holds fewer nodes."""
     edges = [(neighbor, node) for node in (0, 1) for neighbor in range(2, 12)]
     found = asker.ask(edges, [0, 1], [3], strategies={EDGE: "labor"}, labor=LaborSeeds(first=5))
     assert len(found.nodes) == 2 + 3
@@ -335,7 +335,7 @@ def test_induced_disjoint(asker: Asker) -> None:
 
 
 def test_induced_heterogeneous(asker: Asker) -> None:
-    """Nobody asked who buys item 1, but both who do are there."""
+    """No op follows the buyers of item 1, yet its edges from both found users are there."""
     edges = {BUYS: [(0, 0), (1, 0), (1, 1), (0, 1), (2, 1)], BOUGHT: [(0, 0), (1, 1)]}
     found = asker.ask(edges, {"item": [0]}, {BUYS: [-1, 0], BOUGHT: [0, -1]}, subgraph_type="induced")
     assert found.nodes == {"user": [0, 1], "item": [0, 1]}

@@ -189,7 +189,7 @@ def test_nodes_of_negatives_are_there_at_the_time_of_their_link(rng, how, is_str
 
 
 def test_nodes_of_in_batch_negatives_are_there_at_the_time_of_their_link():
-    """Item i came at time i, so link 0 has no other item in its batch; the graph has items 0 for it."""
+    """Item i appears at time i, so link 0 finds no other item in its batch, but items 0 to 2 in the graph."""
     store = PairStore(item_times=np.arange(12))
     how = NegativeSampling("triplet", 1, in_batch=True)
     found = np.stack([draw(store, how, [5, 6, 7], [3, 4, 5], seed, times=[2, 4, 9])[1] for seed in range(30)])

@@ -1,4 +1,4 @@
-"""Neighbourhoods are those of personalised PageRank, and what exactly is in them."""
+"""Checks that neighbourhoods are those of personalised PageRank, with their exact contents."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class TestByHand:
         settled = [(NODE, 0, 0.5, 1.0), (NODE, 2, 0.083333, 0.5)]
         assert rows_of(store, NODE, [0], enable_residual_topup=False, **options)[0] == settled
         assert rows_of(store, NODE, [0], **options)[0] == [settled[0], (NODE, 1, 0.166667, 0.5), settled[1]]
-        assert rows_of(store, NODE, [0], max_ppr_nodes=2, **options)[0] == settled  # it takes nobody's place
+        assert rows_of(store, NODE, [0], max_ppr_nodes=2, **options)[0] == settled  # it displaces no other node
 
     def test_fetch_rounds_end_the_walk_where_they_end(self, store_of):
         """After one round nothing more is read: node 1 keeps all that came to it."""

@@ -165,7 +165,7 @@ def test_large_steps_are_taken_in_pieces(store: Store, monkeypatch: pytest.Monke
 
 
 def record_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[SampleRequest]:
-    """What the store is asked to draw from now on."""
+    """Record the requests that the store gets from now on."""
     asked: list[SampleRequest] = []
     sample = store.sample
 

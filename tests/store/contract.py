@@ -338,7 +338,7 @@ class EveryCaseContract(StoreContract):
 
 @cache
 def drawn_positions(key: int, degree: int, count: int, is_replacing: bool) -> list[int]:
-    """What the reference draws, which is the same for all stores and all numbers of parts."""
+    """Draws of the reference, the same for all stores and all numbers of parts."""
     return naive.draw_positions(RNG_SEED, key, degree, count, is_replacing)
 
 
@@ -362,7 +362,7 @@ def sample(
 
 
 def assert_rows_equal(got: object, column: object, keys: np.ndarray) -> None:
-    """Rows that were fetched are those of the graph."""
+    """Check that fetched rows are those of the graph."""
     if isinstance(column, RaggedArray):
         assert isinstance(got, RaggedArray)
         assert got.is_string == column.is_string

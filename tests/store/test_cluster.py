@@ -40,7 +40,7 @@ FAR = StoreSettings(prefer_local=False, timeout_s=20)
 
 @pytest.fixture
 def servers(typed_case: Case) -> Iterator[list[StoreServer]]:
-    """A server per part, each of which tells its folder."""
+    """A server per part, which names its folder."""
     with ExitStack() as stack:
         yield [stack.enter_context(StoreServer(typed_case.shared([part]), path=typed_case.root)) for part in range(3)]
 

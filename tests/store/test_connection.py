@@ -1,4 +1,4 @@
-"""Checks what a client hears of servers that do not answer, and that it finds those that do again."""
+"""Checks a client's errors for servers that do not answer, and that it finds them again."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def chances_of_heavy(num_heavy: int, num_light: int, count: int) -> dict[int, fl
 def test_draws_by_weight_of_a_hub_without_replacement_are_successive(
     hub: LocalStore, num_excluded: int, count: int
 ) -> None:
-    """Where few edges are left, too many draws are thrown away, and the rest is drawn from a list of them."""
+    """With few edges left, too many draws are rejected, so the rest is drawn from a list."""
     excluded = np.stack([np.zeros(num_excluded, np.int64), np.arange(1, num_excluded + 1)])
     drawn = draw_often(hub, count, strategy="weighted", excluded=excluded)
     assert all(len(set(own)) == count for own in drawn)

@@ -231,7 +231,7 @@ def num_under_way(store: RemoteStore) -> int:
 
 
 def test_no_array_is_written_after_closing(typed_case: Case) -> None:
-    """Many threads are inside the store while it is closed, some of them reading an answer."""
+    """Many threads use the store while it is closed; some of them read an answer."""
     feature = typed_case.dataset.manifest.schema.nodes["author"]["feat"]
     ids = np.zeros(200_000, np.int64)
     outs = [np.empty((len(ids), *feature.shape), feature.numpy_dtype) for _ in range(4)]

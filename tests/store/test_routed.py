@@ -359,7 +359,7 @@ def test_a_part_without_store_is_refused(typed_case: Case) -> None:
 
 
 class Asker(threading.Thread):
-    """A thread that asks the same again and again, and keeps what was not as it should be."""
+    """A thread that repeats the same requests and keeps every wrong answer."""
 
     def __init__(self, store: Store, case: Case) -> None:
         super().__init__()
@@ -385,7 +385,7 @@ class Asker(threading.Thread):
 
 @pytest.mark.soak
 def test_answers_stay_the_same_while_servers_die_and_come_back(typed_case: Case, rng: np.random.Generator) -> None:
-    """Three servers, every part on two of them; one at a time is killed or frozen, while four threads ask."""
+    """Three servers, each part on two; one at a time is killed or frozen while four threads ask."""
     settings = StoreSettings(timeout_s=8)
     all_parts = ("0,1", "1,2", "2,0")
     with ExitStack() as stack:

@@ -111,7 +111,7 @@ def announce(cache: RowCache, ids: np.ndarray, columns: Columns = X) -> Announce
 
 def check_is_sound(cache: RowCache, columns: Columns = X) -> None:
     """Check that no row is pinned or awaited, and that each slot belongs to one entry or continues one."""
-    cache.find(table_of(cache, columns), np.empty(0, np.int64), None).end()  # takes back what was dropped
+    cache.find(table_of(cache, columns), np.empty(0, np.int64), None).end()  # takes back dropped rows
     index, state = table_of(cache, columns).rows.index, table_of(cache, columns).rows.index.state
     used = np.setdiff1d(np.arange(state[NUM_USED]), index.free[: state[NUM_FREE]])
     if len(index.chain):

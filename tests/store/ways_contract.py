@@ -221,7 +221,7 @@ WANTED: dict[tuple[object, ...], list[list[tuple[int, int]]]] = {}
 
 
 def wanted_rows(case: Case, request: SampleRequest, what: tuple[str, str]) -> list[list[tuple[int, int]]]:
-    """What the reference answers to a request of ``requests_of`` under a limit, worked out once."""
+    """The reference's answer to a request of ``requests_of`` under a limit, computed once."""
     asked = (*what, request.edge_type, request.direction, request.count, request.is_replacing)
     if asked not in WANTED:
         WANTED[asked] = naive_sampling.answer(case.graph, request, time_attr="stamp", weight_attr="price")

@@ -12,7 +12,7 @@ import threading
 from tests.stream.serving import digest_of, node_loader, remote_graph
 
 PACE_S = 0.01
-"""What a step of training takes."""
+"""Seconds that a step of training takes."""
 
 
 def take_some(locations: str, num_batches: int) -> None:

@@ -43,7 +43,7 @@ def batch_of(message: Frame | None) -> tuple[int, int] | None:
 
 
 class FakeJob:
-    """Makes messages; ``work`` is what it does meanwhile."""
+    """Make messages; ``work`` is called for each of them."""
 
     stage = "pretending"
 
@@ -118,7 +118,7 @@ def add(
 
 
 NEXT: weakref.WeakKeyDictionary[Scheduler, dict[int, tuple[tuple[int, int], int]]] = weakref.WeakKeyDictionary()
-"""What a consumer that goes through a channel's share asks for next, and of which iteration."""
+"""The next step and the iteration of a consumer, per scheduler and channel."""
 NEXT_LOCK = threading.Lock()
 
 
@@ -187,7 +187,7 @@ class Call:
         return not self._thread.is_alive()
 
     def result(self) -> Any:
-        """What it returned, or raise what it raised."""
+        """Return the call's result or raise its error."""
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
         if self._error is not None:
@@ -236,10 +236,10 @@ class HandClock:
 
 
 class FakeTime:
-    """Time that stands still while any of a number of threads does something.
+    """Time that stands still while any of a number of threads works.
 
-    When all of them sleep, it jumps to where the first one wakes, and only that one goes on. So what the threads do is
-    the same in every run, and takes exactly the time that they say.
+    When all of them sleep, it jumps to the earliest wake-up, and only that thread goes on. So runs are deterministic,
+    and work takes exactly as long as the threads say.
     """
 
     def __init__(self, num_threads: int, until_s: float) -> None:

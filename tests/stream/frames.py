@@ -16,7 +16,7 @@ from tests.transport.peer import message_bytes
 
 
 class _Said:
-    """A stream of which everything is there already, and then its end."""
+    """A stream with all bytes available, followed by its end."""
 
     def __init__(self, data: bytes) -> None:
         self._left = memoryview(data)

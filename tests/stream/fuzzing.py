@@ -1,7 +1,7 @@
-"""Makes requests that nobody sends who means well.
+"""Make malformed requests.
 
-Some bytes of a sensible request are changed; or its header is read, fields and arrays are changed, taken out, added or
-given another type, and it is encoded again, so that what decodes frames lets it through to an operation.
+Either some bytes of a sensible request are changed, or fields and arrays of its header are changed, removed, added or
+given another type. A request of the second kind is encoded again, so that it decodes and reaches an operation.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def with_changed_fields(rng: np.random.Generator, frame: Frame) -> bytes:
 
 
 def change_field(rng: np.random.Generator, header: dict[str, Any]) -> None:
-    """Change a field, at whatever depth; which operation is asked for, and of which dataset, nearly never."""
+    """Change a field at any depth; the operation and the dataset rarely change."""
     at: Any = header
     while True:
         names = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -210,7 +210,7 @@ class Reached:
 
 
 def mutated(rng: np.random.Generator, request: Frame) -> bytes:
-    """A request that is damaged in one of the two ways: three of four times in what it says."""
+    """Damage a request in one of both ways: fields with a chance of 3/4, bytes else."""
     if rng.random() < 0.25:
         return with_changed_bytes(rng, message_bytes(REQUEST, 1, request))
     return with_changed_fields(rng, request)

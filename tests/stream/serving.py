@@ -55,7 +55,7 @@ def remote_graph(locations: str, timeout_s: float = 60.0, cache_bytes: int | Non
 
 
 def node_loader(source: object, **options: Any) -> NeighborLoader:
-    """What the tests of failures iterate: 30 batches on each of 4 ranks."""
+    """Loader of the failure tests: 30 batches on each of 4 ranks."""
     options = {"batch_size": 1, "shuffle": True, "collate": "numpy", "num_threads": 1, **options}
     return NeighborLoader(source, [3, 2], ("paper", None), **options)
 
@@ -259,7 +259,7 @@ def locations_of(processes: Sequence[SamplingProcess]) -> str:
 
 
 def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
-    """What a server says of its channels."""
+    """A server's description of its channels."""
     connection, answer = Connection(Location.parse(location), SETTINGS.security), Answer()
     try:
         connection.call(Frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
@@ -270,7 +270,7 @@ def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
 
 
 def channel_ids_at(service: SamplingService) -> list[int]:
-    """The keys of a service's channels, which it tells nobody but their compute ranks."""
+    """The keys of a service's channels, which only their compute ranks learn."""
     with service._scheduler._lock:
         return list(service._scheduler._channels)
 

@@ -245,7 +245,7 @@ class TestEpochs:
         assert not channel.is_epoch_done
         finish(channel, 2)
         assert channel.is_epoch_done
-        assert channel.is_mid_epoch  # nobody has fetched them
+        assert channel.is_mid_epoch  # they were not fetched
         channel.done.clear()
         assert not channel.is_mid_epoch
 

@@ -145,7 +145,7 @@ def test_a_killed_server_that_is_started_again_costs_no_batch(
 ) -> None:
     with rank_processes(mortal_servers) as ranks:
         for epoch, victim in enumerate(victims):
-            # While it starts, what the other one asks of it fails, and so do that one's batches.
+            # While it starts, the other server's requests to it fail, and so do that server's batches.
             assert kill_a_server(ranks, mortal_servers[victim], epoch, 5) == wanted_digests[epoch::2]
 
 
@@ -235,7 +235,7 @@ def test_the_server_that_another_one_waits_for_is_named(
 def test_a_server_that_others_ask_in_vain_for_a_while_costs_no_batch(
     timed_parts: dict[int, Path], wanted: list[Batches]
 ) -> None:
-    """Longer than what servers allow one another, shorter than what the loader allows for a batch."""
+    """The freeze outlasts the servers' own timeout, but not the loader's timeout for a batch."""
     with serve_processes(timed_parts[2], "--store-timeout", 0.5) as servers:
 
         def hang() -> None:

@@ -37,7 +37,7 @@ Cost = Callable[[int], float]
 
 
 class FakeWorld:
-    """A scheduler in fake time, and who had its threads when."""
+    """A scheduler in fake time, and a record of the use of its threads."""
 
     def __init__(self, threads: int, for_s: float) -> None:
         self.num_threads = threads
@@ -190,12 +190,12 @@ def test_a_newcomer_gets_its_share_from_then_on_and_no_more(threads):
     world.run([start_all])
     check_fair(world.sampling_s(comes_at), 4)
     first = next(started for channel_id, started, _ in world.made if channel_id == 3)
-    assert first - comes_at <= 0.021  # it is among the next, behind what is being made
+    assert first - comes_at <= 0.021  # it is among the next, behind the batches in progress
     soon = dict.fromkeys(range(4), 0)
     for channel_id, started, _ in world.made:
         if comes_at <= started < comes_at + 0.4 and channel_id != PLUG:
             soon[channel_id] += 1
-    assert max(soon.values()) - min(soon.values()) <= 1 + threads, soon  # nobody stands back for it
+    assert max(soon.values()) - min(soon.values()) <= 1 + threads, soon  # no channel yields to it
 
 
 def test_what_a_channel_owes_when_it_goes_is_owed_by_the_next_one_of_its_backend():

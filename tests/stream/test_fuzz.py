@@ -78,7 +78,7 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Requests of which an operation heard."""
+        """Share of requests that reached an operation."""
         return self.reached.total / self.num_messages
 
     def check(self) -> None:
@@ -90,7 +90,7 @@ class Outcome:
         assert self.share >= REACHING_SHARE
         assert all(self.reached.by_operation.values()), self.reached.by_operation
         assert self.growth_bytes < GROWTH_BYTES
-        assert self.most_more < 10_000, self.longest  # no message is much longer than what it is about
+        assert self.most_more < 10_000, self.longest  # no message is much longer than the values it names
 
 
 def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome:
@@ -138,7 +138,7 @@ def send(server: StoreServer, ticket: bytes, outcome: Outcome) -> None:
 
 
 def test_what_is_mutated_is_what_servers_answer(served: Served) -> None:
-    """Every operation has a request, and none of them is refused as it stands."""
+    """Each operation has a request, and servers refuse none of the unchanged requests."""
     (server,) = served.servers
     with Caller(server) as call:
         channel_id, backend_id = renew(call, served)
@@ -172,7 +172,7 @@ def test_a_million_mutated_requests_are_refused_and_harm_nobody(
 @needs_request_limit
 @pytest.mark.parametrize("op", ["init_sampling_backend", "register_sampling_input", "split", "no_such_operation"])
 def test_a_request_of_too_many_bytes_is_refused(timed_parts: dict[int, Path], op: str) -> None:
-    """Also one of an operation that would not look at what it brings; before anything is made of it."""
+    """The limit also holds for operations that ignore their arrays, before anything is decoded."""
     limits: Any = {"max_request_bytes": 1 << 20}
     with serve_here(timed_parts[1], SamplingLimits(threads=1, **limits)) as served:
         (server,) = served.servers

@@ -37,7 +37,7 @@ def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator
 def test_connections_that_are_cut_again_and_again_cost_no_batch(
     timed_parts: dict[int, Path], num_proxies: int, num_threads: int
 ) -> None:
-    """Where all servers are behind proxies there is nobody else to ask while one refuses."""
+    """All servers are behind proxies, so there is no other server while one refuses."""
     with node_loader(timed_parts[1], batch_size=4) as local:
         wanted = [flat(batch) for batch in local]
     with serve_here(timed_parts[2]) as served, behind_proxies(served, 15_000, num_proxies) as (proxies, locations):

@@ -43,10 +43,10 @@ SAME, MIXED, SMALL = (BATCH_SIZE,) * 4, (1000, 3000, 6000, 10_000), (300, 500, 7
 """Batches of four loaders at once."""
 MEMORY_BYTES = 250_000_000
 SLACK = 1.1
-"""What the system's allocator may keep beyond the bound."""
+"""Factor for memory that the system's allocator may keep beyond the bound."""
 NUM_FETCHING = 8
 REST_S = 2.0
-"""How long a server has nothing to do before one looks at what it keeps."""
+"""Seconds that a server is idle before its memory is measured."""
 HALT_S = 3.0
 """How long loaders take no batch after the first, so that servers make as many ahead as they may."""
 
@@ -135,7 +135,7 @@ def wanted(folder: Path) -> dict[int, list[str]]:
 
 
 def warm_up(server: Served) -> int:
-    """Have the server open its graph and load what it samples with; the memory that it has then."""
+    """Have the server open its graph and load its sampling code; return its memory in bytes after that."""
     with loader(graph_of(server), seeds=("node", np.arange(64)), batch_size=16) as small:
         assert len(list(small)) == 4
     return private_bytes(server.pid)
@@ -180,7 +180,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def fetching(server: Served, folder: Path) -> Iterator[None]:
-    """Meanwhile, several clients fetch large answers of a store, all of which must be right."""
+    """Run several clients that fetch large answers meanwhile, and check the answers."""
     ids = np.random.default_rng(1).integers(0, NUM_NODES, 8192)
     request = FetchRequest(entity="node", names=("x",), ids=ids)
     is_over = threading.Event()
@@ -252,7 +252,7 @@ NUM_CLIENTS, MAX_BYTES = 24, 16 << 20
 
 @pytest.mark.slow
 def test_fetches_that_find_no_room_are_repeated(folder: Path) -> None:
-    """A server that may hold a few answers at once refuses the others, and all of them come in the end."""
+    """A server that may hold few answers at once refuses the others; all of them come in the end."""
     ids = np.random.default_rng(9).permutation(NUM_NODES)[: 8192 * NUM_CLIENTS].reshape(NUM_CLIENTS, -1)
     most = 0
     is_done = threading.Event()

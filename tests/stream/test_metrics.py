@@ -1,4 +1,4 @@
-"""A server's numbers are what it did, and its health pages tell the truth in time."""
+"""Checks that a server's counters match its work, and that its health pages are right in time."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def store_server(served_folder: Path) -> Iterator[StoreServer]:
 
 
 class Failing:
-    """A way to open a graph that fails until it is mended, and waits where it is told to."""
+    """Opener of a graph that fails until it is repaired, and waits on an event."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = store
@@ -205,7 +205,7 @@ def test_an_asker_who_leaves_is_counted(served_folder: Path):
     ):
         asking = connection.start(Frame({"op": "hold", "dataset": store.dataset_id}), 20.0, "hold", OneFrame())
         wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 1, "the request is there")
-        del asking  # nobody will read the answer
+        del asking  # the answer will not be read
         abandoned = {"operation": "hold", "outcome": "abandoned"}
         wait_until(lambda: Numbers(watched.location).of("hopstream_requests_total", **abandoned) == 1, "it is counted")
         wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 0, "it has ended")
@@ -766,7 +766,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def raw(location: str, sent: bytes) -> bytes:
-    """What is answered to bytes."""
+    """The answer to raw bytes."""
     with connected(location) as connection:
         connection.sendall(sent)
         return received(connection)

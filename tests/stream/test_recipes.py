@@ -50,7 +50,7 @@ VALUES = st.recursive(
 
 
 def sent(options: dict[str, Any]) -> dict[str, Any]:
-    """What a server makes of options, after the whole way."""
+    """Options as a server decodes them."""
     header, arrays = encode_options(options)
     frame = sent_frame(Frame({"options": header}, arrays))
     return decode_options(frame.header["options"], frame.arrays)

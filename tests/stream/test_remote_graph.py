@@ -272,7 +272,7 @@ def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) ->
                 next(iter(one))
                 with pytest.raises(StoreUnavailable, match=r"the server has 1 channels, as many as it may have"):
                     next(iter(two))
-            assert len(list(two)) == len(two)  # who goes makes room
+            assert len(list(two)) == len(two)  # a loader that closes makes room
 
 
 def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int, Path]) -> None:
@@ -285,12 +285,12 @@ def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int,
             with pytest.raises(StoreUnavailable, match=message) as error:
                 node_loader(graph, batch_size=7)
             assert all(server.location in str(error.value) for server in served.servers)
-            del error  # whose frames hold what was opened
+            del error  # its frames hold the opened stores
             gc.collect()
             assert {one for one in threading.enumerate() if "tcp://" in one.name} <= threads
             wait_until(lambda: len(process.net_connections()) <= len(connections), "the connections are closed")
             assert (served.num_channels, served.num_backends) == (2, 2)
-        with node_loader(graph, batch_size=40) as two:  # who goes makes room
+        with node_loader(graph, batch_size=40) as two:  # a loader that closes makes room
             assert len(list(two)) == len(two)
 
 
@@ -516,7 +516,7 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
     timed_parts: dict[int, Path], graph: RemoteGraph, two_processes: list[SamplingProcess], tmp_path: Path
 ) -> None:
     def layer(number: int, node_type: str, batch: MiniBatch) -> np.ndarray:
-        """What the batch holds of its neighbours, and of the rows of the layer before."""
+        """Sum of the batch's neighbours and of the rows of the layer before."""
         total = float(len(batch.node_keys["paper"]))
         rows = [f for columns in batch.node_features.values() for f in columns.values() if isinstance(f, np.ndarray)]
         total += sum(float(one.sum()) for one in rows)
@@ -575,7 +575,7 @@ def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, 
     held = threading.Event()
 
     class Held:
-        """A graph that nobody can open for now."""
+        """A graph whose opening waits for an event."""
 
         def __init__(self, store: Any) -> None:
             assert held.wait(20)

@@ -26,9 +26,9 @@ CALL_TIMEOUT_S = 4.0
 PAUSED_S = POLL_S + SLACK_S
 """How long a server that hangs may hold up a batch, as the documents say."""
 BUSY_S = 8.0
-"""What the same takes longer on a machine that does other things, too."""
+"""Seconds that the same may take longer on a busy machine."""
 SECONDS_S = 5.0
-"""What the documents call seconds."""
+"""Upper bound of the "seconds" in the documents."""
 Batches = list[dict[str, object]]
 
 

@@ -85,7 +85,7 @@ class Secrets:
 
 @pytest.fixture
 def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
-    monkeypatch.setattr(listener, "FREE_REFUSALS", 1 << 20)  # probes with old tokens are told at once
+    monkeypatch.setattr(listener, "FREE_REFUSALS", 1 << 20)  # probes with old tokens are refused at once
     return Secrets(tmp_path)
 
 
@@ -113,7 +113,7 @@ def serve(folder: Path, secrets: Secrets) -> Iterator[list[StoreServer]]:
 
 
 class Loading:
-    """Loaders that take epoch after epoch, each in a thread, and compare them with those of the folder."""
+    """Loaders that take epochs in threads, and compare them with those of the folder."""
 
     def __init__(self, folder: Path, locations: str, secrets: Secrets) -> None:
         self._folder, self._locations, self._secrets = folder, locations, secrets

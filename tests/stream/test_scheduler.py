@@ -264,7 +264,7 @@ class TestCredit:
 
 
 class TestSkipping:
-    """What a consumer was given by other servers is not kept for it."""
+    """Batches that a consumer got from other servers are not kept for it."""
 
     def test_what_waits_below_gives_its_place_up_and_the_share_goes_on_from_there(self):
         made: list[int] = []
@@ -294,7 +294,7 @@ class TestSkipping:
             scheduler.begin(1, 0, 0, 0)
             assert fetch(scheduler, 1, 9, lowest=9) == (0, 9)
             assert fetch(scheduler, 1, 1) == (0, 1)
-            assert fetch(scheduler, 1, 2, lowest=15) == (0, 2)  # whoever asks for it has not got it
+            assert fetch(scheduler, 1, 2, lowest=15) == (0, 2)  # a consumer that asks for it does not have it
             assert fetch(scheduler, 1, 10, lowest=10) == (0, 10)
 
     def test_what_is_made_ahead_is_not_before(self):
@@ -787,7 +787,7 @@ def bounded(**limits: Any) -> AbstractContextManager[Scheduler]:
 
 
 def add_of(scheduler: Scheduler, channel_id: int, job: type, num_steps: int = 100, **more: Any) -> SampledChannel:
-    """A channel whose epoch has begun, and which makes nothing ahead unless it is told to."""
+    """A channel whose epoch has begun, and which makes nothing ahead unless ``first`` says so."""
     share = Share(first=more.pop("first", num_steps), stride=1, num_steps=num_steps)
     channel = scheduler.add(channel_id, 1, f"rank {channel_id}", share, credit=4, new_job=job, **more)
     scheduler.begin(channel_id, 0, 0, 0)
@@ -795,7 +795,7 @@ def add_of(scheduler: Scheduler, channel_id: int, job: type, num_steps: int = 10
 
 
 class TestMemory:
-    """--memory-bytes: batches wait for memory, and hold up nobody who has it."""
+    """With --memory-bytes, batches wait for memory and hold up no batch that has it."""
 
     def test_one_that_waits_for_a_slow_reader_holds_up_no_other_and_is_tried_no_more_than_is_of_use(self):
         memory = Memory()
@@ -882,14 +882,14 @@ class TestMemory:
                 SettingsError, match=rf"batch 3 .* the {LIMIT} bytes that --memory-bytes leaves .* 0 by"
             ):
                 fetch(scheduler, 1, 3)
-            # As others, alone, and alone once more: what has just left may hold its memory for a moment.
+            # With others, alone, and alone once more: a removed channel may hold its memory for a moment.
             assert memory.tried(1) == [3, 3, 3]
             assert fetch(scheduler, 2, 0) == (0, 0)
 
     def test_a_message_that_left_a_moment_ago_is_no_reason_to_give_up(self):
         memory = Memory()
         with bounded() as scheduler:
-            held = [memory.pool.take((6 * UNIT,), np.uint8)]  # nobody counts it
+            held = [memory.pool.take((6 * UNIT,), np.uint8)]  # it is not counted
             waiting = add_of(scheduler, 1, memory.job(1, 9))
             call = Call(lambda: fetch(scheduler, 1, 0))
             until(lambda: waiting.needs_all)
@@ -950,7 +950,7 @@ class TestMemory:
             assert big.batch_bytes == 3 * UNIT
 
     def test_idle_channels_do_not_throw_each_other_out(self):
-        """Two of them, each with more than half of all memory, and nobody who asks."""
+        """Two channels, each with more than half of all memory, and no request."""
         memory = Memory()
         with bounded(threads=2) as scheduler:
             channels = [add_of(scheduler, n, memory.job(n, 6), first=0) for n in (1, 2)]
@@ -1026,7 +1026,7 @@ class TestClosing:
 
 
 class Maker:
-    """What a channel makes its jobs with; it lives as long as the channel."""
+    """The job factory of a channel; it lives as long as the channel."""
 
     def __init__(self, jobs: list[weakref.ref[FakeJob]]) -> None:
         self._jobs = jobs

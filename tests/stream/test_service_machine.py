@@ -75,7 +75,7 @@ def world():
 
 @dataclass(eq=False)
 class Model:
-    """What a client knows of its channel."""
+    """A client's view of its channel."""
 
     client: int
     config: int
@@ -124,7 +124,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         assert self.service.close() == []
 
     def ask(self, op: str, arrays: Any = (), **header: Any) -> list[Frame]:
-        """What the service answers; raises what it tells of."""
+        """The service's answer; raises the error that it holds."""
         request = sent(Frame(header, arrays))
         frames = [sent(answer) for answer in self.service.operations[op](request)]
         for frame in frames:
@@ -209,7 +209,7 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule(model=channels)
     def stall(self, model: Model) -> None:
-        """Nobody asks for anything until nothing is left to do."""
+        """Send no request until the scheduler is idle."""
         totals = settle(self.scheduler)
         if model.is_there:
             known = self.described(model)
@@ -227,7 +227,7 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule(client=st.integers(0, 1))
     def disconnect(self, client: int) -> None:
-        """A client forgets all it had; its leases run out, and not those of the other one, who asks meanwhile."""
+        """One client goes silent: its leases expire, and those of the other client, which asks, do not."""
         self.now += 0.6 * LEASE_S
         for model in self.models:
             if model.client != client and model.is_there:
@@ -247,14 +247,14 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The server is killed and started again: it knows of nobody."""
+        """Kill and restart the server, which forgets all channels."""
         self.service.close()
         self.begin_service()
         for model in self.models:
             model.is_there = False
 
     def expire(self) -> None:
-        """What the scheduler's watch does."""
+        """Do the work of the scheduler's watch thread."""
         for channel in self.scheduler._expire():
             self.scheduler.on_expired(channel)
 

@@ -30,7 +30,7 @@ STEPS = st.integers(0, MAX_STEPS - 1)
 
 
 class CrashError(Exception):
-    """What goes wrong in the making of a batch."""
+    """Error in the making of a batch."""
 
 
 class Crashes:
@@ -54,7 +54,7 @@ class Crashes:
 
 @dataclass(eq=False)
 class Model:
-    """What a client knows of its channel."""
+    """A client's view of its channel."""
 
     client: int
     channel: SampledChannel
@@ -167,7 +167,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     @rule(model=channels, step=STEPS, ahead=st.integers(0, MAX_STEPS))
     def fetch_from_elsewhere_and_go_on(self, model: Model, step: int, ahead: int) -> None:
-        """Other servers gave all batches before one, which is below, at or above the one that is asked for."""
+        """Other servers gave all batches below ``ahead``, which is below, at or above the requested step."""
         if self.is_refused(model, step):
             return
         model.asked.add(step)
@@ -187,7 +187,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     @rule(model=channels, step=STEPS)
     def abandon(self, model: Model, step: int) -> None:
-        """A client asks and goes away; what it asked for is made, or was there already and is lost."""
+        """A client asks and leaves; its batch is made, or was there already and is lost."""
         if self.is_refused(model, step):
             return
         model.asked.add(step)
@@ -199,7 +199,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     @rule(model=channels)
     def stall(self, model: Model) -> None:
-        """Nobody asks for anything until nothing is left to do."""
+        """Send no request until the scheduler is idle."""
         totals = settle(self.scheduler)
         if model.is_there:
             known = self.scheduler.describe(model.channel_id)[0]
@@ -234,7 +234,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         change=st.sampled_from(["destroyed", "next epoch", "next iteration"]),
     )
     def change_under_waiters(self, model: Model, steps: list[int], change: str) -> None:
-        """While clients wait for batches that do not come, the channel goes, or goes on to another epoch."""
+        """While clients wait for batches, their channel is removed or starts another epoch."""
         if not model.is_there or model.epoch < 0:
             return
         self.gate.close()
@@ -297,7 +297,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
                     assert not done
 
     def is_refused(self, model: Model, step: int | None) -> bool:
-        """Whether there is nothing to fetch; checks that a call is told so."""
+        """Whether there is no batch to fetch; check the error or result of such a call."""
         wanted: type[Exception]
         if not model.is_there:
             wanted = ChannelLost
@@ -322,7 +322,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
             message = take(self.scheduler, model.channel_id, step, FETCH_S, model.turn)
 
     def check(self, model: Model, step: int, message: Any) -> bool:
-        """Check that a message is the one that was asked for; whether it tells of its crash."""
+        """Check that a message is the requested one; return whether it reports its crash."""
         try:
             assert batch_of(message) == model.message(step)
         except RemoteError as error:

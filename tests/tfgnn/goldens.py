@@ -8,7 +8,7 @@ import pytest
 
 OWN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).parents[2].parent / "shared" / "golden" / "tfgnn"
-"""More of them, which are no part of the project."""
+"""More golden files, outside of the project."""
 
 _STEMS = [path.with_name(path.name.removesuffix(".tfrecord")) for f in (OWN, SHARED) for path in f.glob("*.tfrecord")]
 each_golden = pytest.mark.parametrize("stem", sorted(_STEMS), ids=lambda stem: f"{stem.parent.parent.name}-{stem.name}")

@@ -26,7 +26,7 @@ ANSWER_S = 500
 
 
 def answers(python: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """What the real library answers."""
+    """Answers of the real library."""
     script = Path(__file__).with_name("real_tfgnn.py")
     ran = subprocess.run(
         [python, script], input=json.dumps(asked), capture_output=True, text=True, timeout=ANSWER_S, check=False

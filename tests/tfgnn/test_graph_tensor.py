@@ -116,7 +116,7 @@ def test_values_of_any_shape_come_back(shape, data):
 
 
 def _is_deep(rows, shape):
-    """Whether lists are as deep as their shape: below an empty list nobody sees any more."""
+    """Whether lists are as deep as their shape; levels below an empty list cannot be seen."""
     level = rows
     for _ in shape:
         level = [value for row in level for value in row]

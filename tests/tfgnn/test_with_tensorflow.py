@@ -1,4 +1,4 @@
-"""The real TF-GNN reads what is written here, and what it writes is read here.
+"""Checks that the real TF-GNN reads our files, and that we read its files.
 
 Skipped where it is not installed: ``pip install hopstream[tfgnn]`` brings it.
 """
@@ -52,7 +52,7 @@ def lists_of(field):
 
 
 def real_lists(graph):
-    """Everything in a graph tensor of the real library, as ``as_lists`` has it."""
+    """All values of a graph tensor of the real library, in the form of ``as_lists``."""
     found = {"context": {name: lists_of(field) for name, field in graph.context.features.items()}}
     for kind, sets in (("nodes", graph.node_sets), ("edges", graph.edge_sets)):
         for name, of in sets.items():
@@ -169,7 +169,7 @@ def test_features_of_graphs_are_replaced_alike():
 
 
 def test_sampled_subgraphs_are_read_under_their_schema(rng, tmp_path):
-    """What the sampler writes of a dataset, read under the schema of the dataset."""
+    """Samples of a dataset, read under the schema of the dataset."""
     graph = make_typed_graph(rng)
     write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="out")
     store = LocalStore(open_dataset(tmp_path / "parts"))

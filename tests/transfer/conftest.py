@@ -60,7 +60,7 @@ def files_of(tree: dict[str, bytes], parts: tuple[int, ...]) -> dict[str, bytes]
 
 
 def without_beside(tree: dict[str, bytes]) -> dict[str, bytes]:
-    """Files of a dataset but for those that say where parts lie and who serves them."""
+    """Files of a dataset except those that name places of parts or servers."""
     return {name: data for name, data in tree.items() if name not in ("roots.json", "cluster.json")}
 
 

@@ -1,4 +1,4 @@
-"""A file system that does as it is told, and fails as it is told."""
+"""File system with planned faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopstream.transfer import places
 
 @dataclass
 class Faults:
-    """What goes wrong. ``fail_at`` is called with the path of every file that is opened to be written.
+    """Planned faults; ``fail_at`` is called with the path of each file that is opened for writing.
 
     Attributes:
         can_rename: The file system renames.

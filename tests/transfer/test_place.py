@@ -476,7 +476,7 @@ def test_a_root_of_several_is_not_placed_as_if_it_were_all(mag: Path, tmp_path: 
 
 
 def test_what_is_moved_is_on_the_disk_before_it_is_removed(mag: Path, tmp_path: Path, monkeypatch):
-    """Its bytes before it has its name, then every folder up to one that was there before."""
+    """First a file's bytes before its rename, then each folder up to one that existed before."""
     events: list[tuple[str, str]] = []
     real_fsync, real_move, real_remove = os.fsync, places.Place._move, places.Place.remove
 
@@ -513,7 +513,7 @@ def test_what_is_moved_is_on_the_disk_before_it_is_removed(mag: Path, tmp_path: 
 
 
 def test_roots_with_a_new_halo_are_pulled_beside_older_parts(mag: Path, tmp_path: Path):
-    """What the root that is pulled from does not have, the other one has."""
+    """The other root provides what the pulled root lacks."""
     roots, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "c"
     hopstream.dataset.add_halo(mag, hops=1)
     place(mag, roots, num_workers=0)

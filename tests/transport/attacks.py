@@ -31,7 +31,7 @@ SEED = 20_261_126
 
 @dataclass
 class Aim:
-    """What is attacked.
+    """Target of an attack.
 
     Attributes:
         location: Where it listens.
@@ -54,7 +54,7 @@ class Aim:
         return socket.create_connection((self.location.host, self.location.port), 20)
 
     def known(self) -> socket.socket:
-        """A connection whose server has been told the token, and may do with it what it wants."""
+        """A connection that has sent the token."""
         sock = self.connect()
         sock.sendall(encode_hello(self.token))
         return sock
@@ -94,7 +94,7 @@ def requests_of(aim: Aim) -> list[bytes]:
 
 
 def mutated(rng: random.Random, message: bytes) -> bytes:
-    """A message of which some bytes are others, missing or there twice."""
+    """A message with some bytes changed, missing or doubled."""
     data = bytearray(message)
     for _ in range(rng.randrange(1, 4)):
         if not data:
@@ -180,7 +180,7 @@ def _held(aim: Aim, go_on: GoOn, say: Callable[[socket.socket, int], None]) -> i
 
 
 def slow_senders(aim: Aim, go_on: GoOn) -> int:
-    """Say a byte a second: half of them of the hello, the others of a request."""
+    """Send a byte a second: half of the senders a hello, the others a request."""
     message = encode_hello(aim.token) + aim.large(1)
     begun = len(encode_hello(aim.token)) + PREFIX.size
     senders: dict[int, tuple[socket.socket, int]] = {}
@@ -232,7 +232,7 @@ def abandoned(aim: Aim, go_on: GoOn) -> int:
             sock.sendall(aim.large(1))
             sock.recv(1000)
             if num % 2:
-                sock.sendall(message_bytes(CANCEL, 1) + message_bytes(PING, 2))  # what it has cancelled may not come
+                sock.sendall(message_bytes(CANCEL, 1) + message_bytes(PING, 2))  # the cancelled answer may not come
                 sock.recv(1000)
         num += 1
     return num

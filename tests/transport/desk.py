@@ -27,7 +27,7 @@ WAYS = [f"{kind}-{poller}" for kind in ("tcp", "tls", "unix") for poller in ("ep
 
 
 class Desk:
-    """Answers requests, and remembers what became of them."""
+    """Answer requests, and count begun, ended and sent ones."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -47,7 +47,7 @@ class Desk:
         yield Frame(call.header, call.arrays, is_last=True)
 
     def _hold(self, call: Call) -> Iterator[Frame]:
-        """Say that it has begun, and say more when it may; end with an error where nobody waits any more."""
+        """Send a first frame, wait for permission to send the last, and raise if the caller is gone."""
         yield Frame({"begun": True})
         is_over = threading.Event()
         call.on_over(is_over.set)
@@ -79,7 +79,7 @@ class Desk:
 
 @dataclass
 class Served:
-    """A listener, what it answers, and how it is reached."""
+    """A listener, its desk, and the way to reach it."""
 
     listener: Listener
     desk: Desk

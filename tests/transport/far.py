@@ -1,8 +1,8 @@
 """Clients of servers in network namespaces, whose links are cut, slow, or lose packets.
 
-``python -m tests.transport.far CASE ROOT`` must be run as ``unshare --user --map-root-user --net`` runs it: as root of
-a network that is empty. It makes other networks, serves the dataset at ``ROOT`` there, and asks from its own. It ends
-with status 0 where all was right, with 77 where the system cannot do what the case needs, and prints what it measured.
+``python -m tests.transport.far CASE ROOT`` must run under ``unshare --user --map-root-user --net``: as root of an empty
+network. It makes other networks, serves the dataset at ``ROOT`` there, and asks from its own. It prints its
+measurements, and ends with status 0 on success and 77 if the system lacks what the case needs.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Network:
 
 
 def run(*words: str) -> str:
-    """Run a command that must do what it is told."""
+    """Run a command; fail if its status is not 0."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
     return done.stdout
@@ -241,7 +241,7 @@ def comes_back(scene: Scene) -> None:
 
 
 def failure(store: RemoteStore) -> tuple[float, Exception]:
-    """What a call over a link that is cut ends with, and when."""
+    """Seconds and error with which a call over a cut link ends."""
     began = time.monotonic()
     try:
         large(store)
@@ -315,7 +315,7 @@ def loader(source: object) -> NeighborLoader:
 
 
 def batches_of(source: object, at: dict[int, Callable[[], None]] | None = None) -> list[Any]:
-    """All batches of an epoch; something may be done before one of them is taken."""
+    """All batches of an epoch; ``at`` maps a batch number to a function called before it is taken."""
     found = []
     with loader(source) as epoch:
         for number, batch in enumerate(epoch):

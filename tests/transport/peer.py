@@ -87,7 +87,7 @@ class Peer:
                 raise
 
     def say_hello(self, token: str | None = None) -> tuple[Status, str]:
-        """Say hello; what the server says to it."""
+        """Send a hello; return the server's answer."""
         self.send(encode_hello(token))
         return self.read_welcome()
 

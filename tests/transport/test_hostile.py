@@ -44,13 +44,13 @@ TOKEN = "correct-horse-battery-staple"
 LINKS = ("node", "to", "node")
 NUM_NODES, NUM_EDGES, WIDTH = 8192, 40_000, 256
 MAX_REQUEST = 1 << 20
-"""What the server takes in one request, so that tests can send as much."""
+"""Bytes that the server reads in one request, so that tests can send as much."""
 HELLO_S = 5.0
 """When a server ends a connection that has not said hello."""
 MESSAGE_S = 10.0
 """When it ends one on which a request is not complete."""
 BACK_S = 2.0
-"""How soon after an attack a server has what it had before."""
+"""Seconds after an attack until a server is back at its threads, files and memory."""
 MAX_BYTES = 200 << 20
 """Private memory of a server that is attacked."""
 KEPT = 0.8
@@ -266,7 +266,7 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
     [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(1_000_000, marks=pytest.mark.soak)],
 )
 def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count: int) -> None:
-    """Messages of all kinds that were damaged neither stop a server nor change what others are answered."""
+    """Damaged messages of all kinds neither stop a server nor change the answers to others."""
     location = f"unix://{tmp_path}/socket"  # a port would have too many closed connections to remember
     with served(folder, tmp_path, location, "--patient") as server, Honest(server.location, near) as honest:
         state = State(server.pid)
@@ -284,7 +284,7 @@ def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["silent", "half_open", "cut_short"])
 def test_ten_thousand_strangers(server: ServerProcess, near: LocalStore, kind: str) -> None:
-    """Connections without a hello leave room for those who say one, take few descriptors, and are ended."""
+    """Connections without a hello leave room for others, take few descriptors, and are closed."""
     with Honest(server.location, near) as honest:
         state = State(server.pid)
         most = 0
@@ -301,7 +301,7 @@ def test_ten_thousand_strangers(server: ServerProcess, near: LocalStore, kind: s
             attack.end()
         say(f"{attack.num} connections in {attack.took_s:.1f} s, at most {most} descriptors; {num_new} new clients")
         state.check_back(kind)
-    assert most < state.files + 128 + 64 + 20  # max_strangers, those that are accepted at once, and the new clients
+    assert most < state.files + 128 + 64 + 20  # max_strangers, those accepted at once, and the new clients
 
 
 def test_a_hello_that_is_there_is_heard_before_its_connection_makes_room(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_hello_that_is_there_is_heard_before_its_connection_makes_room(tmp_pat
     where = Location.parse(f"unix://{tmp_path}/socket")
     listener = Listener(where, lambda call: iter([Frame({}, is_last=True)]), security=security, limits=limits)
     try:
-        listener._poller.forget(listener._socket.fileno())  # until the next tick nobody is accepted
+        listener._poller.forget(listener._socket.fileno())  # until the next tick no connection is accepted
         with ExitStack() as stack:
             peers = [stack.enter_context(Peer(str(where), says_hello=False)) for _ in range(20)]
             for number, peer in enumerate(peers):
@@ -502,7 +502,7 @@ def slow_sampler(folder: Path) -> Iterator[SamplingProcess]:
 
 @pytest.mark.slow
 def test_a_thousand_abandoned_waits(slow_sampler: SamplingProcess, near: LocalStore) -> None:
-    """Whoever waits for a batch and leaves, or gives it up, takes the thread that waits along."""
+    """A client that waits for a batch and leaves, or cancels, also frees the thread that waits for it."""
     location = slow_sampler.location
     config, arrays = encode_options({"num_neighbors": [3], "batch_size": 4})
     inputs, seeds = encode_options({"seeds": ("node", None)})
@@ -574,7 +574,7 @@ def test_nothing_of_a_stranger_is_parsed(
                 peer.recv(1000)
         wait_until(lambda: listener.num_connections == 0, "all streams are ended")
         assert parsed == [] and asked == []
-        with Peer(location, TOKEN) as peer:  # those who have it are heard
+        with Peer(location, TOKEN) as peer:  # clients with the token are answered
             peer.ask(Frame({"op": "describe"}))
         assert parsed == ["prefix", "header"] and len(asked) == 1
     finally:
@@ -589,7 +589,7 @@ def connected(location: str) -> socket.socket:
 
 
 def _without_token(rng: random.Random) -> bytes:
-    """What somebody says who has not the token, and would like to be heard."""
+    """Messages of a client that has no token."""
     hello = bytearray(encode_hello(TOKEN))
     kind = rng.randrange(6)
     if kind == 0:

@@ -1,4 +1,4 @@
-"""Tests of the delays for addresses that do what they should not do often."""
+"""Tests of the delays for addresses that break rules often."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def test_who_waits_to_send_keeps_its_deadline() -> None:
 
 
 def test_a_full_queue_at_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
-    """A server that does not accept for a while, as under a flood of connections, is there all the same."""
+    """A server that accepts no connection for a while, as under a flood, is not taken for gone."""
     path = str(tmp_path / "socket")
     where = Location.parse(f"unix://{path}")
     with ExitStack() as stack:
@@ -319,7 +319,7 @@ def test_a_full_queue_at_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
             making = pool.submit(Link, where, ClientSecurity(), time.monotonic() + 10)
             time.sleep(0.1)
             accepted, said = server, b""
-            while not said:  # of those that wait only the link says anything
+            while not said:  # of the waiting connections only the link's sends bytes
                 accepted = stack.enter_context(server.accept()[0])
                 accepted.settimeout(0.2)
                 with suppress(TimeoutError):

@@ -118,7 +118,7 @@ def test_a_cancelled_request_is_over(served: Served) -> None:
         wait_until(lambda: served.desk.num_ended == 1, "the answer has ended", 1)
         echoed = peer.start(ECHO)
         numbers = [peer.next()[0].number]
-        if numbers == [number]:  # what was being made when it was cancelled
+        if numbers == [number]:  # the frame in progress when it was cancelled
             numbers = [peer.next()[0].number]
         assert numbers == [echoed]
 
@@ -461,7 +461,7 @@ def test_requests_that_come_with_nonsense_behind_them_take_nothing_for_good(serv
     wait_until(lambda: served.listener.num_calls == 0, "nothing is under way", 2)
 
 
-# Slow clients, and those that leave.
+# Slow clients, and clients that leave.
 
 
 def test_a_slow_sender_holds_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -618,7 +618,7 @@ def test_a_request_is_over_when_its_time_is(serve_as: Serve) -> None:
         wait_until(lambda: served.desk.num_ended == 1, "the answer has ended", 2)
         echoed = peer.start(ECHO)
         numbers = [peer.next()[0].number for _ in range(2)]
-        if echoed not in numbers:  # what was being made when its time was over has come, too
+        if echoed not in numbers:  # the frame in progress at the deadline has come, too
             numbers.append(peer.next()[0].number)
         assert numbers[-1] == echoed
 

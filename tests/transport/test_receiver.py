@@ -18,7 +18,7 @@ from tests.transport.peer import message_bytes
 
 
 class Bytes:
-    """A stream that gives bytes in the pieces in which they were put in, and nothing between two of them."""
+    """A stream that returns bytes in the pieces that were put in, with a pause after each."""
 
     def __init__(self, *pieces: bytes, has_end: bool = False) -> None:
         self._pieces = deque(filter(None, pieces))

@@ -1,4 +1,4 @@
-"""Whatever is wrong with files of parts is said, and no memory is taken for what they only claim."""
+"""Checks that damaged part files are errors, and that sizes they claim take no memory."""
 
 import json
 import tracemalloc
@@ -24,7 +24,7 @@ WRONG = (
     *([[]], {"x": 1}, {"_N": [[0, 9], [9]]}),
 )
 HUGE = (2**62, {"_N": [[0, 2**62], [2**62, 2**62]]})
-"""Values that may be true, of which none may take memory."""
+"""Large values that may be valid; none of them may allocate memory."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Each trainer gets its share, and all of them together get everything once."""
+"""Checks that trainers get disjoint shares that cover everything."""
 
 from itertools import chain
 

@@ -93,7 +93,7 @@ def make(dataset: Any, given: Any, **options: Any) -> DistABLPLoader:
 
 
 def merged(*fetched: dict[int, ABLPInputNodes]) -> dict[int, ABLPInputNodes]:
-    """Inputs with labels of several supervision edge types, each fetched by itself."""
+    """Inputs with labels of several supervision edge types, each type fetched separately."""
     return {
         server: replace(nodes, labels={t: rows for one in fetched for t, rows in one[server].labels.items()})
         for server, nodes in fetched[0].items()
@@ -530,7 +530,7 @@ def test_labels_are_capped(shop: Path) -> None:
 
 @pytest.mark.parametrize("sampler", [KHopNeighborSamplerOptions([2]), PPRSamplerOptions(max_ppr_nodes=3)], ids=type)
 def test_anchors_as_the_input_of_a_backend(shop: Path, sampler: Any) -> None:
-    """Messages of a server carry the labels, as places of anchors over those of label nodes."""
+    """Messages of a server carry labels as places of anchors (row 0) and of label nodes (row 1)."""
     dataset = DistDataset(shop)
     server = DistServer(dataset)
     anchors, positives, negatives = server.get_ablp_input(FetchABLPInputRequest("train", "user", BUYS))
@@ -558,7 +558,7 @@ def test_anchors_as_the_input_of_a_backend(shop: Path, sampler: Any) -> None:
 
 
 def test_training_beside_random_negatives(connect: Connect, shop: Path) -> None:
-    """The loop of GiGL's training: both loaders begin anew at their own ends, for a fixed number of steps."""
+    """GiGL's training loop: each loader starts again at its own end, for a fixed number of steps."""
     dataset = connect(shop, 2)
     main = make(dataset, dataset.fetch_ablp_input("train", 0, 1, "user", BUYS), shuffle=True, batch_size=8)
     items = ("item", dataset.fetch_node_ids(0, 1, node_type="item"))

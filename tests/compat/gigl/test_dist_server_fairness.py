@@ -28,7 +28,7 @@ CAPACITY = 4
 COSTS_S = (0.002, 0.003, 0.005, 0.008, 0.013, 0.025, 0.040)
 """What batches of the loaders take."""
 NUM_BATCHES = (200, 100, 40, 60, 20, 30, 10)
-"""Their epochs; one begins anew when it ends."""
+"""Batches per epoch of each loader; a loader that reaches its end starts the next epoch."""
 PARKED = len(COSTS_S)
 NUM_BATCHES_OF = (*NUM_BATCHES, 101)
 """As above, and of the parked one; numbers differ, so that they name loaders."""
@@ -36,9 +36,9 @@ FOR_S = 4.0
 
 
 class LoaderWorld:
-    """A server whose only thread begins a batch when all loaders but the parked one want more of theirs.
+    """A server with one thread, which begins a batch when all loaders but the parked one want more.
 
-    Loader ``n`` samples around node ``n`` alone, so a batch tells whose it is.
+    Loader ``n`` samples around node ``n`` alone, so a batch names its loader.
     """
 
     def __init__(self) -> None:

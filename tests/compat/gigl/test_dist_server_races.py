@@ -69,7 +69,7 @@ class Backend:
 
 @dataclass(eq=False)
 class Channel:
-    """What a client knows of its channel; ``left`` are the seeds of the epoch that have not come."""
+    """A client's view of its channel; ``left`` holds the seeds of the epoch that have not come."""
 
     channel_id: int
     backend: Backend
@@ -81,7 +81,7 @@ class Channel:
 
 @dataclass(eq=False)
 class Operation:
-    """One call of a client, and what came of it.
+    """One call of a client, and its outcome.
 
     Attributes:
         kind: The call.
@@ -100,7 +100,7 @@ class Operation:
     outcome: Any = None
 
     def after(self, there: There, may_fail: bool) -> There | None:
-        """What is there after this call, if its outcome is one that the call may have; else None."""
+        """The server's state after this call, or None if the call may not have this outcome."""
         there = {number: (key, set(channels)) for number, (key, channels) in there.items()}
         outcome = self.outcome
         if may_fail and isinstance(outcome, (KeyError, RuntimeError, StoreUnavailable)):
@@ -162,10 +162,10 @@ class PausingLock:
 
 
 def at_once(*works: Callable[[], Any], num_released: int = 0) -> list[Any]:
-    """What came of works, each in a thread of its own: answers and errors.
+    """Run each function in a thread of its own; return their answers or errors.
 
-    They begin together; with ``num_released`` the second begins when the first has released locks so many times, and
-    the first goes on when the second has ended or waits for it.
+    They start together. With ``num_released``, the second starts when the first has released locks that often, and the
+    first continues when the second has ended or waits for a lock.
     """
     barrier = threading.Barrier(len(works), timeout=DEADLINE_S)
     outcomes: list[Any] = [None] * len(works)
@@ -228,7 +228,7 @@ class Clients:
         assert sorted(self.read_all(channel)) == (sorted(channel.left) if channel.is_there else [])
 
     def two_at_once(self, one: tuple[str, int, int, int], other: tuple[str, int, int, int], num_released: int) -> None:
-        """Their outcomes, and what is there, are those of one order or the other."""
+        """Check that outcomes and state are those of one order of the calls or of the other."""
         operations = [self.operation(*one), self.operation(*other)]
         before = self.there()
         outcomes = at_once(*[lambda o=operation: self.run(o) for operation in operations], num_released=num_released)
@@ -278,7 +278,7 @@ class Clients:
         return there
 
     def note(self, given: Operation) -> None:
-        """Know what a call has made."""
+        """Record the backend or channel that a call has made."""
         if isinstance(given.outcome, Exception):
             return
         if given.kind == "init" and given.outcome not in {one.backend_id for one in self.known}:
@@ -319,7 +319,7 @@ class Clients:
         return found
 
     def there(self) -> There:
-        """What is there as far as clients know."""
+        """The backends and channels that clients know of."""
         return {
             backend.backend_id: (backend.key, {one.channel_id for one in backend.channels if one.is_there})
             for backend in self.known

@@ -494,7 +494,7 @@ def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -
 
 
 def test_compute_ranks_wait_for_each_other_until_a_deadline(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    """The one that waits in vain says so, and leaves without a word."""
+    """The rank that waits too long raises an error, and leaves without telling others."""
     (tmp_path / "ready").write_text("ready")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(compute, "GROUP_S", SOON_S)
@@ -554,7 +554,7 @@ def test_the_process_of_a_session_has_what_run_storage_server_is_given(
         wait_and_shutdown_server()
 
     class Here:
-        """A process that is a call; its arguments travel as those of a process do."""
+        """A process replaced by a function call; its arguments are passed as those of a process."""
 
         exitcode: int | None = None
 

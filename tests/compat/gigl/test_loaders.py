@@ -310,7 +310,7 @@ SOON_S = 5.0
 
 @contextmanager
 def refused_soon(error: type[Exception], message: str) -> Iterator[None]:
-    """What is inside raises an error within its deadline."""
+    """Check that the block raises an error within its deadline."""
     started = time.monotonic()
     with pytest.raises(error, match=message):
         yield

@@ -262,17 +262,17 @@ class World:
                 os.kill(pid, 9)
 
     def ends(self, process: subprocess.Popen[str]) -> int:
-        """The exit status of a process, which ends by itself."""
+        """Wait for a process to end; return its exit status."""
         return process.wait(END_S)
 
     def errors(self, process: subprocess.Popen[str]) -> str:
-        """What a process that has ended said on stderr."""
+        """Output on stderr of a process that has ended."""
         process.wait(END_S)
         assert process.stderr is not None
         return process.stderr.read()
 
     def all_processes(self) -> list[psutil.Process]:
-        """Every process that runs, with those that it has started."""
+        """All running processes, including their children."""
         found = [psutil.Process(process.pid) for process in (*self.ranks, *self.storage) if process.poll() is None]
         return found + [child for process in found for child in process.children(recursive=True)]
 

@@ -127,7 +127,7 @@ def taken(loader: Any) -> list[dict[str, Any]]:
 
 
 def check_edges(data: Any) -> None:
-    """Edges of the ring that were followed forwards: from what was found to where it was sought."""
+    """Check forward edges of the ring, which lead from found nodes to the nodes they were found for."""
     found, sought = data.node[data.edge_index]
     assert len(found) and set(data.batch.tolist() if "batch" in data else []) <= set(sought.tolist())
     assert set(((found - sought) % NUM_NODES).tolist()) <= {1, 2}
@@ -357,7 +357,7 @@ def test_files_of_ids_and_splits_are_shared_by_clients(serve, rings, typed, tmp_
 
 @pytest.mark.parametrize("kind", ["ring", "typed"])
 def test_partition_files_of_glt(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are converted once, whoever loads them, and again when they were written again."""
+    """Files are converted once for all loaders, and again after they were written again."""
     graph = ring_graph() if kind == "ring" else typed_graph()
     write_partitions(graph, tmp_path / "glt", num_parts=2, method="hash", edge_assign_strategy="by_src")
     labels = tmp_path / "label.pt"

@@ -36,7 +36,7 @@ RING = 40
 
 
 class Part(NamedTuple):
-    """What the ring's file of a part holds."""
+    """Contents of the ring's files of one part."""
 
     edges: torch.Tensor
     eids: torch.Tensor

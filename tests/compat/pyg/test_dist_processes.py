@@ -79,7 +79,7 @@ def make_loader(rank: int, port: int, timeout_s: float = 30.0) -> DistNeighborLo
 
 
 def train(_: int, rank: int, port: int, ending: str) -> None:
-    """What a process that torch's multiprocessing started does: it never closes its loader."""
+    """Main function of a process of torch's multiprocessing; it never closes its loader."""
     loader = make_loader(rank, port)
     batches = iter(loader)
     sys.stdout.write(f"{next(batches).batch_size}\n")
@@ -164,7 +164,7 @@ def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: i
 
 @pytest.mark.parametrize("wrong", FIRST_AND_SECOND)
 def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
-    """It leaves by itself, when the process ends."""
+    """The process leaves the group at its exit."""
     with running(TOLD_TO_GO_ON, [0, 1], free_port()) as ranks:
         for process in ranks:
             assert process.stdout is not None

@@ -256,7 +256,7 @@ def test_a_book_of_edges_that_is_wrong_is_an_error_of_the_future(graph: Graph) -
 
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"time_attr": "time"}], ids=["joint", "trees", "times"])
 def test_seeds_of_several_types_are_sampled_together(options: dict[str, Any], tmp_path: Any) -> None:
-    """With all neighbours, each seed's own tree is what it finds by itself."""
+    """With all neighbours, the tree of each seed equals that of the seed alone."""
     graph = make_timed_graph(np.random.default_rng(3))
     seeds = {t: torch.tensor([3, 0, 5]) for t in list(graph.nodes)[:2]}
     times = {t: torch.tensor([9, 30, 4]) for t in seeds} if "time_attr" in options else None

@@ -110,7 +110,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def make_trainer() -> Any:
-    """A trainer that says nothing, of four epochs; everything drawn is drawn anew."""
+    """A silent trainer of four epochs, with all generators seeded."""
     lightning.seed_everything(4)
     return lightning.Trainer(
         accelerator="cpu", max_epochs=4, logger=False, enable_checkpointing=False, enable_progress_bar=False,

@@ -20,7 +20,10 @@ from tests.ports import free_port
 
 FEW, MANY = ("a", "few", "a"), ("a", "many", "b")
 OWNERS = {"a": (np.arange(10) // 5).astype(np.int32), "b": (np.arange(100) // 50).astype(np.int32)}
-"""Cut in the middle, so that a part's edges of a sorted graph are one stretch, which others of the type overlap."""
+"""Cut in the middle, so that a part's edges in a sorted graph are one range.
+
+Other edges of the type overlap it.
+"""
 
 
 @pytest.fixture(scope="module")

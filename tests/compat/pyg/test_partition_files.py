@@ -354,7 +354,7 @@ CHANGES = {
     "negative": lambda ids: -ids - 1,
     "huge": lambda ids: ids + 10**12,
 }
-"""What is no longer ids after it."""
+"""Changes that turn ids into something else."""
 
 
 @pytest.mark.parametrize("make", [homogeneous, heterogeneous])

@@ -55,7 +55,7 @@ def test_all_ranks_get_the_values_of_all_in_their_order(port: int) -> None:
 def test_rank_zero_may_come_last(port: int) -> None:
     def work(rank: int) -> Any:
         if rank == 0:
-            time.sleep(0.4)  # rank 1 finds nobody there and tries again
+            time.sleep(0.4)  # rank 1 finds no listener and tries again
         group = Group(member(port, rank))
         try:
             return group.gather(rank, "for values")
@@ -142,7 +142,7 @@ def test_rank_zero_stays_until_those_who_are_there_know_who_gave_up(port: int) -
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> None:
-    """Nor for those who know."""
+    """Rank 0 does not wait for ranks that know of the failure."""
     stays_s = 5.0 if knows else 0.5
     monkeypatch.setattr(rank_group, "LINGER_S", stays_s)
     groups = met(port)
@@ -176,7 +176,7 @@ def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
 
 
 def test_a_group_may_meet_where_another_one_failed(port: int) -> None:
-    """Rank 0 still stays for the one that failed."""
+    """Rank 0 still waits for the group that failed."""
     groups = met(port)
     groups[0].fail("the disk is full")
     with ThreadPoolExecutor(1) as pool:
@@ -241,7 +241,7 @@ def test_who_comes_to_the_next_group_before_the_last_one_ends_meets_there(port: 
 
 
 def test_groups_of_one_name_follow_each_other_and_may_be_open_at_once(port: int) -> None:
-    """Who is ahead waits for rank 0 to open the next one, and answers go to the group that is meant."""
+    """A rank that is ahead waits for rank 0 to open the next group; answers reach the right group."""
 
     def begin(rank: int) -> list[Group]:
         time.sleep(0.3 * (rank == 0))
@@ -304,7 +304,7 @@ def test_values_of_rounds_that_all_have_left_behind_are_dropped(port: int) -> No
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_rank_that_is_left_behind_takes_no_place_in_the_next_group(port: int, is_kept: bool) -> None:
-    """Rank 0 may host on, for another group, or anew at the same port."""
+    """Rank 0 may go on to host for another group, or start again at the same port."""
     others = [Group(replace(member(port, 0), group="kept"))] if is_kept else []
     groups = met(port)
     groups[0].close()

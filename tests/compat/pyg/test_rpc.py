@@ -116,7 +116,7 @@ def test_more_and_fewer_ranks_meet_at_one_port_one_after_the_other() -> None:
 
 
 def cause_of(end: Any) -> BaseException | None:
-    """What the end of a block is taken for, after an error in it."""
+    """The error that is taken for the cause of a block's end, after an error in it."""
     try:
         try:
             raise KeyError("no such column")

@@ -55,7 +55,7 @@ ADDED: dict[tuple[str, str], set[str]] = {
 }
 """Arguments that ours has and PyG's has not; all may be left out."""
 BY_HAND = {"callback", "member", "options"}
-"""Of these, what PyG passes as a further option, what is found without, and what stands for several arguments."""
+"""Of these: a further option of PyG's, one with a default that is found, and one for several others."""
 OPTIONS = {
     name: parameter.default
     for loader in (LinkLoader, NodeLoader, DataLoader)
@@ -76,13 +76,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def names_of(theirs_class: type) -> set[str]:
-    """Public names that PyG gives a class, without those of torch and Python."""
+    """Public names that PyG itself defines on a class."""
     of_pyg = [one for one in theirs_class.__mro__ if one.__module__.startswith("torch_geometric.")]
     return {name for one in of_pyg for name in vars(one) if not name.startswith("_")}
 
 
 def compare(owner: str, name: str, their: Callable[..., Any], our: Callable[..., Any]) -> None:
-    """Ours can be called in all the ways in which theirs can; what it has beside is written above."""
+    """Check that ours takes all of their calls, and that its further arguments are listed above."""
     wanted, found = (list(inspect.signature(one).parameters.values()) for one in (their, our))
     takes_any = [one.name for one in wanted if one.kind is one.VAR_KEYWORD]
     wanted = [one for one in wanted if one.name not in takes_any]

@@ -204,7 +204,7 @@ def node_inputs(case: str) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[str, Any], backend: str) -> None:
-    """Batches of a loader are those of PyG's own, over the whole graph."""
+    """Check that batches of a loader equal those of PyG's loader over the whole graph."""
     kind, node_type, _ = NODES[case]
     graph, options = make_graph(kind), dict(options)
     data, nodes, times = as_data(graph), torch.from_numpy(keys), options.pop("input_time", None)

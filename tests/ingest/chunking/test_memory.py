@@ -1,4 +1,4 @@
-"""Checks that the memory of a job stays within what was given, however large tables are."""
+"""Checks that a job's memory stays within the given limit, however large its tables are."""
 
 from __future__ import annotations
 

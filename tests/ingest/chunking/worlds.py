@@ -41,7 +41,7 @@ class World:
     raw: dict[str, list[Any]] = field(default_factory=dict)
 
     def table(self, name: str, columns: dict[str, list[Any]], file_format: str, num_files: int) -> dict[str, Any]:
-        """Write a table in some files; what the JSON says of them."""
+        """Write a table into files; return its entry of the JSON."""
         num_rows = len(next(iter(columns.values())))
         cuts = np.sort(self.rng.integers(0, num_rows + 1, num_files - 1)).tolist()
         names = []

@@ -120,7 +120,7 @@ def test_columns_of_ids_have_their_sign_or_not(tmp_path, suffix):
     graph = read_graph(write_world(tmp_path / "g", suffix, users=users, likes=likes))
     signed = read_graph(write_world(tmp_path / "h", suffix))
     for of in (graph, signed):
-        weight = of.edges["item", "liked", "user"].features["weight"]  # is read where nobody declares it
+        weight = of.edges["item", "liked", "user"].features["weight"]  # is read though no schema declares it
         assert weight.dtype == np.float32 and weight.tolist() == LIKES["weight"]
     assert graph.fingerprint() == signed.fingerprint()
 

@@ -36,7 +36,7 @@ LABEL = "__".join(EDGE)
 
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """A dataset, what is added, and what it must become."""
+    """A dataset, the rows to append, and the wanted dataset."""
     graph = rmat_graph(8, edges_per_node=20, num_features=6)
     write_parts(graph, tmp_path / "old", num_parts=2, method="hash", direction="both")
     new = {"x": rng.random((50, 6), np.float32), "src": rng.integers(0, 306, 900), "dst": rng.integers(0, 306, 900)}

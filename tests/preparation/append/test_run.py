@@ -111,7 +111,7 @@ def test_from_a_chunked_graph(tmp_path):
             )
             for t, n in grown.num_nodes.items()
         },
-        # A graph refuses edges to nodes that it has not, so its ends are those of this many nodes.
+        # A graph refuses edges to missing nodes, so the ends are those of this many nodes.
         edges={
             t: EdgeTable(src_keys=np.zeros_like(src), dst_keys=np.zeros_like(dst), features=features)
             for t, (src, dst, features) in added["edges"].items()

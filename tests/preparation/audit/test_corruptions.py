@@ -47,7 +47,7 @@ def origins(tmp_path_factory):
 
 
 def owners_of(root):
-    """Who owns each node, so that another graph's files have the same shapes."""
+    """Part of each node, such that another graph's files have the same shapes."""
     book = hopstream.open_dataset(root)
     owners = {t: np.empty(n[-1], np.int32) for t, n in book.manifest.book.node_offsets.items()}
     for part in range(book.manifest.book.num_parts):
@@ -83,7 +83,7 @@ def put(position, value):
 
 
 def lose_edge(root):
-    """Count, ranges and every column of the part agree; the links are those of 150 edges, so they go too."""
+    """Count, ranges and every column of the part agree; the links, which count 150 edges, disagree."""
     cut = drop_edge(edge_files(root, 1), 3)
     forge(root, cut, book=shifted_edges(root, OWNER, [0, 0, -1, -1]))
 
@@ -289,7 +289,7 @@ PARTLY = {
     "missing file": ({"files"}, {"files"}),
     "link wrong": ({"links"}, {"links"}),
 }
-"""What the part that is damaged tells of it, alone and with the source."""
+"""Kinds of findings in the damaged part, checked alone and with the source."""
 
 
 @pytest.mark.parametrize("name", PARTLY)
@@ -367,7 +367,7 @@ def test_a_list_of_roots_that_contradicts_the_dataset(root):
     assert told([Root(str(root), (0, 1, 2, 7))]) == ["roots.json: names parts that there are not: part 7"]
     (root / "roots.json").write_text("{}")
     assert "roots.json: cannot be read" in str(verify_dataset(root).findings[0])
-    dataset_id = "0" * 32  # of another state of the dataset: nobody heeds it
+    dataset_id = "0" * 32  # of another state of the dataset, so it is ignored
     assert told([Root(str(root), (9,))]) == []
 
 
@@ -380,7 +380,7 @@ def test_a_root_whose_parts_lie_elsewhere_names_the_roots(root):
         verify_dataset(root)
     assert verify_dataset(root, parts=[0, 1]).is_ok
     (root / "roots.json").unlink()
-    assert verify_dataset(root).kinds == ("files",)  # nobody says that they should be elsewhere
+    assert verify_dataset(root).kinds == ("files",)  # no file says that they are elsewhere
 
 
 def test_findings_are_listed_part_by_part_and_file_by_file(root):

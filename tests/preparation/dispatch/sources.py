@@ -75,7 +75,7 @@ def check_equal(graph: Graph, folder: Path, num_parts: int, **options: object) -
 def check_same(
     got_root: Path, wanted_root: Path, got: Manifest, wanted: Manifest, ignored: tuple[str, ...] = ()
 ) -> None:
-    """Two datasets are equal, but for what the making took, and some of what their manifests say."""
+    """Check that two datasets are equal except for timings and the ignored fields of their manifests."""
     trees = [tree_of(root) for root in (got_root, wanted_root)]
     for tree in trees:
         del tree["manifest.json"]  # it holds times

@@ -77,7 +77,7 @@ def run(*words: object) -> None:
 
 
 def check_equals_source(root: Path, graph: Graph, owners: dict[str, np.ndarray]) -> None:
-    """Every node, edge and feature value is in the part that it belongs to, once, as the source has it."""
+    """Check that each node, edge and feature value lies in its part once, as in the source."""
     dataset = hopstream.open_dataset(root)
     seen_nodes = {t: np.zeros(table.num_nodes, int) for t, table in graph.nodes.items()}
     seen_edges = {t: np.zeros(table.num_edges, int) for t, table in graph.edges.items()}

@@ -54,7 +54,7 @@ def test_rows_are_put_in_order_a_few_at_a_time(rng):
 
 @pytest.mark.parametrize("num_parts", [2, 40])
 def test_long_rows_among_short_ones(tmp_path, monkeypatch, rng, num_parts):
-    """Rows of a megabyte, far above what is put in order at once; more parts than nodes."""
+    """Rows of a megabyte, far above the amount sorted at once; more parts than nodes."""
     lengths = rng.integers(0, 6, 30)
     lengths[[3, 17]] = MIB
     features = {"s": strings_of(lengths, rng), "l": RaggedArray(np.arange(lengths.sum()), offsets_of(lengths[::-1]))}

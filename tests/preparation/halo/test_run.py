@@ -202,7 +202,7 @@ def test_dispatch_and_write_parts_make_the_same_halo(tmp_path, monkeypatch):
     options = {"num_parts": 3, "time_attr": "time", "weight_attr": "rating", "neighbor_keys": True}
     halo = HaloSettings(hops=2, features="all", budget=4000)
     job = {"num_workers": 0, "halo": halo, **options}
-    with monkeypatch.context() as patch:  # ended while it writes the halo, it goes on
+    with monkeypatch.context() as patch:  # ended while it writes the halo, it resumes
         patch.setattr(halo_run, "hottest", stop)
         with pytest.raises(Killed):
             hopstream.dataset.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)

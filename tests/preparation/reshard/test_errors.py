@@ -102,7 +102,7 @@ def test_what_was_written_wrong_is_no_reason_to_crash(tmp_path, old):
 
 
 def forge(root: Path, name: str) -> None:
-    """Let the manifest say what a file holds now."""
+    """Write a manifest with the checksum of a file's current content."""
     manifest = read_manifest(root)
     checksum = extend_checksum(0, np.frombuffer((root / name).read_bytes(), np.uint8))
     files = {**manifest.files, name: replace(manifest.files[name], crc32c=checksum)}
@@ -111,7 +111,7 @@ def forge(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("moment", [0.1, 0.9])
 def test_a_dataset_that_is_replaced_meanwhile(tmp_path, monkeypatch, rng, old, moment):
-    """By who heeds no lock: whoever does is refused."""
+    """A process that ignores the lock replaces the dataset; one that takes the lock is refused."""
     others, seen = timed_graph(rng), []
     cut_small(monkeypatch, 60)
 
