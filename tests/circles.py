@@ -21,7 +21,7 @@ def circles(package: str) -> list[list[str]]:
 
 
 def main() -> None:
-    """Print every circle, and fail where there is one."""
+    """Print every import cycle; the exit status is an error if there is one."""
     found = circles("hopstream")
     for group in found:
         sys.stdout.write(f"import circle: {', '.join(group)}\n")

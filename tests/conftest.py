@@ -1,4 +1,4 @@
-"""The graphs that tests share, and checks of what no test may leave behind."""
+"""Graphs that tests share, and checks that tests leave nothing behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.ray_cluster import RayCluster, two_nodes
 
 pytest_plugins = ["tests.seeds"]
 GRACE_S = 5.0
-"""How long a thread or child process that a test has told to end may take to do so."""
+"""Seconds that a thread or child process may take to end after a test told it to."""
 
 
 LONG = ("soak", "scale", "bench")
@@ -30,7 +30,7 @@ LONG_S = 1800
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take interpreters that have the real libraries, which tests of our doors to them run beside us."""
+    """Add options for interpreters with the real libraries, which some tests run for comparison."""
     for name, wanted in (("--tfgnn-python", "tensorflow-gnn 1.0.3"), ("--dgl-python", "dgl 2.1.0")):
         parser.addoption(name, help=f"an interpreter that imports {wanted}; see CONTRIBUTING.md")
 
@@ -45,7 +45,7 @@ def tfgnn_python(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that run for minutes the time for it."""
+    """Give tests that run for minutes a longer timeout."""
     for item in items:
         if any(item.get_closest_marker(name) for name in LONG):
             item.add_marker(pytest.mark.timeout(LONG_S))
@@ -160,7 +160,7 @@ def _descendants() -> list[int]:
 
 
 def mapped_file(array: np.ndarray) -> Path | None:
-    """The file that an array's memory is a map of, as the system sees it; None where it is no map."""
+    """The file that an array's memory maps, as the system reports it, or None."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         extent, _, _, _, _, *path = line.split(maxsplit=5)
         start, end = (int(part, 16) for part in extent.split("-"))

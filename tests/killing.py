@@ -1,6 +1,6 @@
-"""Kills a program at any moment, and runs it to its end.
+"""Kill a program at any moment, and run it to its end.
 
-A program says how far it is in lines on stdout, at least one for each task or step.
+The program reports its progress in lines on stdout, at least one for each task or step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 END = 10**6
-"""More lines than any program says."""
+"""More lines than any program prints."""
 TIMEOUT_S = 60
 
 

@@ -29,7 +29,7 @@ def place(neighbors: list[list[int]], weights: list[list[tuple[int, int]]], limi
 
 
 def loads_of(weights: list[list[tuple[int, int]]], owner: list[int], num_rows: int, num_parts: int) -> list[list[int]]:
-    """What each part holds, by row."""
+    """Load of each part, by row."""
     loads = [[0] * num_parts for _ in range(num_rows)]
     for node, part in enumerate(owner):
         for row, amount in weights[node]:
@@ -38,7 +38,7 @@ def loads_of(weights: list[list[tuple[int, int]]], owner: list[int], num_rows: i
 
 
 def excess(weights: list[list[tuple[int, int]]], owner: list[int], limits, scales: list[float]) -> float:
-    """What parts hold above their limits, scaled and added up."""
+    """Excess of loads over limits, scaled and summed."""
     loads = loads_of(weights, owner, len(limits), len(limits[0]))
     return sum(
         scale * max(0.0, load - limit)
@@ -48,5 +48,5 @@ def excess(weights: list[list[tuple[int, int]]], owner: list[int], limits, scale
 
 
 def cut(neighbors: list[list[int]], owner: list[int]) -> int:
-    """Neighbours in another part, over all nodes."""
+    """Number of neighbours in another part, summed over all nodes."""
     return sum(owner[node] != owner[other] for node, around in enumerate(neighbors) for other in around)

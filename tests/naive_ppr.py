@@ -17,7 +17,7 @@ Node = tuple[str, int]
 
 @dataclass
 class Walk:
-    """What one walk reached; nodes are in the order in which they were reached."""
+    """Nodes that one walk reached, in order of discovery."""
 
     residual: dict[Node, float] = field(default_factory=dict)
     score: dict[Node, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class NaivePPR:
         return sum(len(self.rows.get((node, t), [])) for t in self.followed_from(node))
 
     def neighbors(self, node: Node, edge_type: EdgeType) -> list[Node]:
-        """The list that a node passes on along, which is the same in a whole batch."""
+        """The neighbours that a node pushes to, the same in a whole batch."""
         if (node, edge_type) not in self.fetched:
             row = self.rows.get((node, edge_type), [])
             seed = self.rng_seed ^ derive_seed("ppr", type_label(edge_type), self.settings.direction)
@@ -102,7 +102,7 @@ class NaivePPR:
         return walk
 
     def hops(self, seed: Node, channel: set[EdgeType], opened: set[Node]) -> dict[Node, int]:
-        """Length of the shortest path to each node through nodes that were passed along."""
+        """Length of the shortest path to each node along pushed edges."""
         hop, frontier = {seed: 0}, [seed]
         for node in frontier:
             for edge_type in self.followed_from(node, channel) if node in opened else []:

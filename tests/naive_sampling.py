@@ -62,7 +62,7 @@ def answer(
 
 
 def of_tree(request: SampleRequest, index: int) -> SampleRequest:
-    """The request with the candidates of the tree of one of its nodes, without that tree."""
+    """The request with the candidates of one node's tree, without that tree."""
     if request.trees is None or request.candidates is None:
         return request
     pairs = [(pair >> TREE_SHIFT, pair % (1 << TREE_SHIFT)) for pair in request.candidates.tolist()]

@@ -1,4 +1,4 @@
-"""The ways to sample that all tests of plans cover, and what each starts from."""
+"""Ways to sample that all tests of plans cover, and their seeds."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class ServerPool:
             yield path
 
     def close(self) -> None:
-        """Ask processes to end, see to it that they do, and assert that they ended well."""
+        """Ask processes to end, wait for them, and check their status."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.close()

@@ -97,7 +97,7 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _shared_memory_of(processes: Iterable[psutil.Process]) -> Iterator[str]:
-    """What processes have in shared memory, also under names that were removed."""
+    """Paths of processes' shared memory, removed ones included."""
     for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             yield from (of.path for of in process.memory_maps() if of.path.startswith(f"{SHARED_MEMORY}/"))

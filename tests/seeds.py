@@ -88,7 +88,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def seeded_libraries(request: pytest.FixtureRequest) -> None:
-    """Seed what libraries and tests draw from without a generator, which other tests would have moved on."""
+    """Seed generators of libraries and tests, which other tests would have advanced."""
     seed = _seed_of(request)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

@@ -41,7 +41,7 @@ shared_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""No deadline, as a busy machine is no failure."""
 
 
 def any_array(min_dims=0):

@@ -1,4 +1,4 @@
-"""Checks that tests draw the same in every run, or what follows from a base that the run printed."""
+"""Checks that tests draw the same in every run, or as a printed base determines."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class World:
 
     @property
     def has_weights(self) -> bool:
-        """There are edges of the type that has weights."""
+        """Whether the edge type with weights has edges."""
         return self.graph.edges[BUYS].num_edges > 0
 
     def store(self, folder: Path, num_parts: int) -> LocalStore:
@@ -95,7 +95,7 @@ class Sight:
     edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]]
 
     def assert_nothing_later(self, graph: Graph, latest: np.ndarray) -> None:
-        """No node and no edge has a time after the latest that its tree may see."""
+        """Check that no node or edge is later than the latest time that its tree may see."""
         for tables, shown in ((graph.nodes, self.nodes), (graph.edges, self.edges)):
             for owner, (keys, trees) in shown.items():
                 if "time" in tables[owner].features:

@@ -45,7 +45,7 @@ ASKED = [
 
 
 def least_and_peak(graph: Path, out: Path, num_nodes: int, num_edges: int, asked: dict[str, Any]) -> tuple[int, int]:
-    """In a process of its own, which has no other memory."""
+    """The least memory and the peak, measured in a child process with no other allocations."""
     words = [sys.executable, "-c", PROGRAM, str(graph), str(out), str(num_nodes), str(num_edges), json.dumps(asked)]
     done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
     least, peak = map(int, done.stdout.split())

@@ -48,7 +48,7 @@ def test_no_way_to_sample_takes_much_longer_than_it_may(figures: dict[str, Any],
 
 @pytest.mark.bench
 def test_streaming_reaches_its_share_of_what_calls_reach(options: Options):
-    """The median of turns that follow each other, and the quietest of three attempts."""
+    """The median over successive turns, in the quietest of three attempts."""
     records = []
     for _ in range(3):
         arguments = replace(options, num_batches=60, num_repeats=7).to_arguments()

@@ -1,4 +1,4 @@
-"""Checks that no verb takes more memory than it is given, on data for which the bound binds."""
+"""Checks that no verb exceeds its given memory, on data that would take more."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ RunCommand = Callable[..., Result]
 
 @pytest.fixture
 def run_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunCommand:
-    """Run the command in this process, without the lines of progress that it writes where it takes long."""
+    """Run the command in this process, without the progress lines of long work."""
     monkeypatch.setattr(progress, "FIRST_LINE_S", 3600.0)
 
     def run(*arguments: object) -> Result:
@@ -70,7 +70,7 @@ class Processes:
         return self._children.start(" ".join(words), words, {**os.environ, **(environment or {})})
 
     def wait_for(self, child: Child, is_done: Callable[[], bool]) -> None:
-        """Wait until something is so; fail when the command ends before, or after a deadline."""
+        """Wait until a condition holds; fail if the command ends before, or after a deadline."""
         ends = time.monotonic() + DEADLINE_S
         while not is_done():
             assert not child.has_ended, f"{child.ending_text()}\nsaid: {child.lines}"

@@ -22,7 +22,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 
 def check(summary: DegreeSummary, degrees: np.ndarray):
-    """The slow, obvious way."""
+    """Compare with a slow, obvious summary."""
     assert summary.num_nodes == len(degrees)
     assert summary.num_edges == degrees.sum()
     assert summary.num_isolated == np.sum(degrees == 0)

@@ -14,7 +14,7 @@ BAD = "rank 0\x1b[2J\nERROR: forged"
 
 
 def logged(settings: LogSettings, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines that a warning with a client's text, and then an exception with it, become."""
+    """Log lines of a warning with a client's text, and then of an exception with it."""
     with logs_on_stderr(settings):
         LOG.warning("channel of %s was left", BAD)
         try:

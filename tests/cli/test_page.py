@@ -1,4 +1,4 @@
-"""The page needs nothing but itself, escapes every name, and is drawn for any dataset."""
+"""Checks that the page loads nothing else, escapes every name, and works for any dataset."""
 
 from __future__ import annotations
 

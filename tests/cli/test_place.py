@@ -30,7 +30,7 @@ def chunks(tmp_path: Path) -> list[str]:
 
 
 def batches_of(source: Path, **options: object) -> list[list[list[float]]]:
-    """Everything that is in the batches of one epoch."""
+    """The contents of all batches of one epoch."""
     with hopstream.NeighborLoader(source, num_neighbors=[4, 3], batch_size=32, rng_seed=7, **options) as loader:
         return [[batch.n_id.tolist(), batch.edge_index.tolist(), batch.x.tolist()] for batch in loader]
 

@@ -1,4 +1,4 @@
-"""Tests that flags and files decide whom a server lets in, also after the files have changed."""
+"""Tests that flags and files decide which clients a server admits, also after files have changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def put(path: Path, content: str | bytes) -> Path:
-    """Replace a file of this user alone, at once."""
+    """Replace a file atomically, with access for this user alone."""
     new = path.with_name(f".{path.name}.new")
     new.touch(mode=0o600)
     new.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -61,7 +61,7 @@ def stop(processes: Any, child: Any) -> Any:
 
 
 def opens(location: str, **security: Any) -> bool:
-    """Whether a server lets in."""
+    """Whether a server admits a client."""
     try:
         RemoteStore(location, StoreSettings(timeout_s=20.0, security=ClientSecurity(**security))).close()
     except AccessDenied:

@@ -50,7 +50,7 @@ def stop(processes: Any, child: Any, number: int = signal.SIGTERM) -> Any:
 
 @pytest.fixture
 def half_fetched() -> Iterator[list[hopstream.NeighborLoader]]:
-    """Loaders that are in the middle of an epoch; closed at the end, when their servers are gone."""
+    """Loaders in the middle of an epoch; they close after their servers have ended."""
     loaders: list[hopstream.NeighborLoader] = []
     yield loaders
     for loader in loaders:
@@ -114,7 +114,7 @@ def pems(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.slow
 def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path: Path, pems: dict[str, Path]):
-    """Each trusts whom --peer-ca has signed; one that trusts others opens no graph, and says why."""
+    """Each server trusts certificates of --peer-ca; with another authority it opens no graph and says why."""
     path = tmp_path / "cluster.json"
     words = ("--location", "tls://127.0.0.1:0", "--cluster", path, "--no-map-local", "--peer-timeout-s", 5)
     words += ("--tls-cert", pems["cert"], "--tls-key", pems["key"], "--token-file", pems["token"], "--metrics-port", 0)

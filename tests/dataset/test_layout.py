@@ -223,7 +223,7 @@ FORGERIES = [
 
 @pytest.mark.parametrize(("name", "position", "value", "message"), FORGERIES)
 def test_verify_does_not_trust_checksums_alone(written, name, position, value, message):
-    """A manifest can be made to agree with a file that kernels must not be given."""
+    """A file with a matching checksum may still hold values that kernels must not be given."""
     relative = f"part-00000/{name}"
     array = np.load(written / relative)
     array[position] = value

@@ -122,14 +122,14 @@ def test_the_fingerprint_guards_the_content(root):
 
 
 def leaves(value, path=()):
-    """The path of every value that is no object and no list, or is an empty one."""
+    """The path of every value that is no object or list, or is an empty one."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [leaf for name, inner in entries for leaf in leaves(inner, (*path, name))]
     return found or [path]
 
 
 def changed(value, path):
-    """A copy in which one value is another one of its kind."""
+    """A copy with one value replaced by another of its kind."""
     *above, last = path
     inside = copy = json.loads(json.dumps(value))
     for name in above:

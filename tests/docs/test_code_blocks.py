@@ -77,7 +77,7 @@ def read_commands(block: Block) -> list[list[str]]:
 
 
 def shown_commands() -> list[tuple[str, list[str]]]:
-    """Every command of every document and where it stands."""
+    """Every command of every document, with its place."""
     found = []
     for path in DOCUMENTS:
         for block in read_blocks(path.read_text()):
@@ -92,7 +92,7 @@ GROUPS = ("tfgnn",)
 
 @functools.cache
 def help_of(verb: str) -> str:
-    """What ``hopstream <verb> --help`` prints, of one or two words; fails where there is no such verb."""
+    """Output of ``hopstream <verb> --help`` for one or two words; fails if there is no such verb."""
     shown = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
         patch.setenv("COLUMNS", "300")

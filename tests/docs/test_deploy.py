@@ -102,7 +102,7 @@ class Host:
         self._process.terminate()
 
     def end(self) -> None:
-        """Where it still runs, with its trainers and its server."""
+        """End the script if it still runs, with its trainers and its server."""
         if self._process.poll() is None:
             for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -195,7 +195,7 @@ else
     exec python "${@: -3}"
 fi
 """
-"""What ``torchrun`` does, but for waiting five minutes, as it does after a success, for hosts that have failed."""
+"""Stub of ``torchrun`` that does not wait five minutes for failed hosts after a success."""
 
 
 @pytest.mark.slow
@@ -497,7 +497,7 @@ sys.modules.update(dict.fromkeys(
     ["torch", "torch_geometric", "ray", "apache_beam", "scipy", "networkx", "psutil", "cryptography"]
 ))
 """
-"""Makes a Python that has no more than the image."""
+"""Make a Python that has only the packages of the image."""
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def without_blocks(text: str) -> str:
 
 
 def heading_names(text: str) -> set[str]:
-    """What links to the headings of a document end in."""
+    """The anchors of a document's headings."""
     headings = re.findall(r"^#+ (.+)$", without_blocks(text), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 

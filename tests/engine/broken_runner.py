@@ -6,7 +6,7 @@ from apache_beam.runners.runner import PipelineRunner
 
 
 class BrokenRunner(PipelineRunner):
-    """Runs nothing."""
+    """Runner whose pipelines always fail."""
 
     def run_pipeline(self, pipeline, options):
         raise RuntimeError("no machine is left")

@@ -1,4 +1,4 @@
-"""Checks what jobs get on machines of any size, and that an error's least memory is the least."""
+"""Checks the resources of jobs on machines of any size, and the least memory in errors."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
 
 
 def test_ended_before_it_was_replaced_and_then_cleared_by_another(tmp_path: Path, monkeypatch):
-    """What says that a call is done stays behind, and the new folder is gone: the call is not done."""
+    """The record of a finished call stays, but its folder is gone: the call counts as not done."""
     root = tmp_path / "x"
     root.mkdir()
     (root / "old").touch()

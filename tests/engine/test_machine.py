@@ -150,7 +150,7 @@ print(next(int(line.split()[1]) for line in status.splitlines() if line.startswi
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
 def test_large_blocks_are_given_back():
-    """Arrays that are kept between large ones keep none of their memory."""
+    """Small arrays kept between large ones do not hold the memory of the large ones."""
     programs = (GAPS, GAPS.replace("assert give_back_large_blocks()", ""))
     given, kept = (
         int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)

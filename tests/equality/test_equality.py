@@ -118,7 +118,7 @@ def test_ranks_share_the_batches_of_one_process(
 
 
 def test_batches_differ_between_epochs_and_seeds(places: dict[str, Places], wanted: dict[str, Batches]) -> None:
-    """The comparison of this file can fail."""
+    """Check that this file's comparison can fail."""
     batches = wanted["homogeneous"]
     other = _two_epochs(places, YARDSTICK, "homogeneous", num_threads=0, rng_seed=4)
     assert batches[0] != other[0]

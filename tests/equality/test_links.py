@@ -46,7 +46,7 @@ GRAPHS = {
 
 
 def _ends(graph: Graph, edge_type: EdgeType) -> np.ndarray:
-    """int64[2, NUM_LINKS], keys of sources and destinations of edges, from the first again after the last."""
+    """int64[2, NUM_LINKS]: keys of the ends of edges, repeated from the first edge after the last."""
     edges = graph.edges[edge_type]
     return np.stack([np.resize(edges.src_keys, NUM_LINKS), np.resize(edges.dst_keys, NUM_LINKS)])
 
@@ -135,7 +135,7 @@ def test_batches_are_bit_equal(
 
 
 def test_modes_differ_from_each_other_and_between_seeds(places: dict[str, Places], wanted: dict) -> None:
-    """The comparison of this file can fail, and no option is without effect."""
+    """Check that this file's comparison can fail, and that every option has an effect."""
     for name, modes in MODES.items():
         assert_all_differ({mode: wanted[name, mode] for mode in modes})
     case = ("ratings", "in their time, left out")

@@ -138,7 +138,7 @@ def test_batches_are_bit_equal(
 
 
 def test_modes_differ_from_each_other_and_between_seeds(places: dict[str, Places], wanted: dict) -> None:
-    """The comparison of this file can fail, and no option is without effect."""
+    """Check that this file's comparison can fail, and that every option has an effect."""
     for name, modes in MODES.items():
         assert_all_differ({mode: wanted[name, mode] for mode in modes})
     case = ("typed", "temporal")

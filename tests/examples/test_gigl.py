@@ -1,4 +1,4 @@
-"""Scripts for GiGL's graph-store mode run to their end, with figures as wanted and no process left."""
+"""Checks that scripts for GiGL's graph-store mode reach the wanted figures and leave no process."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ export_subgraphs(folder + "/parts", folder + "/spec.pbtxt", folder + "/" + out, 
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("file_format", ["tfrecord", "parquet"])
 def test_four_times_the_seeds_take_no_more(tmp_path: Path, rng, num_threads: int, file_format: str):
-    """The files have 175 and 700 MB, and a quarter of that where Parquet finds rows that are there again."""
+    """The files have 175 and 700 MB, and a quarter of that where Parquet finds repeated rows."""
     graph = rmat_graph(15, edges_per_node=20, num_features=100, num_classes=3)
     write_parts(graph, tmp_path / "parts", num_parts=2, method="hash", direction="out")
     seed = SamplingSpecBuilder(schema_message(graph.schema), RANDOM_UNIFORM).seed("node")

@@ -40,7 +40,7 @@ def sampled_here(papers, seeds=SEEDS, sampling=SAMPLING):
 
 
 def run_within(pipeline):
-    """Run a pipeline; one that hangs is an error."""
+    """Run a pipeline; a hang is an error."""
     done: list[object] = []
 
     def run():
@@ -74,7 +74,7 @@ def test_samples_do_not_depend_on_batches_and_order(papers, batch_size, seeds):
 
 @pytest.mark.slow
 def test_samples_are_the_same_in_processes_of_the_runner(papers, tmp_path):
-    """And are records that others read: Beam writes them."""
+    """The samples are also valid records in files that Beam writes."""
     pipeline = beam.Pipeline(options=PipelineOptions(PROCESSES))
     made = pipeline | beam.Create([seed.encode() for seed in SEEDS]) | SampleSubgraphs(papers, SAMPLING)
     _ = made | beam.io.WriteToTFRecord(str(tmp_path / "samples"))

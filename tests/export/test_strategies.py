@@ -50,7 +50,7 @@ def drawn(store, strategy, size, rng_seed=5):
 
 
 def check_shares(counts, wanted):
-    """Each count lies within five standard deviations of what its share of the trees is."""
+    """Check each count against its share of the trees, within five standard deviations."""
     wanted = np.array(wanted)
     bound = SIGMAS * np.sqrt(NUM_TREES * wanted * (1 - wanted))
     assert np.all(np.abs(counts - NUM_TREES * wanted) <= bound), (counts / NUM_TREES, wanted)
@@ -92,7 +92,7 @@ def test_weighted_draws_by_weight_and_never_what_has_none(store, size):
 
 
 def test_weighted_gives_what_has_weight_where_there_is_no_more(store):
-    """In the order in which it is stored, which is that of time."""
+    """The edges come in stored order, which is that of time."""
     assert np.unique(drawn(store, RANDOM_WEIGHTED, 8), axis=0).tolist() == [[3, 6, 7, 0, 2, 4]]
 
 

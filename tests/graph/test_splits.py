@@ -85,7 +85,7 @@ def test_a_share_of_nothing_removes_the_split_that_is_there():
 
 
 def test_random_splits_are_pinned():
-    """They must not change between versions: a split that is made again would mix test and train."""
+    """Random splits must not change between versions: a repeated split would mix test and train."""
     graph = split_nodes(nodes_only(12), val=2, test=3, rng_seed=7)
     assert {name: keys.tolist() for name, keys in graph.splits[NODE].items()} == {
         "train": [1, 2, 4, 6, 8, 10, 11], "val": [0, 5], "test": [3, 7, 9],

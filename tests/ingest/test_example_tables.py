@@ -1,4 +1,4 @@
-"""Checks that examples in Parquet files are the lists that they would be as messages."""
+"""Checks that examples in Parquet files give the same lists as messages."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LAYOUTS = (layouts.plain, layouts.typed, layouts.plain_npz, layouts.typed_npz)
 
 
 def canonical(graph: Graph) -> dict:
-    """A graph as lists, whatever the order of its types and features."""
+    """A graph as lists, independent of the order of its types and features."""
     nodes = {t: (of.num_nodes, _lists(of.features)) for t, of in graph.nodes.items()}
     edges = {t: (of.src_keys.tolist(), of.dst_keys.tolist(), _lists(of.features)) for t, of in graph.edges.items()}
     splits = {t: {name: keys.tolist() for name, keys in of.items()} for t, of in graph.splits.items()}

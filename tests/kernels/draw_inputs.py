@@ -23,7 +23,7 @@ def make_tables(dtype: type = np.uint32, **tables: NDArray[Any]) -> AddressTable
 
 
 def make_nodes(ids: NDArray[np.int64], **columns: NDArray[Any]) -> Nodes:
-    """Nodes of one tree whose other columns are not written yet, but for those given."""
+    """Nodes of one tree; columns that are not given are uninitialized."""
     n = len(ids)
     int64s = {name: np.empty(n, np.int64) for name in ("starts", "degrees", "row_degrees")}
     int32s = {name: np.full(n, -1, np.int32) for name in ("parts", "counts")}
@@ -31,14 +31,14 @@ def make_nodes(ids: NDArray[np.int64], **columns: NDArray[Any]) -> Nodes:
 
 
 def excluding(node: int, neighbors: list[int]) -> tuple[Filter, Any]:
-    """A filter by which a node may not draw some neighbours, and what holds its memory."""
+    """A filter that excludes some neighbours of a node, and the object that owns its memory."""
     sets = filter_sets((np.full(len(neighbors), node), np.array(neighbors, np.int64)), None)
     return sets.to_filter(0), sets
 
 
 @cache
 def for_python(function: Any) -> Callable[..., Any]:
-    """A kernel that only calls a function that is part of others."""
+    """A kernel that calls a function that only kernels can call."""
 
     @numba.njit
     def call(*arguments: Any) -> Any:

@@ -36,7 +36,7 @@ def table_of(weights: list[float]) -> np.ndarray:
 
 
 def draw_many(weights: list[float], num_rows: int, num: int, count: int, is_replacing: bool) -> list[np.ndarray]:
-    """Rows of draws from the first ``num`` edges of one node, each of a tree of its own."""
+    """Rows of draws from the first ``num`` edges of one node, each row in its own tree."""
     assert for_python(uses_alias)(num, len(weights), count, is_replacing)
     columns = [np.array(weights), np.array(naive_weighted.running_sums(weights)), table_of(weights)]
     own_weights, sums, aliases = (address_table([column]) for column in columns)
@@ -63,7 +63,7 @@ def draw_many(weights: list[float], num_rows: int, num: int, count: int, is_repl
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_a_table_gives_every_edge_its_share(name):
-    """Shares follow from the table alone: no draws are needed to know them."""
+    """The shares follow from the table alone, without draws."""
     weights = np.array(WEIGHTS[name])
     entries = table_of(WEIGHTS[name])
     thresholds, aliases = entries >> np.uint64(32), entries & np.uint64(0xFFFFFFFF)

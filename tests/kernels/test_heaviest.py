@@ -36,7 +36,7 @@ class Row:
         self.own = NodeFilter(rule, NODE, 0, bool(self.excluded))
 
     def walk(self, num: int, count: int, ranks: int | None = None) -> list[int] | None:
-        """What walking finds; None where it stopped too early."""
+        """Positions that a walk finds, or None if it stopped too early."""
         degree = len(self.weights)
         ranks = degree if ranks is None else ranks
         positions = np.full(num + 2, -1, np.int64)
@@ -46,7 +46,7 @@ class Row:
         return None if taken == TOO_FAR else (positions[1 : 1 + taken] - START).tolist()
 
     def select(self, num: int, count: int) -> list[int]:
-        """What selecting finds."""
+        """Positions that a selection finds."""
         variates, positions = np.empty(count, np.uint64), np.full(count + 2, -1, np.int64)
         kind = weight_kind(self.column.dtype)
         taken = select_heaviest(

@@ -1,4 +1,4 @@
-"""Checks that nodes draw the neighbours that they should, each with the chance that it should have."""
+"""Checks that nodes draw the right neighbours, each with its exact chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kernels.draw_inputs import make_nodes, make_tables
 
 
 class Parts:
-    """A random graph cut into parts, as the kernels are given it."""
+    """A random graph cut into parts, in the form that kernels take."""
 
     def __init__(self, rng: np.random.Generator, rows: list[int], max_degree: int) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)

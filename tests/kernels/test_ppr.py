@@ -1,4 +1,4 @@
-"""Walks and choices equal the plain answer, bit by bit, for long lists and any limits."""
+"""Checks that walks and choices equal the plain answer, bit by bit, for long lists and any limits."""
 
 from __future__ import annotations
 

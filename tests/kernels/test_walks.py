@@ -65,7 +65,7 @@ def test_without_a_previous_node_every_candidate_is_accepted() -> None:
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("p,q", [(1.0, 1.0), (0.25, 4.0), (4.0, 0.25), (1e-6, 1.0)])
 def test_exact_draws_follow_the_law(p: float, q: float, is_weighted: bool) -> None:
-    """From t = 0 at v = 1, with parallel edges, one way back, one self loop and an edge without weight."""
+    """From t = 0 at v = 1, with parallel edges, one edge back, one self loop and an edge of weight 0."""
     weights = [1.0, 3.0, 0.0, 2.0, 0.5, 1.5, 1.0]
     edges = {
         1: list(zip([0, 2, 2, 3, 1, 4, 2], weights if is_weighted else [1.0] * 7, strict=True)),

@@ -17,7 +17,7 @@ HEAVY = 1 - 1e-9
 
 
 class Row:
-    """One row of weighted edges between other edges, as the kernels are given it."""
+    """One row of weighted edges between other edges, in the form that kernels take."""
 
     START = 3
 

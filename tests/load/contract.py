@@ -1,4 +1,4 @@
-"""What every loader promises about epochs, failures, saved states and endings."""
+"""Promises of every loader about epochs, failures, saved states and endings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopstream.load.load_settings import OrderSettings
 from tests.load.graphs import flat
 
 DEADLINE_S = 20.0
-"""How long a test waits for what must happen soon."""
+"""Seconds that a test waits for an event that must come soon."""
 
 
 class BatchesContract:

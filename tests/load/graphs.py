@@ -49,7 +49,7 @@ def local_store(graph: Graph, folder: Path, num_parts: int = 1, **options: objec
 
 
 class WatchedStore(Store):
-    """A store that does what another does, after it told a test about it."""
+    """A store that notifies a test and then acts as another store."""
 
     def __init__(self, store: Store, on_fetch: Callable[[], None] = lambda: None) -> None:
         self.store = store

@@ -168,7 +168,7 @@ def test_an_anchor_without_labels_is_there_all_the_same(stores):
 
 
 def test_labels_are_drawn_uniformly_where_there_are_too_many(stores):
-    """One of the two items of user 0, over 400 epochs: 200 each, give or take 5 sigma."""
+    """One of the two items of user 0, over 400 epochs: each comes 200 times, within 5 sigma."""
     with make(stores[1], anchors=(0,), max_labels=1) as loader:
         chosen = [
             batch.node_keys["item"][batch.attributes[BUYS]["y_positive"][1, 0]] for _ in range(400) for batch in loader
@@ -233,7 +233,7 @@ def num_seeds(batch, seed_type: str) -> int:
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_anchors_and_labels_have_the_neighbourhoods_that_pagerank_gives_them_alone(stores, num_parts):
-    """Of users and of items; never along edge types that hold labels or their reverses."""
+    """Anchors are users and labels items; edge types of labels and their reverses are not followed."""
     store, others = stores[num_parts], [VIEWS, VIEWED_BY, FOLLOWS, LIKES]
     with make(store, EXACT, negatives=RETURNS) as loader:
         (batch,) = loader
@@ -362,7 +362,7 @@ def test_a_direction_that_is_not_held(tmp_path):
 
 
 SEPARATE = {"num_neighbors": {VIEWED_BY: [3, 2], "default": [0, 0]}}
-"""Followed whatever holds the labels."""
+"""Counts by which ``VIEWED_BY`` is followed, whichever edge types hold labels."""
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ GRAPH = make_graph()
 
 
 def bought(number: int) -> list[int]:
-    """What an anchor bought, so that all of its labels are edges."""
+    """Items that an anchor bought, so that all of its labels are edges."""
     return GRAPH.edges[BUYS].dst_keys[GRAPH.edges[BUYS].src_keys == ANCHORS[number]].tolist()
 
 

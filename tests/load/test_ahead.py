@@ -157,7 +157,7 @@ def test_a_thread_that_is_interrupted_leaves_an_error_for_each_of_its_batches() 
 
 NUM_HUBS, PER_BATCH, NUM_BATCHES = 100, 1000, 8
 ROOM_BYTES = 10_000
-"""For requests: more than one batch needs at a time, 4 bytes for each of 1100 nodes, and less than three need."""
+"""Bytes for requests: room for one batch (4 bytes for each of 1100 nodes), but not for three."""
 
 
 def make_hubs_graph(rng: np.random.Generator) -> Graph:

@@ -187,7 +187,7 @@ def test_a_flipped_byte_is_never_an_error_of_others(tmp_path, rng):
 
 
 def test_two_kinds_of_files_are_read_at_the_same_time(tmp_path):
-    """What files may name is one list for the whole process."""
+    """The list of names that files may use is shared by the whole process."""
     allowed = torch.serialization.get_safe_globals()
     torch.save(plain_data(), tmp_path / "data.pt")
     torch.save(defaultdict(dict, {"a": {"x": torch.rand(3)}}), tmp_path / "feats.pt")

@@ -49,7 +49,7 @@ def mean_layer(number, node_type, batch):
 
 
 def whole_graph(graph: Graph, num_layers: int) -> np.ndarray:
-    """The same over all nodes at once."""
+    """The same layer over all nodes at once."""
     rows = graph.nodes["node"].features["x"]
     edges = graph.edges["node", "to", "node"]
     for number in range(num_layers):
@@ -359,7 +359,7 @@ def test_rows_have_one_width(places, tmp_path):
 
 
 def rows_of(width, dtype, num_batches=None):
-    """A layer of zeros that fails after so many batches."""
+    """A layer of zeros that fails after a number of batches."""
     done = []
 
     def layer(number, node_type, batch):

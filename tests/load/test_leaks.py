@@ -37,7 +37,7 @@ def ratings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def oddly_named(tmp_path_factory):
-    """The same, but that the reverse type has a name of its own, and was given once."""
+    """The same graph, but its reverse type has another name, and was declared once."""
     graph = make_rating_graph(np.random.default_rng(5))
     back = ("movie", "seen_by", "user")
     edges = {RATES: graph.edges[RATES], back: graph.edges[RATED]}
@@ -67,7 +67,7 @@ def write(tmp_path_factory, graph: Graph):
 
 
 def num_leaks(folder, links, num_neighbors, **options) -> int:
-    """How many links of batches are edges, or reverses of edges, of the subgraphs that they come with."""
+    """Number of links of batches that are edges, or reversed edges, of their subgraphs."""
     found = num_links = 0
     with LinkNeighborLoader(folder, num_neighbors, links, batch_size=16, **options) as loader:
         for batch in loader:
@@ -93,7 +93,7 @@ def test_held_out_links_do_not_leak_whatever_counts_are_given(ratings, num_neigh
 
 
 def test_a_label_type_is_followed_where_it_is_named(ratings):
-    """The measure sees what leaks."""
+    """Check that ``num_leaks`` sees leaks."""
     assert num_leaks(ratings, (WILL, "test"), {"default": ALL, WILL: ALL}) > 0
 
 

@@ -234,7 +234,7 @@ def test_every_batch_comes_once_where_a_server_dies_and_comes_back(plain_stores,
 
 
 def take_epoch(loader, seen):
-    """Whether the server could be reached to the end of the epoch."""
+    """Whether the server could be reached until the end of the epoch."""
     try:
         for batch in loader:
             seen.append(flat(batch))
@@ -354,7 +354,7 @@ def test_private_memory_of_the_process_stays_flat_over_epochs(tmp_path, collate)
 
 
 def private_bytes():
-    """Memory of this process that no file and no other process holds."""
+    """Memory of this process that is neither file-backed nor shared."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 

@@ -131,7 +131,7 @@ def test_features_alone(typed):
 
 
 def test_one_part_alone(plain, typed, tmp_path):
-    """What other parts' folders would tell is None or empty, not made up."""
+    """Facts that lie in folders of other parts are None or empty."""
     for name, (_, root) in (("plain", plain), ("typed", typed)):
         shutil.copytree(root / "part-00001", tmp_path / name / "part-00001")
         shutil.copy(root / "manifest.json", tmp_path / name)

@@ -63,7 +63,7 @@ except SettingsError as error:  # it was killed when all was in its place
     if "holds something" not in str(error):
         raise
 """
-"""A job of many small tasks, which says how far it is."""
+"""Run a job of many small tasks, which reports its progress."""
 
 
 SMALL_DISPATCH = dispatch_folder.DispatchLimits(
@@ -177,7 +177,7 @@ def folder(verb: Verb, origins: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def stop_at(share: float) -> Callable[[str, int, int], None]:
-    """Progress that ends the job when so much of it is done."""
+    """Progress callback that ends the job at a share of its work."""
 
     def tell(stage: str, done: int, total: int) -> None:
         if done > share * total:
@@ -200,7 +200,7 @@ def test_a_killed_job_goes_on(verb: Verb, folder: Path):
 
 @pytest.mark.soak
 def test_twenty_kills(verb: Verb, folder: Path):
-    """Workers are killed with the job, at moments of any kind."""
+    """Workers are killed with the job, at random moments."""
     kill_again_and_again(
         PROGRAM, [folder, 2, verb.name], num_kills=20, max_lines=verb.max_lines,
         check=lambda: verb.check_done(folder), again=lambda: shutil.rmtree(folder / "got"),

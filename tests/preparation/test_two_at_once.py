@@ -69,7 +69,7 @@ try:
 except StateError as error:
     print(error)
 """
-"""Does something and stops before or within, until it gets a line."""
+"""Run a verb, and stop before it or within it until a line comes."""
 
 NEW = {"node": {"x": np.zeros((2, 4))}}
 WORK = WorkSettings(memory="2GiB", num_workers=0)

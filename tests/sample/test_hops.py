@@ -32,7 +32,7 @@ def _run(store: LocalStore, runner: PlanRunner, seeds: SeedNodes) -> Found:
 
 
 def test_more_than_memory_holds_is_said_by_the_setting(rng: np.random.Generator, tmp_path: Path) -> None:
-    """More bytes than a process has addresses, so that no machine tries."""
+    """More bytes than the address space has, so that no machine allocates them."""
     graph = make_typed_graph(rng, num_papers=9000, num_authors=10)
     store = _write(graph, tmp_path / "parts", 2)
     plan = plan_from_num_neighbors(

@@ -186,7 +186,7 @@ def test_temporal(asker: Asker) -> None:
 
 
 def test_temporal_exclusive(asker: Asker) -> None:
-    """What happened at exactly the tree's time is not seen either."""
+    """An event at exactly the tree's time is not seen either."""
     options = {"time_attr": "time", "time_inclusive": False}
     found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], **options)
     assert found.nodes == [(0, 0), (1, 0), (0, 2), (1, 2), (1, 3), (1, 5), (1, 4)]
@@ -211,7 +211,7 @@ def test_temporal_by_the_later_of_two_times(asker: Asker) -> None:
 
 
 def test_edge_types_without_times_are_seen_at_any_time(asker: Asker) -> None:
-    """Only purchases have times; from when an item is known to be like another is not said."""
+    """Only purchases have times; other edges are seen at any time."""
     like = ("item", "like", "item")
     edges = {BUYS: [(0, 0, 10), (1, 0, 20)], like: [(1, 0)]}
     options = {"columns": ["time"], "time_attr": "time"}
@@ -286,7 +286,7 @@ def test_bidirectional(asker: Asker) -> None:
 
 
 def test_bidirectional_does_not_mirror_excluded_edges(asker: Asker) -> None:
-    """That 0 leads to 1 is to be predicted, so that 1 leads to 0 must not tell."""
+    """The edge from 0 to 1 is to be predicted, so 1 to 0 must not reveal it."""
     found = asker.ask([(1, 0), (2, 0), (0, 1)], [0], subgraph_type="bidirectional", excluded={EDGE: [(0, 1)]})
     assert found.edges == [(1, 0, 0), (2, 0, 1), (0, 2, 1)]
 
@@ -343,7 +343,7 @@ def test_induced_heterogeneous(asker: Asker) -> None:
 
 
 def test_induced_has_edge_types_that_no_op_follows(asker: Asker) -> None:
-    """Who follows whom is not asked, and whom user 2 follows is not found."""
+    """No op follows ``follows``, and the one that user 2 follows is not found."""
     edges = {BUYS: [(0, 0), (1, 0), (2, 1)], FOLLOWS: [(0, 1), (1, 1), (2, 0), (1, 0)]}
     counts = {BUYS: [-1], FOLLOWS: [0]}
     found = asker.ask(edges, {"item": [0]}, counts, subgraph_type="induced")

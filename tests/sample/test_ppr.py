@@ -328,7 +328,7 @@ class TestWork:
 
 
 class CountingStore(WatchedStore):
-    """Remembers which lists and degrees it was asked for."""
+    """A store that records requested lists and degrees."""
 
     def __init__(self, store) -> None:
         super().__init__(store)

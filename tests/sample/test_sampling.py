@@ -1,4 +1,4 @@
-"""Every option of sampling reaches the plan, and what cannot be met is refused by name."""
+"""Checks that every option of sampling reaches the plan, and that impossible ones are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILMS = ("film",)
 
 @dataclass
 class Written:
-    """What ``Sampling`` asks of a store."""
+    """The facts of a store that ``Sampling`` reads."""
 
     schema: GraphSchema = SCHEMA
     time_attr: str | None = "time"

@@ -82,7 +82,7 @@ def check_transitions(counts: dict[object, Counter], chances: dict[object, dict[
 
 
 def test_a_walk_on_a_ring_goes_round(tmp_path: Path) -> None:
-    """One way to go at every node, so the walks are known in full; in the other direction they go back."""
+    """Each node has one way to go, so walks are known in full; in the other direction they go back."""
     ring = np.arange(4)
     graph = Graph(
         nodes={"node": NodeTable(num_nodes=5)},
@@ -136,7 +136,7 @@ def test_second_order_transitions_follow_the_law(
     store: Store, monkeypatch: pytest.MonkeyPatch, p: float, q: float, is_weighted: bool, num_candidates: int,
     read_cost: float,
 ) -> None:  # fmt: skip
-    """By both ways, by rejection alone, or mostly by exact draws: the law is one."""
+    """Draws by both methods, by rejection alone, or mostly exact ones follow the same law."""
     monkeypatch.setattr(walk_memory, "FIRST_CANDIDATES", num_candidates)
     monkeypatch.setattr(walk_memory, "READ_COST", read_cost)
     options = {"weight_attr": "w"} if is_weighted else {}
@@ -195,7 +195,7 @@ def test_edges_that_cost_too_much_are_read_after_the_last_round(store: Store, mo
 
 
 def test_rounds_end_where_nothing_is_accepted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However dear reading is, it is done in the end: p = 1e-12 takes rejection 1e12 turns."""
+    """However expensive reading is, it ends: rejection would take 1e12 turns at p = 1e-12."""
     monkeypatch.setattr(walk_memory, "READ_COST", 1e9)
     walks = random_walks(store, [2] * 50, length=2, p=1e-12, rng_seed=RNG_SEED)
     assert {tuple(walk[1:]) for walk in walks.tolist() if walk[1] == 4} == {(4, 2)}

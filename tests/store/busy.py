@@ -1,4 +1,4 @@
-"""Lets a server seem too busy to take a request."""
+"""Let a server seem too busy to take a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What every store must do, wherever its parts are. Each store's tests inherit this class."""
+"""Tests that every store must pass, wherever its parts are.
+
+Each store's tests inherit this class.
+"""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def test_a_cluster_file_needs_the_parts_of_every_server(tmp_path: Path) -> None:
 
 
 def test_servers_of_different_datasets_are_named_by_their_addresses(find_case: Callable[[str, int], Case]) -> None:
-    """Also where their folders are on this machine, and would be mapped."""
+    """Also if their folders are local, and would be mapped."""
     cases = [find_case("typed", 3), find_case("typed", 4)]
     with (
         StoreServer(cases[0].shared([0]), path=cases[0].root) as one,

@@ -38,7 +38,7 @@ SOON = StoreSettings(timeout_s=10)
 
 @contextmanager
 def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Listen at a port, do something with every connection, and close it."""
+    """Listen at a port, call a function with every connection, and close it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -60,7 +60,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStore]:
 
 
 def ask(store: LocalStore, count: int = -1, num_rows: int = 1, **fields: Any) -> list[list[int]]:
-    """Neighbours that node 0 draws, as often as it is asked for."""
+    """Neighbours that node 0 draws, once per requested id."""
     request = SampleRequest(
         edge_type=EDGE, direction="in", ids=np.zeros(num_rows, np.int64), count=count, wants_edge_ids=True, **fields
     )
@@ -130,7 +130,7 @@ def test_exclusion_is_made_up_for(star: LocalStore) -> None:
 
 
 def test_labor_takes_the_same_neighbors_for_every_node(star: LocalStore) -> None:
-    """Variates belong to neighbours, so trees do not change them, and fewer are some of more."""
+    """Variates belong to neighbours, so trees do not change them, and few draws are a subset of many."""
     labor = LaborSeeds(first=5)
     few = ask(star, 2, num_rows=3, strategy="labor", labor=labor, trees=np.arange(3))
     assert few[0] == few[1] == few[2]
@@ -196,7 +196,7 @@ def draw_often(store: LocalStore, count: int, **fields: Any) -> list[tuple[int, 
 
 
 def check_inclusion(drawn: list[tuple[int, ...]], chances: dict[int, float], where: object) -> None:
-    """Every neighbour within 5 sigma of its chance to be among those drawn, and no other at all."""
+    """Check that each neighbour is drawn within 5 sigma of its chance, and no other neighbour is."""
     where = (f"rng_seed={RNG_SEED}", where)
     found = Counter(neighbor for own in drawn for neighbor in own)
     assert set(found) <= {neighbor for neighbor, chance in chances.items() if chance > 0}, where
@@ -259,7 +259,7 @@ def test_every_turn_with_replacement_has_the_same_chances(star: LocalStore, stra
 
 
 HUB_EXCLUDED = np.stack([np.zeros(300, np.int64), np.arange(1, 301)])
-"""Draws of a hub that meet these are thrown away."""
+"""Draws of a hub that hit these are rejected."""
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "weighted"])
@@ -369,7 +369,7 @@ def test_an_upper_bound_is_exact_where_all_eligible_edges_are_wanted(star: Local
 
 
 def test_memory_follows_what_is_drawn_not_what_is_looked_at(tmp_path: Path) -> None:
-    """All edges among a few candidates, from nodes of very many edges: 80 MB of positions would be wasted."""
+    """All edges to a few candidates, of nodes of many edges: 80 MB of positions would be wasted."""
     num_nodes, degree = 100, 100_000
     src_keys = np.tile(np.arange(degree) % num_nodes, num_nodes).astype(np.int64)
     graph = Graph(

@@ -54,7 +54,7 @@ def opened(servers: list[StoreServer]) -> Iterator[RoutedStore]:
 
 @contextmanager
 def silent(folder: Path, parts: tuple[int, ...]) -> Iterator[RemoteStore]:
-    """What should be a server takes connections and says nothing."""
+    """A listener in place of a server accepts connections and sends nothing."""
     with LocalStore(open_dataset(folder)) as known, socket.create_server(("127.0.0.1", 0)) as listener:
         facts = StoreFacts.of(known, max_ids=1 << 20, parts=parts)
         yield RemoteStore(f"tcp://127.0.0.1:{listener.getsockname()[1]}", SETTINGS, facts=facts)

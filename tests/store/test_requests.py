@@ -41,7 +41,7 @@ def make_schema() -> GraphSchema:
 
 @dataclass
 class Facts:
-    """What checks ask of a store."""
+    """The facts of a store that checks read."""
 
     schema: GraphSchema = field(default_factory=make_schema)
     book: PartitionBook = field(

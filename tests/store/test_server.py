@@ -59,7 +59,7 @@ def test_messages_that_a_client_does_not_send_end_its_connection(client: Peer, s
 
 
 class BrokenStore(LocalStore):
-    """A store with a bug that shows after the first frames."""
+    """A store that fails after the first frames."""
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         if request.ids.max(initial=0) > 5:
@@ -144,7 +144,7 @@ def test_closing_refuses_new_calls_and_twice_is_once(typed_case: Case) -> None:
 
 
 class GatedStore(LocalStore):
-    """A store whose draws wait until they are let through."""
+    """A store whose draws wait for an event."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.dataset)

@@ -25,13 +25,13 @@ from tests.transport.peer import Peer
 
 
 def private_bytes(pid: int) -> int:
-    """Memory of the process that no file stands behind; pages of mapped files are the page cache's."""
+    """Anonymous memory of a process; pages of mapped files belong to the page cache."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
 class PeakMemory:
-    """The most private memory that a process has while a block runs, looked at without a pause."""
+    """Peak of a process's private memory during a block, polled without a pause."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -80,7 +80,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(heavy: Path) -> Iterator[ServerProcess]:
-    """One server for all questions, so that what an answer leaves behind counts for the next one, too."""
+    """One server for all requests, so that memory left by one answer counts for the next."""
     with ServerProcess(heavy) as process:
         yield process
 

@@ -32,7 +32,7 @@ WAYS: dict[str, list[dict[str, Any]]] = {
 """Strategy to numbers of neighbours; item 0 has more than 100, and more than 512, and the others fewer."""
 LIMITS = ["nothing", "trees", "times", "exclusive", "excluded", "candidates", "candidates of trees", "all"]
 FEW_LIMITS = ["nothing", "exclusive", "all"]
-"""For stores that ask another one, which draws."""
+"""Limits for stores that forward draws to another store."""
 NUM_ROWS = 24
 BAD: list[tuple[dict[str, Any], type[HopstreamError]]] = [
     ({"trees": np.array([0, -1])}, SettingsError),
@@ -59,7 +59,7 @@ BAD: list[tuple[dict[str, Any], type[HopstreamError]]] = [
     ({"strategy": "weighted", "edge_type": LIKES}, SettingsError),
     ({"strategy": "last", "edge_type": KNOWS}, SettingsError),
 ]
-"""Fields that make a request one that cannot be answered."""
+"""Fields that make a request invalid."""
 
 
 class WaysContract:

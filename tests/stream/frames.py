@@ -1,4 +1,4 @@
-"""Encodes and decodes frames as the transport does, without a connection."""
+"""Encode and decode frames as the transport does, without a connection."""
 
 from __future__ import annotations
 

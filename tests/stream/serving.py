@@ -40,7 +40,7 @@ TIMED = {"time_attr": "time", "weight_attr": "stars", "neighbor_keys": True}
 
 
 def write_timed_parts(root: Path, nums_parts: Sequence[int]) -> dict[int, Path]:
-    """The small graph of times and weights in several numbers of parts, with all that loaders can ask for."""
+    """Write the small graph of times and weights in several numbers of parts, for all loaders."""
     graph = make_timed_graph(np.random.default_rng(11), num_papers=120, num_users=50)
     for num_parts in nums_parts:
         write_parts(
@@ -115,7 +115,7 @@ def serve_here(
 
 
 class Answer:
-    """Keeps the frames of an answer."""
+    """Collect the frames of an answer."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -128,14 +128,14 @@ class Answer:
 
 
 class Caller:
-    """Asks a server of this process, over one connection."""
+    """Send requests to a server of this process over one connection."""
 
     def __init__(self, server: StoreServer, token: str | None = None) -> None:
         self._connection = Connection(Location.parse(server.location), ClientSecurity(token=token))
         self._dataset_id = server._answers._store.dataset_id
 
     def __call__(self, op: str, arrays: Sequence[np.ndarray] = (), **header: object) -> list[Frame]:
-        """The frames that a request is answered with."""
+        """The frames of the answer to a request."""
         answer = Answer()
         request = Frame({"op": op, "dataset": self._dataset_id, **header}, arrays)
         self._connection.call(request, 20.0, op, answer)
@@ -151,7 +151,7 @@ class Caller:
 def asked_all(
     server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), token: str | None = None, **header: object
 ) -> list[Frame]:
-    """The frames that one request is answered with, over a connection of its own."""
+    """The frames of the answer to one request, over a new connection."""
     with Caller(server, token) as call:
         return call(op, arrays, **header)
 
@@ -174,7 +174,7 @@ class SamplingProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting for it."""
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, cwd=ROOT, env=environment(), text=True
         )  # fmt: skip
@@ -201,7 +201,7 @@ class SamplingProcess:
         self.wait_ready()
 
     def freeze(self) -> None:
-        """Stop the process where it is; it keeps its connections and answers nothing."""
+        """Stop the process by a signal; it keeps its connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         wait_until(self._is_frozen, "every thread of the server is stopped")
@@ -291,23 +291,23 @@ class RankProcess:
         )
 
     def begin(self, epoch: int, at: int) -> None:
-        """Have it take an epoch; it halts when it has had ``at`` batches."""
+        """Let the process take an epoch; it halts after ``at`` batches."""
         self._say(f"{epoch} {at}")
         assert self._hear() == "halted"
 
     def go_on(self) -> None:
-        """Have it take the rest, no batch sooner than a moment after the last one."""
+        """Let the process take the rest, with a pause before each batch."""
         self._say("")
 
     @property
     def has_finished(self) -> bool:
-        """Whether it has had the whole epoch, and has said so."""
+        """Whether the process has reported the end of the epoch."""
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
         return bool(poll.poll(0))
 
     def digests(self) -> list[str]:
-        """Of every batch of the epoch; waits for the last."""
+        """Digests of every batch of the epoch; waits for the last."""
         return self._hear().split()
 
     def end(self) -> None:
@@ -333,12 +333,12 @@ class RankProcess:
 
 
 def digest_of(batch: MiniBatch) -> str:
-    """Hex digits that differ where anything in a batch does."""
+    """Hex digest of all contents of a batch."""
     return hashlib.sha256(repr(flat(batch)).encode()).hexdigest()
 
 
 class ConsumerProcess:
-    """A compute rank in a process of its own, that has taken some batches and does nothing more."""
+    """A compute rank in a process of its own, which has taken some batches and then idles."""
 
     def __init__(self, locations: str, num_batches: int) -> None:
         command = [sys.executable, "-m", "tests.stream.consume", locations, str(num_batches)]
@@ -352,7 +352,7 @@ class ConsumerProcess:
         assert self._process.stdout.readline() == "waiting\n"
 
     def kill(self) -> None:
-        """Also where it has ended already."""
+        """Kill the process, unless it has ended already."""
         self._process.kill()
         self._process.wait(END_S)
         for stream in (self._process.stdin, self._process.stdout):

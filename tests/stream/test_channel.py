@@ -170,7 +170,7 @@ class TestAsking:
 
 
 class TestPuttingBack:
-    """What could not be made, or not be kept, is made again."""
+    """A batch that could not be made or kept is made again."""
 
     def test_one_that_was_asked_for_is_the_first(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=4))

@@ -40,7 +40,7 @@ from tests.stream.serving import (
 WORLD_SIZE = 4
 LEASE_S = 1.5
 LEASE_SLACK_S = 1.5
-"""How much later than its lease a channel may go: servers look at leases four times in one."""
+"""Seconds by which a channel may outlive its lease: servers check leases four times per lease."""
 DEADLINE_S = 90.0
 SOAK_ROUNDS, SOAK_S = 20, 300.0
 Batches = list[dict[str, object]]

@@ -28,10 +28,10 @@ from tests.stream.fakes import (
 )
 
 COSTS_S = (0.001, 0.002, 0.003, 0.005, 0.008, 0.013, 0.025, 0.040)
-"""What batches of eight channels take: the costliest forty times as long as the cheapest."""
+"""Seconds per batch of eight channels: the costliest take forty times as long as the cheapest."""
 PLUG = 99
 START_S = 1.0
-"""When the measurement begins: until then all threads are held up."""
+"""Start of the measurement in seconds: until then all threads are held up."""
 ENDLESS = 60_000
 Cost = Callable[[int], float]
 
@@ -64,7 +64,7 @@ class FakeWorld:
     def channel(
         self, channel_id: int, cost_s: Cost, *, num_steps: int = ENDLESS, credit: int = ENDLESS
     ) -> Callable[[Scheduler], None]:
-        """What adds a channel whose batch ``step`` takes ``cost_s(step)``."""
+        """A function that adds a channel whose batch ``step`` takes ``cost_s(step)`` seconds."""
 
         def work(epoch: int, step: int) -> None:
             started = self.time.now
@@ -78,7 +78,7 @@ class FakeWorld:
         return start
 
     def sampling_s(self, from_s: float = START_S) -> dict[int, float]:
-        """Sampling time of every channel since then."""
+        """Sampling seconds of every channel since ``from_s``."""
         total: dict[int, float] = defaultdict(float)
         for channel_id, started, ended in self.made:
             if channel_id != PLUG and ended > from_s:
@@ -86,13 +86,13 @@ class FakeWorld:
         return dict(total)
 
     def num_made(self) -> dict[int, int]:
-        """Batches of every channel."""
+        """Number of batches of every channel."""
         ids = [channel_id for channel_id, _, _ in self.made if channel_id != PLUG]
         return {one: ids.count(one) for one in set(ids)}
 
 
 def jain_index(shares: Iterable[float]) -> float:
-    """1 where all shares are equal, 1/n where one of n has all."""
+    """Jain's index: 1 if all shares are equal, 1/n if one of n has all."""
     x = np.array(list(shares))
     return float(x.sum() ** 2 / (len(x) * (x**2).sum()))
 

@@ -1,4 +1,4 @@
-"""Checks that a server that samples stays whole whatever it is sent."""
+"""Checks that a sampling server stays sound whatever it is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.stream.serving import Caller, Served, asked, asked_all, channel_ids_a
 CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
 """120 papers, so 5 batches."""
 RENEWED_EVERY = 100
-"""Requests after which there is a channel again; some requests destroy it."""
+"""Requests after which the channel is made again; some requests destroy it."""
 GROWTH_BYTES = 200 << 20
 REACHING_SHARE = 0.5
 SOAK_MESSAGES, SOAK_SHARDS, SOAK_S = 1_000_000, 10, 2400.0
@@ -33,7 +33,7 @@ OURS = {
     "FormatError", "SettingsError", "VersionMismatch", "ChannelLost", "StateError", "UnknownNameError", "IdRangeError",
     "StoreTimeout",
 }  # fmt: skip
-"""None of these is a bug of the server."""
+"""Errors that are no bugs of the server."""
 needs_request_limit = pytest.mark.skipif(
     "max_request_bytes" not in {one.name for one in fields(SamplingLimits)}, reason="servers have no such limit yet"
 )
@@ -47,7 +47,7 @@ def served(timed_parts: dict[int, Path]) -> Iterator[Served]:
 
 
 def renew(call: Caller, served: Served) -> tuple[int, int]:
-    """Destroy all channels, and make one whose epoch 0 is under way; its number and that of its backend."""
+    """Destroy all channels, and start epoch 0 of a new one; return its id and that of its backend."""
     for channel_id in channel_ids_at(served.services[0]):
         call("destroy_sampling_input", channel_id=channel_id)
     options, arrays = encode_options(CONFIG)
@@ -65,7 +65,7 @@ def renew(call: Caller, served: Served) -> tuple[int, int]:
 
 @dataclass
 class Outcome:
-    """What became of mutated requests."""
+    """Outcome of mutated requests."""
 
     num_messages: int
     reached: Reached
@@ -94,7 +94,7 @@ class Outcome:
 
 
 def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome:
-    """Send mutated requests past the transport, straight to what decodes and answers them."""
+    """Send mutated requests directly to decoding and answering, past the transport."""
     (server,) = served.servers
     process, started = psutil.Process(), time.monotonic()
     with Caller(server) as call:
@@ -119,7 +119,7 @@ def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome
 
 
 def send(server: StoreServer, ticket: bytes, outcome: Outcome) -> None:
-    """Have one request answered, and note how."""
+    """Answer one request, and record the outcome."""
     try:
         request = frame_of(ticket)
     except FormatError as error:  # its connection ends

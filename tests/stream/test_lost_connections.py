@@ -19,7 +19,7 @@ REFUSE_S = 0.3
 
 @contextmanager
 def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator[tuple[list[Proxy], str]]:
-    """The first servers can be reached through proxies alone; the proxies, and where the loader is to ask."""
+    """Put proxies before the first servers; return the proxies and the locations for the loader."""
     locations = served.locations.split(",")
     with ExitStack() as stack:
         proxies = []

@@ -1,4 +1,4 @@
-"""Tests that a server that samples stays within ``--memory-bytes`` and still answers every client."""
+"""Tests that a sampling server stays within ``--memory-bytes`` and still answers every client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NUM_FETCHING = 8
 REST_S = 2.0
 """Seconds that a server is idle before its memory is measured."""
 HALT_S = 3.0
-"""How long loaders take no batch after the first, so that servers make as many ahead as they may."""
+"""Seconds that loaders pause after the first batch, so that servers make as many ahead as they may."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ class Served:
 
 @contextmanager
 def served(folder: Path, *words: object) -> Iterator[Served]:
-    """Run ``hopstream serve --sample`` and see to it that it ends well."""
+    """Run ``hopstream serve --sample`` and check its exit status."""
     command = [
         sys.executable, "-m", "hopstream.cli", "serve", str(folder), "--sample", "--threads", "2", "--credit", "32",
         "--json", *map(str, words),
@@ -115,7 +115,7 @@ def loader(source: Any, **more: Any) -> NeighborLoader:
 
 
 def digest_of(batch: MiniBatch) -> str:
-    """Hex digits that differ where anything in a batch does."""
+    """Hex digest of all contents of a batch."""
     found = hashlib.blake2b(repr((batch.epoch, batch.index, batch.num_sampled_nodes)).encode())
     for array in (
         batch.input_ids, batch.node_keys["node"], batch.edge_index[LINKS], batch.node_features["node"]["x"]
@@ -126,7 +126,7 @@ def digest_of(batch: MiniBatch) -> str:
 
 @pytest.fixture(scope="module")
 def wanted(folder: Path) -> dict[int, list[str]]:
-    """Digests of the batches that a loader of files makes, by their size."""
+    """Digests of a file loader's batches, by batch size."""
     found = {}
     for size in {*SAME, *MIXED, *SMALL}:
         with loader(folder, batch_size=size) as local:
@@ -220,7 +220,7 @@ def test_a_server_stays_within_its_bound(folder: Path, wanted: dict[int, list[st
 
 @pytest.mark.slow
 def test_a_server_whose_trainers_keep_rows_stays_within_its_bound(folder: Path, wanted: dict[int, list[str]]) -> None:
-    """It samples for them ahead, and is asked for the rows that they lack."""
+    """The server samples ahead for trainers, which also ask it for the rows that they lack."""
     with served(folder, "--memory-bytes", "250MB") as server:
         before = warm_up(server)
         for sizes in (SAME, MIXED):

@@ -64,7 +64,7 @@ def request(location: str, path: str, method: str = "GET") -> tuple[int, str, Ma
 
 
 class Numbers:
-    """What ``/metrics`` says, as Prometheus's own parser reads it."""
+    """Contents of ``/metrics``, read by Prometheus's own parser."""
 
     def __init__(self, location: str) -> None:
         status, text, headers = request(location, "/metrics")
@@ -104,7 +104,7 @@ def watched(served: Served) -> Iterator[MetricsServer]:
 
 @pytest.fixture
 def store_server(served_folder: Path) -> Iterator[StoreServer]:
-    """A server where nothing samples."""
+    """A server without sampling."""
     with LocalStore(open_dataset(served_folder)) as store, StoreServer(store) as server:
         yield server
 
@@ -276,7 +276,7 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
         settled: list[tuple[Numbers, ChannelStats]] = []
 
         def has_settled() -> bool:
-            """Nothing was made or fetched while the numbers were read."""
+            """Whether no batch was made or fetched while the numbers were read."""
             (channel,) = served.services[0]._scheduler._channels.values()
             before = replace(channel.stats)
             numbers = Numbers(watched.location)
@@ -749,13 +749,13 @@ def connected_to(server: StoreServer, token: str | None = None) -> Connection:
 
 
 def connected(location: str) -> socket.socket:
-    """A connection that has asked for nothing yet."""
+    """A connection that has sent nothing yet."""
     host, port = urlsplit(location).hostname, urlsplit(location).port
     return socket.create_connection((host, port), timeout=20)
 
 
 def received(connection: socket.socket) -> bytes:
-    """All that comes until the other side ends the connection."""
+    """All bytes until the other side ends the connection."""
     found = b""
     try:
         while more := connection.recv(65536):

@@ -67,7 +67,7 @@ class TestRemoteLoader(LoaderContract):
 
     @pytest.mark.parametrize("leave", ["raise", "close", "lose"])
     def test_leaving_early_leaves_no_thread(self, new_loader: Any, leave: str) -> None:
-        """Threads of the open store stay until the loader is closed; none of the iteration does."""
+        """Threads of the open store stay until the loader is closed; threads of the iteration end."""
         with new_loader() as loader:
             iterator = iter(loader)
             next(iterator)
@@ -134,11 +134,11 @@ def test_what_a_server_makes_ahead_is_bounded_by_what_the_loader_asked(
 
 @pytest.mark.parametrize("num_threads", [0, 3])
 def test_a_trainer_that_keeps_rows_fetches_those_that_it_lacks(timed_parts: dict[int, Path], num_threads: int) -> None:
-    """Its servers fetch nothing for it; without a cache they fetch all, and it nothing."""
+    """Its servers fetch no rows for it; without a cache they fetch all, and it fetches none."""
     with serve_here(timed_parts[2]) as served:
 
         def rows_of(cache_bytes: int | None) -> list[tuple[int, int]]:
-            """Rows that each epoch asked of servers, and took from the cache."""
+            """Rows that each epoch requested of servers, and took from the cache."""
             graph = remote_graph(served.locations, cache_bytes=cache_bytes)
             options: dict[str, Any] = {"node_features": {"paper": ["x"]}, "edge_features": [], "edge_keys": False}
             found = []
@@ -541,7 +541,7 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
 def test_what_is_dropped_without_being_closed_leaves_nothing(
     timed_parts: dict[int, Path], two_processes: list[SamplingProcess], num_threads: int
 ) -> None:
-    """Neither threads, nor connections, nor channels at servers."""
+    """No threads, connections, or channels at servers remain."""
 
     def names() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("hopstream")]
@@ -595,7 +595,7 @@ def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, 
 def test_closing_while_a_channel_is_being_made_leaves_none(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch, is_answer_lost: bool
 ) -> None:
-    """Whether its number comes in the end, or the call is given up before."""
+    """Also if the call that makes the channel is abandoned before its answer."""
     reached, held = threading.Event(), threading.Event()
     register = SamplingService.register_sampling_input
 

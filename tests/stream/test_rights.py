@@ -1,4 +1,4 @@
-"""Tests that a token may ask exactly for what its rights allow, as docs/graph-store.md says."""
+"""Tests that a token permits exactly the requests that docs/graph-store.md lists for its rights."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreServer]:
-    """A server that samples and knows two tokens; it tells strangers at once that they are not let in."""
+    """A sampling server with two tokens, which refuses strangers without delay."""
     monkeypatch.setattr(listener, "FREE_REFUSALS", 1 << 20)
     table = tmp_path / "tokens"
     table.touch(mode=0o600)
@@ -73,7 +73,7 @@ def fail(folder: Path) -> Iterator[Frame]:
 
 
 class Frames:
-    """Keeps the frames of an answer."""
+    """Collect the frames of an answer."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -87,7 +87,7 @@ class Frames:
 
 @dataclass
 class Asker:
-    """Asks a server with one token."""
+    """Send requests to a server with one token."""
 
     connection: Connection
     dataset_id: str
@@ -169,7 +169,7 @@ def outcome(question: Callable[[Asker], Any], ask: Asker, op: str) -> str:
 
 
 def measured(server: StoreServer) -> list[str]:
-    """The table, as lines of Markdown."""
+    """The measured table, as lines of Markdown."""
     with ExitStack() as stack:
         askers = {name: stack.enter_context(asking(server, token)) for name, token in TOKENS.items()}
         admin = askers["`admin`"]

@@ -37,7 +37,7 @@ from tests.store.processes import wait_until
 NUM_LOADERS = 3
 NUM_ROUNDS = 2
 EPOCHS_PER_ROUND = 2
-"""Every loader ends so many epochs, at least, between one replacement and the next."""
+"""Epochs that every loader ends at least between two replacements."""
 PATIENCE_S = 60.0
 
 
@@ -58,14 +58,14 @@ class Secrets:
         return self.folder / name
 
     def put(self, name: str, content: bytes) -> None:
-        """Replace a file at once."""
+        """Replace a file atomically."""
         new = self.folder / f".{name}.new"
         new.touch(mode=0o600)
         new.write_bytes(content)
         new.replace(self.folder / name)
 
     def table(self, *tokens: str) -> None:
-        """The lines that are in force; the servers ask one another with the first."""
+        """Write the lines in force; servers use the first one for each other."""
         self.put("tokens", "".join(f"trainer-{token} admin {token}\n" for token in tokens).encode())
 
     def new_certificate(self) -> int:
@@ -164,7 +164,7 @@ class Loading:
 
 
 def serial_of(server: StoreServer, secrets: Secrets) -> int:
-    """The certificate that a new connection is shown."""
+    """Serial number of the certificate that a new connection gets."""
     place = Location.parse(server.location)
     context = ssl.create_default_context(cafile=str(secrets.path("roots.pem")))
     with (

@@ -51,7 +51,7 @@ from tests.stream.fakes import (
 
 
 def waiting_in(scheduler: Scheduler, channel_id: int) -> int:
-    """Batches of a channel that wait, when all threads have come to rest."""
+    """Waiting batches of a channel, once all threads are idle."""
     settle(scheduler)
     waiting = scheduler.describe(channel_id)[0]["num_waiting"]
     assert isinstance(waiting, int)
@@ -187,7 +187,7 @@ class TestEpochs:
             assert [fetch(scheduler, 1) for _ in range(2)] == [(2, 3), None]
 
     def test_a_batch_of_the_epoch_before_is_thrown_away(self):
-        """Also where the client does not number its iterations."""
+        """Also if the client does not number its iterations."""
         gates = [Gate(), Gate()]
         with scheduling() as scheduler:
             channel = add(scheduler, 1, lambda epoch, step: gates[epoch](epoch, step), num_steps=4)
@@ -365,7 +365,7 @@ class TestBufferBytes:
             assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2, 3)] == [3, 0, 1]
 
     def test_those_that_were_about_to_hoard_stop_too(self):
-        """A channel that could go on when it was looked at last cannot when its turn comes."""
+        """A channel that was ready at the last check is no longer so when its turn comes."""
         gate = Gate()
         with scheduling(buffer_bytes=0) as scheduler:
             add(scheduler, 9, gate, num_steps=1)
@@ -430,7 +430,7 @@ class TestBufferBytes:
             assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
 
     def test_what_was_asked_for_and_not_fetched_does_not_pile_up(self):
-        """A client that asks for every batch and never waits has no more than its credit, and can ask again."""
+        """A client that requests every batch without waiting gets its credit at most, and can ask again."""
         with scheduling(buffer_bytes=4 * MESSAGE_BYTES) as scheduler:
             add(scheduler, 1, num_steps=60, credit=2)
             scheduler.begin(1, 0, 0, 0)
@@ -444,7 +444,7 @@ class TestBufferBytes:
             assert [fetch(scheduler, 1, step) for step in range(60)] == [(0, step) for step in range(60)]
 
     def crowd(self, scheduler: Scheduler) -> None:
-        """The first of three channels takes all the room."""
+        """Three channels, of which the first takes all the room."""
         for channel_id in (1, 2, 3):
             add(scheduler, channel_id, num_steps=9, credit=8)
             scheduler.begin(channel_id, 0, 0, 0)
@@ -453,7 +453,7 @@ class TestBufferBytes:
 
 
 class Failing:
-    """Work that fails the first times."""
+    """Work that fails for the first few times."""
 
     def __init__(self, num_failures: int, error: BaseException) -> None:
         self.num_left = num_failures
@@ -466,7 +466,7 @@ class Failing:
 
 
 class Unspeakable(Exception):
-    """An error that cannot be put into words."""
+    """An error whose text cannot be made."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -753,12 +753,12 @@ class TestLimits:
 
 
 UNIT = 2 * SMALL_BYTES
-"""What messages of tests of memory are multiples of."""
+"""Unit of message sizes in tests of memory."""
 LIMIT = 10 * UNIT
 
 
 class Memory:
-    """A pool of ten units, and what makes messages of it; counts how often each batch was tried."""
+    """A pool of ten units, and jobs that allocate from it; counts the attempts of each batch."""
 
     def __init__(self, limit_bytes: int = LIMIT + LIMIT // 4) -> None:  # blocks are an eighth larger than messages
         self.pool = BufferPool(0, limit_bytes)
@@ -833,7 +833,7 @@ class TestMemory:
             assert not waiting.needs_all
 
     def test_it_is_not_overtaken_for_ever(self):
-        """Small batches never leave it the memory alone, unless the next ones wait for it."""
+        """Small batches would never leave it all the memory, unless the next ones waited for it."""
         memory = Memory()
         is_over = threading.Event()
         with bounded(threads=3) as scheduler:
@@ -1038,7 +1038,7 @@ class Maker:
 
 
 def test_channels_and_jobs_are_let_go_of():
-    """Also by threads that worked for them last and have nothing else to do."""
+    """Also by idle threads that last worked for them."""
     makers: list[weakref.ref[Maker]] = []
     jobs: list[weakref.ref[FakeJob]] = []
     with scheduling(threads=2) as scheduler:

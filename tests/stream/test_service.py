@@ -130,7 +130,7 @@ def test_an_input_is_registered_sampled_fetched_and_destroyed(
 
 
 def test_all_channels_of_a_rank_are_destroyed_by_its_key(server: StoreServer, served: Served) -> None:
-    """Which a client needs that never got the answer with its channel's number."""
+    """A client that never got the answer with its channel's id needs this."""
     for key in ("train", "val"):
         for rank in (0, 1):
             if (key, rank) != ("val", 1):

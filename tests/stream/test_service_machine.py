@@ -54,7 +54,7 @@ class World:
 
     @cache  # noqa: B019 - one world for all examples
     def wanted(self, config: int, rank: int) -> Batches:
-        """Epoch by epoch."""
+        """Batches of each epoch."""
         with NeighborLoader(
             self.path, seeds=("paper", None), rank=rank, world_size=WORLD_SIZE, collate="numpy", num_threads=0,
             **CONFIGS[config],
@@ -96,7 +96,7 @@ class Model:
 
 
 class ClientsOfAService(RuleBasedStateMachine):
-    """Two clients, two ways of sampling, two sampling threads, and time that a rule moves."""
+    """Two clients, two ways of sampling, two sampling threads, and a clock that a rule moves."""
 
     channels: Bundle[Model] = Bundle("channels")
 
@@ -192,7 +192,7 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule(model=channels)
     def take_the_epoch(self, model: Model) -> None:
-        """The share from its first to its last batch, each by its number; then the epoch is done."""
+        """Take the share from its first to its last batch by number; then the epoch is done."""
         if not model.is_there or model.epoch < 0:
             return
         for step in model.own:

@@ -73,7 +73,7 @@ class Model:
         return self.channel.share
 
     def own_from(self, step: int) -> int:
-        """The first own batch from there on, found by counting."""
+        """The first own batch from a step on, found by counting."""
         while step < self.share.first or (step - self.share.first) % self.share.stride:
             step += 1
         return step
@@ -83,7 +83,7 @@ class Model:
 
 
 class Job:
-    """Makes a channel's messages, unless it is held up or crashes."""
+    """Make a channel's messages, unless the gate is closed or a crash is planned."""
 
     stage = "pretending"
 
@@ -256,7 +256,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         self.gate.open()
 
     def check_outcome(self, call: Call, epoch: int, step: int) -> None:
-        """A call ended before the change with a batch of the old epoch, or with it."""
+        """Check that a call ended with a batch of the old epoch before the change, or with the change."""
         try:
             batch = batch_of(call.result())
         except ChannelLost:

@@ -1,4 +1,4 @@
-"""Graph tensors are written as TF-GNN writes them, and read as it reads them."""
+"""Checks that graph tensors are written and read as TF-GNN writes and reads them."""
 
 from __future__ import annotations
 

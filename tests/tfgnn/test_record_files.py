@@ -1,4 +1,4 @@
-"""Any record of many files is found by its number, plain or compressed, from many threads."""
+"""Checks that any record of many files is found by its number, plain or compressed, by many threads."""
 
 from __future__ import annotations
 

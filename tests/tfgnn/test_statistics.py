@@ -1,4 +1,4 @@
-"""Statistics agree with the graphs that they are of, whatever the blocks."""
+"""Checks that statistics agree with their graphs, whatever the blocks."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_sampled_subgraphs_are_read_under_their_schema(rng, tmp_path):
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("leave_out", "seed_ids"), [((), False), (("author.#id", "paper.id"), True)])
 def test_an_export_is_read_under_the_schema_beside_it(tmp_path, compression, leave_out, seed_ids):
-    """Files and schema as ``export_subgraphs`` writes them, read by nothing but the real library."""
+    """Files and schema of ``export_subgraphs``, read by the real library alone."""
     world, seeds = write_world(tmp_path), some_seeds(30)
     report = export_subgraphs(
         world / "parts", world / "spec.pbtxt", tmp_path / "out", seeds=seeds, num_workers=0, num_shards=3,

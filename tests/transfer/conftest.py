@@ -45,7 +45,7 @@ def mag(written: dict[str, bytes], tmp_path: Path) -> Path:
 
 
 def write_tree(root: Path, tree: dict[str, bytes]) -> Path:
-    """A folder of these files."""
+    """Write these files into a folder."""
     for name, data in tree.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from tests.transfer.faulty_files import Faults, full_disk, mounted
 
 
 class PlaceContract:
-    """What every place does."""
+    """Tests that every kind of place must pass."""
 
     def test_what_is_written_is_there(self, place: Place):
         assert (place.names(), place.sizes(), place.size("a/b.npy")) == ([], {}, None)

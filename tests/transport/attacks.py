@@ -63,7 +63,7 @@ class Aim:
         return Frame({"op": op, "dataset": self.dataset, **header}, arrays or [])
 
     def large(self, number: int, timeout_ms: int = 20_000) -> bytes:
-        """A request that is answered with many frames."""
+        """A request whose answer has many frames."""
         ids = np.arange(8192, dtype=np.uint32)
         request = self.request("fetch", [ids], requests=[{"owner": "node", "names": ["x"], "ids": 0}])
         return message_bytes(REQUEST, number, request, timeout_ms)
@@ -139,12 +139,12 @@ def mutations(aim: Aim, go_on: GoOn) -> int:
 
 
 def silent(aim: Aim, go_on: GoOn) -> int:
-    """Connect and say nothing; as many at once as this process may have."""
+    """Connect and send nothing, over as many connections as this process may open."""
     return _held(aim, go_on, lambda sock, number: None)
 
 
 def half_open(aim: Aim, go_on: GoOn) -> int:
-    """Say a part of a hello, and that nothing more will come."""
+    """Send a part of a hello, and shut down sending."""
     hello = encode_hello(aim.token)
 
     def say(sock: socket.socket, number: int) -> None:
@@ -155,7 +155,7 @@ def half_open(aim: Aim, go_on: GoOn) -> int:
 
 
 def cut_short(aim: Aim, go_on: GoOn) -> int:
-    """Say a part of a hello, of every length, and nothing more."""
+    """Send a part of a hello, of every length, and nothing more."""
     hello = encode_hello(aim.token)
     return _held(aim, go_on, lambda sock, number: sock.sendall(hello[: number % len(hello)]))
 
@@ -245,7 +245,7 @@ _ENDED = select.poll()
 
 
 def wait_for_end(seconds: float | None = None) -> bool:
-    """Wait until stdin has ended; whether it has."""
+    """Wait for the end of stdin; return whether it has ended."""
     return bool(_ENDED.poll(None if seconds is None else 1000 * seconds))
 
 

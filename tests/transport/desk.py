@@ -59,7 +59,7 @@ class Desk:
         yield Frame({"done": call.header.get("n")}, is_last=True)
 
     def _count(self, call: Call) -> Iterator[Frame]:
-        """So many frames of a million bytes."""
+        """Send the given number of frames of a million bytes."""
         for number in range(call.header["num"]):
             self.num_frames += 1
             yield Frame({"number": number}, [np.full(1_000_000, number % 256, np.uint8)])
@@ -103,7 +103,7 @@ def serve(
     token: str | None = None,
     **limits: float,
 ) -> Iterator[Served]:
-    """Listen in one of the ``WAYS``, and end well."""
+    """Listen in one of the ``WAYS``, and check a clean end."""
     kind, poller = way.split("-")
     desk = Desk()
     security, context, client = ServerSecurity(token=token), None, ClientSecurity(token=token)
@@ -129,7 +129,7 @@ def serve(
 
 
 def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    """Poll until something is so."""
+    """Poll until a condition holds."""
     ends = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < ends, f"{what}: not within {timeout_s:g} s"

@@ -38,7 +38,7 @@ from tests.store.processes import END_S, ROOT, START_S, environment
 
 SKIPPED = 77
 ALARM_S = 100
-"""After so many seconds a driver that hangs ends, and all that it has started with it."""
+"""Seconds after which a hanging driver and its children end."""
 PORT = 7001
 LINKS = ("node", "to", "node")
 NUM_NODES, NUM_EDGES, WIDTH = 8192, 40_000, 256
@@ -67,7 +67,7 @@ class Network:
             raise
 
     def _wait_for_holder(self) -> None:
-        """``unshare`` has left this network when it is a process of another name."""
+        """``unshare`` has left this network once the process has another name."""
         comm = Path(f"/proc/{self._holder.pid}/comm")
         ends = time.monotonic() + END_S
         while comm.read_text(encoding="ascii").strip() != "sleep":
@@ -76,14 +76,14 @@ class Network:
 
     @property
     def inside(self) -> list[str]:
-        """What runs a command in the network."""
+        """Command prefix to run a command in the network."""
         return ["nsenter", "-t", str(self._holder.pid), "-n"]
 
     def run(self, *words: str) -> str:
         return run(*self.inside, *words)
 
     def cut(self, side: str = "far") -> None:
-        """Let nothing through: one end of the cable is pulled."""
+        """Take one end of the link down."""
         self._set(side, "down")
 
     def mend(self, side: str = "far") -> None:
@@ -100,7 +100,7 @@ class Network:
 
     @contextmanager
     def cut_for(self, seconds: float, after_s: float, side: str = "far") -> Iterator[None]:
-        """Cut the link some time after the block has begun, and mend it before the block ends."""
+        """Cut the link some time after the block begins, and restore it before the block ends."""
 
         def work() -> None:
             time.sleep(after_s)
@@ -116,12 +116,12 @@ class Network:
             thread.join()
 
     def pace(self, *words: str) -> None:
-        """Let answers through no faster than this."""
+        """Limit the rate of answers."""
         self.run("tc", "qdisc", "replace", "dev", self._far, "root", "tbf", *words)
 
     @property
     def num_dropped(self) -> int:
-        """Packets of answers that were thrown away."""
+        """Dropped packets of answers."""
         found = re.search(r"dropped (\d+)", self.run("tc", "-s", "qdisc", "show", "dev", self._far))
         return int(found[1]) if found else 0
 
@@ -156,7 +156,7 @@ def started(network: Network, module: str, *words: object) -> Iterator[str]:
 
 
 class Scene:
-    """A store that is asked over a link, and the same one here."""
+    """A store behind a link, and the same one locally."""
 
     def __init__(self, root: Path) -> None:
         self._stack = ExitStack()
@@ -175,7 +175,7 @@ class Scene:
         self.far = self._stack.enter_context(started(self.network, *words))
 
     def serve_batches(self, networks: Sequence[Network]) -> str:
-        """Serve all parts in every network; the addresses of all."""
+        """Serve all parts in every network; return the addresses."""
         locations = ",".join(f"tcp://{network.address}:{PORT}" for network in networks)
         for number, network in enumerate(networks):
             self._stack.enter_context(
@@ -274,7 +274,7 @@ def stays_cut(scene: Scene) -> None:
 
 
 def narrow(scene: Scene) -> None:
-    """At 10 Mbit/s a large answer comes right, and small calls of other threads come through beside it."""
+    """At 10 Mbit/s a large answer is right, and small calls of other threads proceed beside it."""
     scene.serve()
     scene.network.pace("rate", "10mbit", "burst", "32kbit", "latency", "400ms")
     store = scene.store(30.0)
@@ -295,7 +295,7 @@ def narrow(scene: Scene) -> None:
 
 
 def lossy(scene: Scene) -> None:
-    """Packets are lost, because the link's queue has room for a few only."""
+    """Packets are lost, as the link's queue has room for few."""
     scene.serve()
     scene.network.pace("rate", "60mbit", "burst", "8kb", "limit", "12kb")
     store = scene.store(60.0)

@@ -1,4 +1,4 @@
-"""Tests that a connection finds its server again, keeps every deadline, and names problem and remedy."""
+"""Tests that a connection finds its server again, keeps deadlines, and names problem and remedy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def to(location: Location) -> Connection:
 
 
 class Frames:
-    """Keeps the headers of frames."""
+    """Collect the headers of frames."""
 
     def __init__(self) -> None:
         self.headers: list[dict[str, object]] = []
@@ -355,7 +355,7 @@ def test_an_answer_that_nobody_asks_for_is_given_up(served: Served) -> None:
 
 
 def test_an_answer_is_given_up_while_the_lock_is_held() -> None:
-    """As where the garbage collector runs in a thread that is inside."""
+    """As if the garbage collector ran in a thread that holds the lock."""
     with serve() as served:
         connection = to(served.listener.location)
         connection.ping(10)

@@ -1,4 +1,4 @@
-"""Tests that a listener answers in parallel, keeps to its limits, and lets no client hold up another."""
+"""Tests that a listener answers in parallel, keeps its limits, and isolates clients from each other."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def authority() -> Authority:
 
 @pytest.fixture(autouse=True)
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines are looked at more often than they are elsewhere."""
+    """Check deadlines more often than elsewhere."""
     monkeypatch.setattr(listener_module, "TICK_S", 0.05)
 
 
 @pytest.fixture
 def serve_as(authority: Authority, tmp_path: Path) -> Serve:
-    """Serve in any of the ways."""
+    """Serve in a given way."""
     return partial(serve, authority=authority, folder=tmp_path)
 
 
 @pytest.fixture(params=WAYS)
 def served(request: pytest.FixtureRequest, serve_as: Serve) -> Iterator[Served]:
-    """Every way to serve."""
+    """A server for each way."""
     with serve_as(request.param) as served:
         yield served
 
@@ -137,7 +137,7 @@ def test_a_request_that_is_cancelled_while_its_client_does_not_read_is_over(serv
 
 
 def is_steady(value: Callable[[], int]) -> bool:
-    """A number is above 0 and has not changed for a tenth of a second."""
+    """Whether a number is above 0 and unchanged for a tenth of a second."""
     before = value()
     time.sleep(0.1)
     return before == value() > 0
@@ -540,7 +540,7 @@ def test_a_connection_of_which_the_client_has_closed_one_half_is_ended(served: S
 
 
 def test_a_connection_that_ends_while_it_is_read_keeps_its_descriptor_until_then(serve_as: Serve) -> None:
-    """So that no other connection can have it, and be read in its place."""
+    """Else another connection could get the descriptor, and be read in its place."""
     with serve_as() as served, served.connect() as peer:
         (known,) = served.listener._peers.values()
         stream, is_inside, may_leave = known.stream, threading.Event(), threading.Event()
@@ -627,7 +627,7 @@ def test_a_request_is_over_when_its_time_is(serve_as: Serve) -> None:
 
 
 def a_peer_that_does_not_read(served: Served, num_calls: int, timeout_ms: int = 20_000) -> tuple[Peer, list[int]]:
-    """A client with so many answers under way that wait until it reads, and their numbers."""
+    """A client with the given number of answers that wait until it reads, and their numbers."""
     peer = served.connect()
     numbers = [peer.start(Frame({"op": "count", "num": 50}), timeout_ms=timeout_ms) for _ in range(num_calls)]
     wait_until(lambda: sum(len(one.parked) for one in served.listener._peers.values()) == num_calls, "all wait")

@@ -50,7 +50,7 @@ def receiver_of(
 
 
 def read_all(receiver: Receiver, num_waits: int) -> list[tuple[Prefix, Frame | None]]:
-    """All messages; the receiver may say so often that there is nothing to read."""
+    """All messages; the receiver may report a few times that there is nothing to read."""
     found = []
     while num_waits:
         message = receiver.next()

@@ -92,7 +92,7 @@ def test_rows_that_are_none_take_no_memory(tmp_path):
 
 
 def values_of(value, place=()):
-    """Places of all values in JSON, from the outermost on."""
+    """Paths of all values in JSON, from the outermost on."""
     yield place
     for key, of in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from values_of(of, (*place, key))

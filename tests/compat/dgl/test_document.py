@@ -1,4 +1,4 @@
-"""What DGL's page on data preprocessing shows of its Python API runs with the import changed.
+"""Checks that the Python API on DGL's page on data preprocessing runs with the import changed.
 
 The tests take the page's own blocks, where the page is there.
 """

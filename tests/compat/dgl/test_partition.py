@@ -1,4 +1,4 @@
-"""Nodes and edges are numbered as DGL says, and files hold what belongs to them."""
+"""Checks that nodes and edges are numbered as DGL documents it, and that files hold their own rows."""
 
 import json
 from dataclasses import replace
@@ -260,7 +260,7 @@ def test_what_is_no_graph_or_has_names_that_files_cannot_hold_is_refused(tmp_pat
 
 
 def test_names_of_a_graph_without_types_stay_where_it_has_relations(tmp_path):
-    """``_N`` and ``_E`` are ``node`` and ``to`` of ours only where there is nothing else."""
+    """``_N`` and ``_E`` become ``node`` and ``to`` only in graphs without other types."""
     ends = ([0, 1], [1, 2])
     g = dgl.heterograph({("_N", "likes", "_N"): ends, ("_N", "_E", "_N"): ends}, num_nodes_dict={"_N": 4})
     g.ndata["feat"] = torch.rand(4, 2)

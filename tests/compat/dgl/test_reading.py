@@ -1,4 +1,4 @@
-"""Older files of DGL are read, and parts that do not fit each other are refused."""
+"""Checks that older files of DGL are read, and that parts that do not fit each other are refused."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def change(path, **fields):
 
 
 def without_old_ids(path):
-    """Take out of parts what DGL itself does not write."""
+    """Remove the data from parts that DGL itself does not write."""
     for file in path.parent.glob("part*/graph.dgl"):
         found = read_graph_file(file)
         ndata, edata = (

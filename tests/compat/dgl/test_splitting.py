@@ -1,4 +1,4 @@
-"""Checks that trainers get disjoint shares that cover everything."""
+"""Checks that each trainer gets its share, and that shares cover everything once."""
 
 from itertools import chain
 

@@ -1,4 +1,4 @@
-"""All that is wrong with DGL's files is said, and nothing of files that are right."""
+"""Checks that every fault of DGL's files is reported, and that correct files have no findings."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def write_range_ring(folder: Path, num_parts: int) -> Path:
 
 
 def check_ring_batch(node: Any, edge_index: Any, x: Any, batch: Any) -> None:
-    """Check a batch that followed edges backwards from ids alone, from every seed; arguments are tensors."""
+    """Check, from ids alone, a batch of tensors that followed edges backwards from every seed."""
     ids = node.tolist()
     assert len(set(ids)) == len(ids) and ids[: len(batch)] == batch.tolist()
     assert (x == node[:, None]).all() and set(range(len(batch))) <= set(edge_index[1].tolist())

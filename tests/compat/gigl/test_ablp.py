@@ -101,7 +101,7 @@ def merged(*fetched: dict[int, ABLPInputNodes]) -> dict[int, ABLPInputNodes]:
 
 
 def check_pairs(pairs: torch.Tensor, anchors: list[int], far: torch.Tensor, wanted: Rows) -> None:
-    """Labels of every anchor are those wanted, grouped by anchor."""
+    """Check the labels of every anchor, grouped by anchor."""
     near = pairs[0].tolist()
     assert pairs.dtype == torch.int64 and near == sorted(near)
     for place, anchor in enumerate(anchors):
@@ -219,7 +219,7 @@ def test_pagerank_around_anchors_and_labels(connect: Connect, shop: Path, edge_d
 
 
 def neighborhoods(data: HeteroData, seed_type: str) -> set[tuple[Any, ...]]:
-    """Seed, type and id of a node, score and proximity, of every row of seeds of a type."""
+    """Per row of a seed of a type: seed, type and id of the node, score and proximity."""
     return {
         (data[seed_type].node[seed].item(), dst, data[dst].node[place].item(), *attr.tolist())
         for dst in ("user", "item")
@@ -229,7 +229,7 @@ def neighborhoods(data: HeteroData, seed_type: str) -> set[tuple[Any, ...]]:
 
 
 def test_pagerank_without_types(connect: Connect, ring: Path) -> None:
-    """On a ring: an anchor's links to its labels are not walked along, in a batch of its own."""
+    """On a ring, in a batch of its own, an anchor's walk does not follow its links to labels."""
     dataset = connect(ring, 2)
     given = {0: ABLPInputNodes(torch.tensor([0]), DEFAULT_HOMOGENEOUS_NODE_TYPE, {
         DEFAULT_HOMOGENEOUS_EDGE_TYPE: (torch.tensor([[1, 2]]), None)

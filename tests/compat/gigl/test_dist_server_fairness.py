@@ -26,12 +26,12 @@ from tests.stream.test_fairness import jain_index
 
 CAPACITY = 4
 COSTS_S = (0.002, 0.003, 0.005, 0.008, 0.013, 0.025, 0.040)
-"""What batches of the loaders take."""
+"""Seconds per batch of each loader."""
 NUM_BATCHES = (200, 100, 40, 60, 20, 30, 10)
 """Batches per epoch of each loader; a loader that reaches its end starts the next epoch."""
 PARKED = len(COSTS_S)
 NUM_BATCHES_OF = (*NUM_BATCHES, 101)
-"""As above, and of the parked one; numbers differ, so that they name loaders."""
+"""Batches per epoch, with the parked loader; all differ, so that they identify loaders."""
 FOR_S = 4.0
 
 
@@ -81,7 +81,7 @@ class LoaderWorld:
         }
 
     def end(self) -> None:
-        """Let everything go on without taking time, to its end."""
+        """End fake time: let all remaining work run without waiting."""
         self.is_over = True
         self.time.release()
 

@@ -1,4 +1,4 @@
-"""Any two calls of clients of a DistServer, at once, have the outcomes of one order or of the other."""
+"""Checks that any two concurrent calls of clients have the outcomes of one order or of the other."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CONFIGS = [
 OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=1, prefetch_size=2, worker_concurrency=2)
 DEADLINE_S = 10.0
 NUM_PLACES = 8
-"""Calls release locks less often."""
+"""More releases of locks than any call makes."""
 BLOCKED_S = 0.02
-"""How long a call pauses for another one, which may wait for it."""
+"""Seconds that a call pauses for another one, which may be waiting for its lock."""
 DATASETS: list[DistDataset] = []
 There = dict[int, tuple[int, set[int]]]
-"""By number of a backend: its key, and the numbers of its channels."""
+"""Backend id to its key and the ids of its channels."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,7 +129,7 @@ KINDS = ("init", "register", "start", "fetch", "destroy", "shut_down")
 
 
 class Pause:
-    """Where the first of two calls waits for the second one: when it has released locks so many times."""
+    """The point at which the first call waits for the second: after a number of lock releases."""
 
     def __init__(self, num_released: int) -> None:
         self.left, self.first = num_released, threading.current_thread()
@@ -289,7 +289,7 @@ class Clients:
             given.backend.channels.append(Channel(given.outcome, given.backend, given.number))
 
     def check_messages(self, *operations: Operation) -> None:
-        """A fetch takes a batch of an epoch that was there; every seed of the last one comes once."""
+        """Check that a fetch returns a batch of a known epoch, and that seeds of the last one come once."""
         for channel in {one.channel for one in operations if one.kind in ("start", "fetch")} - {None}:
             ours = [one for one in operations if one.channel is channel or one.kind == "shut_down"]
             messages = [one.outcome[0] for one in ours if one.kind == "fetch" and one.outcome[0] is not None]
@@ -335,7 +335,7 @@ class Clients:
 @pytest.mark.parametrize("second", KINDS)
 @pytest.mark.parametrize("first", KINDS)
 def test_a_call_in_the_middle_of_another(first: str, second: str) -> None:
-    """Wherever the first call lets others in; the channel is the only one of its backend, or one of two."""
+    """At each release of a lock by the first call, with one channel or two of the backend."""
     for num_channels, num_released in product((1, 2), range(1, NUM_PLACES)):
         clients = Clients()
         backend = clients.init(0)

@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members that say nothing count as gone soon."""
+    """Let silent members count as gone soon."""
     for module, names in ((roster, ("GONE_S", "ABANDONED_S")), (dist_server, ("SERVER_EXIT_STATUS_CHECK_INTERVAL",))):
         for name in names:
             monkeypatch.setattr(module, name, SOON_S)
@@ -109,7 +109,7 @@ def own_server(folder: Path, **more: Any) -> Iterator[tuple[DistServer, Meeting]
 
 
 class OddOnce:
-    """A connection to server 0 whose first answers make no sense."""
+    """A connection to server 0 whose first answers are malformed."""
 
     location = "tcp://127.0.0.1:1"
 
@@ -477,7 +477,7 @@ def test_ranks_out_of_range(monkeypatch, machine: str, local_rank: int, message:
 
 
 def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -> None:
-    """They may take an hour, as at GiGL, however soon a server is to answer."""
+    """The wait may take an hour, as at GiGL, even with short timeouts of requests."""
     monkeypatch.setenv("RANK", "0")
     waits = inspect.signature(compute.wait_for_readiness_signal).bind("ready", poll_interval=0.2)
     waits.apply_defaults()

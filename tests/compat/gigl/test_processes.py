@@ -17,7 +17,7 @@ from tests.compat.gigl.world import World, running
 
 LEFT = "loaders that were not shut down left channels"
 DEADLINE_S = 20.0
-"""Within this a rank that waits at most four seconds for answers finds that a server is gone, on a busy machine."""
+"""Seconds within which a rank with a timeout of four seconds finds a lost server on a busy machine."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""TLS, tokens and bounds of storage servers that other machines can reach."""
+"""Tests of TLS, tokens and limits of storage servers that other machines can reach."""
 
 from __future__ import annotations
 

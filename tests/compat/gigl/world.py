@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 GONE_S, ABANDONED_S, LEASE_S = 4.0, 6.0, 3.0
 RPC_S = 60
 END_S = 120.0
-"""How long all processes of a cluster may take to end by themselves."""
+"""Seconds that all processes of a cluster may take to exit."""
 
 if __name__ in ("__main__", "__mp_main__"):
     roster.GONE_S, roster.ABANDONED_S, roster.PRESENT_S = GONE_S, ABANDONED_S, 0.5
@@ -68,13 +68,13 @@ if __name__ in ("__main__", "__mp_main__"):
 
 
 def say(**told: Any) -> None:
-    """Tell the test."""
+    """Report to the test."""
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
 
 
 def cluster_info(given: dict[str, Any] | None) -> GraphStoreInfo:
-    """The cluster as the task says it, or as the environment does."""
+    """The cluster that the task, or else the environment, describes."""
     if given is not None:
         return GraphStoreInfo(**given)
     torch.distributed.init_process_group("gloo")
@@ -129,7 +129,7 @@ def seeds_of(loader: Any) -> list[int]:
 
 
 def train(dataset: RemoteDistDataset) -> int:
-    """Three loaders that are alive together, shut down one after the other; each was made before, too."""
+    """Train with three loaders that are open together, made in turn and shut down in turn."""
     for split in ("train", "val"):
         loader = new_loader(dataset, split)
         next(iter(loader))
@@ -237,7 +237,7 @@ class World:
     def __init__(self, storage: list[subprocess.Popen[str]], ranks: list[subprocess.Popen[str]]) -> None:
         self.storage, self.ranks = storage, ranks
         self.servers: list[str] = []
-        """Where the servers listen, once a rank has said so."""
+        """Locations of the servers, once a rank has reported them."""
 
     def hear(self, rank: int) -> dict[str, Any]:
         """The next line of a rank."""
@@ -249,14 +249,14 @@ class World:
         return told
 
     def go_on(self, rank: int, how: str = "to the end") -> None:
-        """Let a rank that waits for a line go on."""
+        """Send a waiting rank its line."""
         stdin = self.ranks[rank].stdin
         assert stdin is not None
         stdin.write(f"{how}\n")
         stdin.flush()
 
     def kill_server(self, rank: int) -> None:
-        """Kill the process of a session, where it has not ended; its machine's process ends with an error."""
+        """Kill a running process of a session; the process of its machine then ends with an error."""
         for pid in children(self.storage[rank].pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
@@ -304,7 +304,7 @@ def running(
     home: str = "127.0.0.1",
     token: str | None = None,
 ) -> Iterator[World]:
-    """A cluster whose processes are ended in the end; with a token its servers have TLS, too."""
+    """A cluster whose processes end with the block; with a token its servers have TLS, too."""
     ready = folder.parent / f"ready-{free_ports(1)[0]}"
     authority, roots = Authority("tests"), folder.parent / "roots.pem"
     roots.write_bytes(authority.root)

@@ -247,7 +247,7 @@ def makers_of(node_type: str | None) -> list[Callable[..., Any]]:
 
 
 def test_the_same_batches_whoever_samples(connect, rings, typed) -> None:
-    """Of every loader: collocated, by threads, and on servers."""
+    """Each kind of loader gives the same batches collocated, by threads, and on servers."""
     for folder, of in ((rings["hash"], None), (typed, "user")):
         makers = makers_of(of)
         data = open_part(folder, 1)
@@ -310,7 +310,7 @@ def test_types(typed: Path, edge_dir: str) -> None:
 
 
 def test_files_of_ids_and_splits_are_shared_by_clients(serve, rings, typed, tmp_path, monkeypatch) -> None:
-    """Clients whose loaders have one key share the seeds; without a key each has them all."""
+    """Clients whose loaders share a key share the seeds; without a key each client has all."""
     meeting, _ = serve(rings["hash"])
     paths = [str(tmp_path / f"partition{part}.pt") for part in range(2)]
     for part, path in enumerate(paths):
@@ -628,7 +628,7 @@ def client_process(rank: int, port: int, out: Path, leaves: Any) -> None:
 
 @pytest.mark.slow
 def test_two_servers_and_two_clients_from_start_to_end(tmp_path: Path) -> None:
-    """The second client starts when the first one leaves, which waits for it."""
+    """The second client starts when the first one leaves, and the first one waits for it."""
     write_partitions(ring_graph(), tmp_path / "glt", num_parts=2, method="hash")
     context, port = multiprocessing.get_context("spawn"), free_port()
     leaves = context.Event()

@@ -108,7 +108,7 @@ def write_ring(root, by, book_of=None, is_old=False, protocol=pickle.HIGHEST_PRO
 
 
 def check_ring(root, parts):
-    """Every part, from ids alone."""
+    """Check every part from ids alone."""
     graph, owners = read_partitions(root)
     assert owners[NODE].tolist() == parts.tolist()
     edges = graph.edges[EDGE]

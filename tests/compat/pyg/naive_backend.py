@@ -23,7 +23,7 @@ HAS_ANY = HAS_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """PyG finds these operators as if pyg-lib were installed."""
+    """Patch PyG so that it finds these operators as if pyg-lib were installed."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("WITH_PYG_LIB", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE"):
             patch.setattr(torch_geometric.typing, name, True)

@@ -109,7 +109,7 @@ def test_an_unknown_master_is_an_error(graph: Graph) -> None:
 
 
 def test_a_rank_that_others_cannot_reach_is_named() -> None:
-    """As on Debian, whose machines know their own name as a loopback address."""
+    """The host name resolves to a loopback address, as on Debian."""
     with pytest.raises(StoreUnavailable, match=r"rank 0 serves at tcp://127.0.1.1:5, a loopback .*give all .*IP addr"):
         check_reach(["tcp://127.0.1.1:5", "tcp://10.0.0.2:6"])
     check_reach(["tcp://127.0.0.1:5", "tcp://127.0.0.1:6"])
@@ -131,7 +131,7 @@ def test_ranks_that_hold_one_part_in_two_ways_are_refused(graph: Graph) -> None:
 
 
 def test_a_port_in_use_is_an_error_of_rank_0_at_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rank finds there what does not answer as a rank 0 does."""
+    """The other rank finds a listener there that does not answer as rank 0 does."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -265,7 +265,7 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
 
 @pytest.mark.parametrize("handles_error", [False, True])
 def test_who_closes_waits_for_the_others(graph: Graph, handles_error: bool) -> None:
-    """An error that is handled since before the loader was made says nothing of the loader's end."""
+    """An error that was handled before the loader was made does not count as the loader's end."""
     port = free_port()
 
     def train(rank: int) -> int:

@@ -63,13 +63,13 @@ if __name__ == "__main__":
 """
 TOGETHER_S = 120.0
 ENDED_S = 20.0
-"""How long it may take to leave a rank that answers nothing: for both servers' answers, and the rest of the end."""
+"""Seconds to leave a rank that answers nothing: both servers' timeouts, and the rest of the exit."""
 NOTICED_S = 5.0
-"""How long it may take to find that a process of this machine, which refuses connections, has gone."""
+"""Seconds to find that a process of this machine, which refuses connections, has ended."""
 
 
 def make_loader(rank: int, port: int, timeout_s: float = 30.0) -> DistNeighborLoader:
-    """Ten batches of all neighbours, each made when it is asked for; other ranks answer within a time."""
+    """Ten batches of all neighbours, each made on request; requests to other ranks have a timeout."""
     graph = plain_graph(np.random.default_rng(1))
     return DistNeighborLoader(
         partition(graph, owners_of(graph, 2), rank, 2), [-1], "127.0.0.1", port, context(rank, 2),
@@ -91,7 +91,7 @@ def train(_: int, rank: int, port: int, ending: str) -> None:
 
 @contextmanager
 def running(script: str, ranks: Sequence[int], port: int, *args: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """A process per rank, which are ended."""
+    """Start a process per rank, and end them with the block."""
     begun = [
         subprocess.Popen(
             [sys.executable, "-c", script, str(rank), str(port), *args], cwd=Path(__file__).parents[3], text=True,
@@ -108,7 +108,7 @@ def running(script: str, ranks: Sequence[int], port: int, *args: str) -> Iterato
 
 
 def test_two_processes_meet_sample_and_leave() -> None:
-    """This process is rank 0: to start another one takes most of the time."""
+    """This process is rank 0, as starting another one takes most of the time."""
     port = free_port()
     with running(ONE_EPOCH, [1], port) as (other,):
         loader = make_loader(0, port)
@@ -186,7 +186,7 @@ def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
     ],
 )
 def test_a_child_of_multiprocessing_that_ends_with_an_error_tells_the_other(ending: str, words: str | None) -> None:
-    """One that ends well serves until the other leaves too."""
+    """A process that ends without an error serves until the other one leaves too."""
     port = free_port()
     with running(CHILD, [1], port, ending) as (other,):
         loader = make_loader(0, port)

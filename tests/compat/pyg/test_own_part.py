@@ -101,7 +101,7 @@ def test_a_book_that_misses_a_type_is_refused(folder: Path) -> None:
 
 
 def test_ids_without_types_that_are_there_twice_are_refused_by_all() -> None:
-    """The numbers are in range on each rank; only together are they wrong."""
+    """All ids are in range on each rank; only the ranks together can find the error."""
     graph, port = plain_graph(np.random.default_rng(5)), free_port()
     owners = {"node": (np.arange(40) % 2).astype(np.int32)}
 

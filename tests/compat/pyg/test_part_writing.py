@@ -1,4 +1,4 @@
-"""A part that a rank writes is that of ``write_parts``, and what ranks say of their parts is compared."""
+"""Checks that ranks write the parts of ``write_parts``, and compare their facts of parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks find each other, exchange values, and say why when they do not."""
+"""Checks that ranks find each other, exchange values, and name the cause if they do not."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_groups_of_one_name_follow_each_other_and_may_be_open_at_once(port: int)
 
 
 def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
-    """Groups of two and of three ranks have one name; the one of two is not left yet when the others come."""
+    """Groups of two and of three ranks share a name; the first one is still open when the others come."""
     groups = met(port)
 
     def work(rank: int) -> Any:
@@ -324,7 +324,7 @@ def test_a_rank_that_is_left_behind_takes_no_place_in_the_next_group(port: int, 
 
 @pytest.fixture
 def full() -> Iterator[Location]:
-    """A listener whose queue is full: what asks for a connection is dropped, as where packets get lost."""
+    """A listener with a full queue: it drops requests for connections, like a lossy network."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -348,7 +348,7 @@ def test_a_host_that_drops_packets_is_gone_when_it_had_its_time(
 
 
 def test_a_rank_zero_that_answers_nothing_holds_up_nobody_for_long(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where its machine is cut off: the store's own calls would wait without end."""
+    """Rank 0 is cut off: the store's own calls would wait for ever."""
     monkeypatch.setattr(rank_group, "CALL_S", 0.2)
     monkeypatch.setattr(rank_group, "TELL_S", 0.2)
     groups = met(port)

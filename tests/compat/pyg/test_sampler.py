@@ -139,7 +139,7 @@ def test_seeds_that_occur_twice_have_a_place_each(folder):
 
 
 def test_edges_without_keys(tmp_path, found_worlds):
-    """Batches do not name their edges then, and PyG's loaders bring no features of edges."""
+    """Batches without edge keys; PyG's loaders then bring no features of edges."""
     world = found_worlds["ratings"]
     hopstream.write_parts(world.graph, tmp_path / "parts", num_parts=2, method="random", keep_edge_keys=False)
     with DatasetSampler(tmp_path / "parts", [2]) as sampler:

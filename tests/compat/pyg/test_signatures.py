@@ -33,14 +33,14 @@ LEFT_OUT: dict[str, set[str]] = {
     "LocalFeatureStore": {"set_rpc_router"},
     "Partitioner": {"edge_types", "is_edge_level_time", "is_hetero", "is_node_level_time", "node_types"},
 }
-"""Methods and properties that PyG's class has and ours has not."""
+"""Methods and properties of PyG's classes that ours lack."""
 WITHOUT_FURTHER = {
     ("DistLoader", "__init__"),
     ("DistNeighborSampler", "__init__"),
     ("DistNeighborSampler", "sample_from_edges"),
     ("DistNeighborSampler", "sample_from_nodes"),
 }
-"""What takes any further option in PyG, and does nothing with it; ours refuses it."""
+"""Functions that ignore further options in PyG; ours refuse them."""
 OF_RANKS = {"security", "store_settings"}
 ADDED: dict[tuple[str, str], set[str]] = {
     ("DistLinkNeighborLoader", "__init__"): OF_RANKS | {"rpc_timeout", "exclude_links"},
@@ -53,7 +53,7 @@ ADDED: dict[tuple[str, str], set[str]] = {
     ("Partitioner", "__init__"): {"options"},
     ("init_rpc", "init_rpc"): OF_RANKS,
 }
-"""Arguments that ours has and PyG's has not; all may be left out."""
+"""Arguments that only ours have; all have defaults."""
 BY_HAND = {"callback", "member", "options"}
 """Of these: a further option of PyG's, one with a default that is found, and one for several others."""
 OPTIONS = {
@@ -64,7 +64,7 @@ OPTIONS = {
     and name not in inspect.signature(ours.DistNeighborLoader).parameters
     and name not in inspect.signature(ours.DistLinkNeighborLoader).parameters
 }
-"""What PyG's distributed loaders hand on to the loaders that they are, and its default there."""
+"""Options that PyG's distributed loaders pass to their base loaders, with the defaults there."""
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "DistEdgeHeteroSamplerInput": utils.DistEdgeHeteroSamplerInput,
     "global_barrier": rpc.global_barrier,

@@ -1,6 +1,6 @@
-"""What TF-GNN's page on data preparation shows runs with the import changed and arrays for tensors.
+"""Checks that TF-GNN's page on data preparation runs with our import, and arrays for tensors.
 
-The first tests say its examples in our words. The last ones take the page's own blocks, where the page is there.
+The first tests follow its examples in our words. The last ones take the page's own blocks, where the page is there.
 """
 
 from __future__ import annotations

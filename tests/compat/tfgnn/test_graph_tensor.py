@@ -1,4 +1,4 @@
-"""Graph tensors are what their pieces say, and wrong pieces are refused."""
+"""Checks that graph tensors hold their pieces, and that wrong pieces are refused."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_elements_with_a_shape_may_even_out_or_all_have_one_length(folder):
 
 
 def big_column(folder: Folder, change: dict[int, int], row_group_size: int = 1000):
-    """20000 rows of 8 numbers, but for some rows, which take from the row after them."""
+    """20000 rows of 8 numbers; rows in the given dict are longer, at the expense of the next row."""
     lengths = np.full(20000, 8)
     for row, more in change.items():
         lengths[row : row + 2] += (more, -more)

@@ -24,7 +24,7 @@ FORMATS = st.sampled_from(["csv", "gz", "parquet", "tsv"])
 
 
 def check_equal(source: Path, out: Path, **options: object) -> tuple[Graph, ChunkReport]:
-    """Chunk tables both ways."""
+    """Check that both ways to chunk tables give the same."""
     out.mkdir(exist_ok=True)
     written = {name: options.pop(name) for name in ("num_chunks", "edges_format", "data_format") if name in options}
     work = {name: options.pop(name) for name in ("num_workers", "engine", "memory") if name in options}

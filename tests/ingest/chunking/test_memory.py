@@ -27,7 +27,7 @@ print(int(line.split()[1]) * 1024)
 
 
 def compile_kernels(folder: Path) -> None:
-    """Once, for later processes: compiling takes more memory than the work."""
+    """Compile kernels once for later processes, as compiling takes more memory than the work."""
     folder.mkdir()
     (folder / "n.csv").write_text("id\na\nb\n")
     (folder / "e.csv").write_text("a,b\na,b\n")

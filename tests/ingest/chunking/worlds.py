@@ -1,4 +1,4 @@
-"""Tables of raw ids of every kind, from a few numbers, and what chunking them must give."""
+"""Tables of raw ids of every kind, made from a few numbers, and the expected graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from hopstream.ingest.chunking.plan import ChunkLimits
 
 SMALL = ChunkLimits(part_bytes=100, block_bytes=200, block_rows=5, bucket_bytes=150, lookup_bytes=150, num_samples=40)
-"""So that a few dozen rows are many parts, blocks and buckets."""
+"""Small limits, so that a few dozen rows make many parts, blocks and buckets."""
 EMPTY_TYPES = {
     "tags": pa.list_(pa.int64()),
     "age": pa.int64(),
@@ -60,7 +60,7 @@ class World:
 
 
 def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any]]) -> None:
-    """Write some rows of a table; ``whole`` tells the types of Parquet columns."""
+    """Write some rows of a table; ``whole`` determines the types of Parquet columns."""
     if path.name.endswith(".parquet"):
         types = {name: pa.array(values).type for name, values in whole.items()}
         types = {

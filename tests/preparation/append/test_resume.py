@@ -30,7 +30,7 @@ for number in range(1, 4):  # as many as it has when all is done
                edges={sys.argv[3]: (new["src"], new["dst"])})
 """
 
-"""Appends the same three times, unless that was done before."""
+"""Append three times, except for appends that were done before."""
 LABEL = "__".join(EDGE)
 
 

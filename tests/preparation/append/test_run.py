@@ -1,4 +1,4 @@
-"""A dataset that was appended to equals one written in one go, and half of it is never seen."""
+"""Checks that an appended dataset equals one written in one go, and is never seen in part."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_any_graph_in_any_steps(tmp_path_factory, data):
 
 
 def _fixed(graph: Graph) -> Graph:
-    """The graph without columns that no chunked graph has."""
+    """The graph without columns that chunked graphs cannot hold."""
     nodes = {
         t: NodeTable(
             num_nodes=table.num_nodes,
@@ -171,7 +171,7 @@ def test_parts_open_whose_nodes_got_no_edges(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
-    """A dataset that every append of these tests is refused for."""
+    """A dataset for which all appends of these tests are refused."""
     root = tmp_path_factory.mktemp("begun") / "d"
     hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
     return root

@@ -101,7 +101,7 @@ def double_edge(root):
 
 
 def move_edge(root):
-    """The first edge of part 0 becomes the first of part 1, with everything that is stored of it."""
+    """Move the first edge of part 0, with all its columns, to the start of part 1."""
     taken, given = edge_files(root, 0), edge_files(root, 1)
     grown = {}
     for name, array in given.items():
@@ -114,7 +114,7 @@ def move_edge(root):
 
 
 def miss_key(root):
-    """The last node of a part says that it is one of another part's; keys still ascend."""
+    """Replace the key of a part's last node by one of another part; keys still ascend."""
     keys = [load(root, f"part-{part:05d}/{USER}/key.npy") for part in range(3)]
     last = max(k[-1] for k in keys)
     part = next(p for p in range(3) if keys[p][-1] != last)
@@ -175,7 +175,7 @@ def wrong_tags(root):
 
 
 def shorter_tags(root):
-    """The end of one row becomes the beginning of the next."""
+    """Move the boundary between two rows."""
     name = f"part-00001/{USER}/features/tags.offsets.npy"
 
     def change(offsets):
@@ -420,7 +420,7 @@ def test_places_are_named(root):
 
 
 def test_lost_edges_without_links(tmp_path):
-    """Nothing but the graph's fingerprint and the source know of an edge that was the last."""
+    """Only the graph's fingerprint and the source show that the last edge is missing."""
     graph = hopstream.rmat_graph(6, edges_per_node=4)
     hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash", direction="out")
     owner = (("node", "to", "node"), "out")
@@ -480,7 +480,7 @@ def test_directions_that_contradict_each_other(tmp_path):
 
 
 def test_datasets_without_edge_keys(tmp_path, monkeypatch):
-    """Keys are known from the source, or from links."""
+    """Keys come from the source, or from links."""
     monkeypatch.setattr("hopstream.preparation.audit.run._window_edges", lambda *_: 40)
     graph = full_graph(7)
     root = tmp_path / "d"

@@ -40,7 +40,7 @@ def write_owners(folder: Path, graph: Graph, num_parts: int, rng: np.random.Gene
 
 
 def use_graph(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
-    """Let jobs of this process read a graph in memory."""
+    """Let jobs of this process read a graph from memory."""
     monkeypatch.setattr(dispatch_folder, "open_source", lambda spec: chunked_of_graph(graph))
 
 

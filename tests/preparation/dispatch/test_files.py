@@ -17,7 +17,7 @@ WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 
 def with_words(rng: np.random.Generator, num_rows: int, features: dict[str, Column]) -> dict[str, Column]:
-    """Features and two more: strings, and lists of any length."""
+    """The given features and two more: strings, and lists of any length."""
     words = [("", "é", "zwölf", "日本 " * 9)[i] for i in rng.integers(0, 4, num_rows)]
     lists = [rng.integers(-99, 99, n).astype(np.int16) for n in rng.integers(0, 5, num_rows)]
     return {**features, "word": RaggedArray.from_strings(words), "list": RaggedArray.from_rows(lists)}

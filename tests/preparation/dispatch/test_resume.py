@@ -38,7 +38,7 @@ from tests.preparation.test_resume import SMALL_DISPATCH, write_for_dispatch
 
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """A chunked graph, its owners, and the dataset that it must become."""
+    """A chunked graph, its owners, and the wanted dataset."""
     write_for_dispatch(tmp_path, rng)
     return tmp_path
 
@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_nothing_that_looks_complete(tmp_path, monkeypatch, r
 
 
 def test_a_limit_of_the_system_is_named(tmp_path, monkeypatch, rng):
-    """A file that may not grow, as on a full disk, in a process of its own."""
+    """A child process may not extend a file, as on a full disk."""
     graph: Graph = rmat_graph(8, edges_per_node=20, num_features=6)
     write_chunked(graph, tmp_path / "in", num_chunks=2, edges_format="parquet")
     write_owners(tmp_path / "owners", graph, 2, rng)
@@ -171,7 +171,7 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
 
 
 def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
-    """Its settings are others, and its place is the same."""
+    """The second job has other settings and the same place."""
 
     def run(free: int, **options: Any) -> DatasetEstimate:
         machine = Machine(num_processors=1, free_bytes=free * 10**9)

@@ -21,7 +21,7 @@ def parts(tmp_path_factory):
 
 
 def sorted_hottest(parts, part, sampled, features, budget):
-    """By sorting all nodes of other parts."""
+    """The hottest nodes of other parts by a full sort."""
     rows = []
     for number, (node_type, names) in enumerate(features.items()):
         first, stop = parts.book.node_offsets[node_type][part : part + 2]

@@ -61,7 +61,7 @@ def naive_reach(dataset, part, hops):
 
 
 def check_truth(dataset, hops):
-    """Every copy is what its owner has."""
+    """Check that each copy equals its owner's row."""
     book, schema = dataset.manifest.book, dataset.manifest.schema
     arrays = [dataset.open_part(p) for p in range(book.num_parts)]
     for part in range(book.num_parts):
@@ -280,7 +280,7 @@ def test_a_disk_that_is_full(root, monkeypatch):
 
 
 def test_one_at_a_time(root):
-    """Another run while one is under way is refused, and harms it not."""
+    """A run is refused while another one is in progress, and does not disturb it."""
     refused = []
 
     def again(stage, done, total):

@@ -81,7 +81,7 @@ def test_files_that_are_short_or_missing_are_named(tmp_path, old):
 
 
 def test_what_was_written_wrong_is_no_reason_to_crash(tmp_path, old):
-    """Checksums that fit, and content that leads elsewhere."""
+    """Checksums fit, but the content leads elsewhere."""
     for name, value in [
         ("part-00000/edge/user__rates__movie/in/indices.npy", 99),
         ("part-00000/edge/user__rates__movie/in/indptr.npy", 10**9),

@@ -46,7 +46,7 @@ def values_of(graph):
 
 
 def main():
-    """Write records and their values of every schema."""
+    """Write records of every schema, and their values."""
     tf.random.set_seed(7)
     for path in sorted(FOLDER.glob("*.schema.pbtxt")):
         stem = path.name.removesuffix(".schema.pbtxt")

@@ -1,4 +1,4 @@
-"""The shell blocks of DGL's page on preprocessing run, with the scripts' names changed.
+"""Checks that the shell blocks of DGL's page on preprocessing run with changed script names.
 
 The test takes the page's own blocks and its own metadata, where the page is there.
 """
