@@ -23,7 +23,7 @@ settings.register_profile("fixed", derandomize=True, database=None, deadline=Non
 settings.register_profile("drawn", derandomize=False, database=None, deadline=None, print_blob=False)
 # Hypothesis also draws the constants of all local modules that are loaded, so draws would depend on the tests before.
 if hasattr(providers, "_get_local_constants"):
-    providers._get_local_constants = lambda: providers._local_constants  # which are none then
+    providers._get_local_constants = lambda: providers._local_constants  # which stays empty
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -78,7 +78,7 @@ def twenty_million(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 def test_the_least_memory_is_enough_for_every_method_and_little_more(tmp_path: Path, twenty_million: Path, asked):
     least, peak = least_and_peak(twenty_million, tmp_path / "owners", 20_000_000, 10, asked)
-    assert 0.5 * least - 60e6 <= peak <= least  # ten edges do not take what edges are given
+    assert 0.5 * least - 60e6 <= peak <= least  # ten edges use little of the memory for edges
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ class Processes:
         while not child.has_ended:
             assert time.monotonic() < ends, f"waited {DEADLINE_S} s; {child.ending_text()}\nsaid: {child.lines}"
             self._children.wait(POLL_S)
-        # Whether kernels have to be compiled depends on what ran on this machine before, and how long that takes on it.
+        # Whether and how long kernels compile depends on earlier runs on this machine.
         hints = ("compiling kernels: first start", "WARNING: waiting; the first start")
         errors = [line for line in child.errors if not any(hint in line for hint in hints)]
         return Result(child.process.returncode, "\n".join(child.lines), "\n".join(errors))

@@ -166,7 +166,7 @@ def start(processes: Any, parts: Path, *arguments: object, **options: Any) -> tu
 def end(processes: Any, up: Any) -> None:
     os.kill(up.process.pid, signal.SIGTERM)
     result = processes.wait_for_end(up)
-    # On a busy machine the command says after a while that it is still waiting.
+    # On a busy machine the command reports after a while that it still waits.
     said = [line for line in result.err.splitlines() if not line.startswith("WARNING: waiting")]
     assert (result.status, said) == (0, [])
 
@@ -284,7 +284,7 @@ def test_after_a_kill_nothing_stays_that_the_next_run_does_not_remove(processes,
     os.kill(up.process.pid, signal.SIGKILL)
     processes.wait_for_end(up)
     up, _ = start(processes, parts)
-    assert not folder.exists() or list(folder.iterdir()) != []  # servers that end last still lie there
+    assert not folder.exists() or list(folder.iterdir()) != []  # sockets of servers that end last are still there
     end(processes, up)
     assert set(parts.iterdir()) == before
 

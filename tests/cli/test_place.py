@@ -102,7 +102,7 @@ def test_place_and_pull(tmp_path, chunks, run_command):
     roots = [word for k in range(3) for word in ("--root", tmp_path / f"d{k}")]
     assert run_command(*chunks, "--parts", 4, "--overwrite").status == 0
     assert run_command(*chunks, "--overwrite", *roots).status == 0
-    assert run_command(*chunks, "--overwrite").status == 0  # what stands beside a manifest is replaced with it
+    assert run_command(*chunks, "--overwrite").status == 0  # files beside a manifest are replaced with it
     assert not (tmp_path / "out/roots.json").exists()
 
 

@@ -159,7 +159,7 @@ def test_on_a_terminal(processes, parts: Path, up, loader):
                 try:
                     if not os.read(outer, 1 << 16):
                         break
-                except OSError:  # how Linux says that the other end was closed
+                except OSError:  # the error by which Linux reports that the other end was closed
                     break
             assert top.stderr is not None
             assert (top.wait(60), top.stderr.read()) == (0, b"")

@@ -118,7 +118,7 @@ def test_the_fingerprint_guards_the_content(root):
         read_manifest(root)
     (root / "manifest.json").write_text(whole)
     edit(root, lambda v: [v["made_by"].update(method="hash"), v.pop("digest")])
-    assert read_manifest(root).dataset_id == before  # how it was made is not what it holds
+    assert read_manifest(root).dataset_id == before  # the id does not depend on how the dataset was made
 
 
 def leaves(value, path=()):

@@ -288,7 +288,7 @@ def test_the_table_of_tokens_that_the_manifest_asks_for_is_one(tmp_path):
     assert [(who.name, who.rights) for who in read_tokens(tmp_path / "servers")] == [
         ("servers", "admin"), ("trainers", "read"),
     ]  # fmt: skip
-    assert read_token(tmp_path / "servers") == "token-0"  # with which servers ask one another
+    assert read_token(tmp_path / "servers") == "token-0"  # the token of servers for each other
 
 
 def test_the_memory_that_servers_may_take_fits_the_pods(manifests):

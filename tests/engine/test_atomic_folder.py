@@ -101,7 +101,7 @@ def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             replace_place(root)
     assert (tmp_path / ".x.work" / "old").is_dir() and names(root) == ["new"]
-    root.rename(tmp_path / ".x.work" / "job" / "made")  # as it is between the two
+    root.rename(tmp_path / ".x.work" / "job" / "made")  # the state between both renames
     with open_work(root) as work:
         assert work.finished_call is None and names(root) == ["old"]
         with monkeypatch.context() as patch:

@@ -71,7 +71,7 @@ def test_maps_that_end_while_pages_are_let_go_of_are_unmapped_afterwards(tmp_pat
         @staticmethod
         def madvise(address, num_bytes, advice):
             held.clear()
-            assert address in arrays._MAPS._sizes  # nobody else can have memory there
+            assert address in arrays._MAPS._sizes  # so no other map can have this memory
             return real(address, num_bytes, advice)
 
     monkeypatch.setattr(arrays, "_LIBC", Ending)

@@ -63,7 +63,7 @@ HEAVIEST = {**WEIGHTED, "sampling": "top_k"}
 BIDIRECTIONAL = {"subgraph_type": "bidirectional"}
 LEFT_OUT = {"exclude_links": True}
 REVERSES = {"reverse_types": {LIKES: RATED}}
-"""By their names, likes have no reverses, and these are those of ratings."""
+"""By name, likes have no reverse type; they are given that of ratings."""
 MODES: dict[str, dict[str, dict]] = {
     "plain": {
         "all edges, binary": {"neg_sampling_ratio": 0.7, "edge_label": np.arange(NUM_LINKS)},

@@ -55,7 +55,7 @@ OPTIONS = {
 }
 TEMPORAL = {"time_attr": "time", "input_time": np.random.default_rng(13).integers(0, 60, NUM_SEEDS)}
 WEIGHTED = {"weight_attr": None}
-"""None stands for the weights that the graph has."""
+"""None is replaced by the name of the graph's weights."""
 HEAVIEST = {**WEIGHTED, "sampling": "top_k"}
 LABOR = {"sampling": "labor"}
 BIDIRECTIONAL, INDUCED = {"subgraph_type": "bidirectional"}, {"subgraph_type": "induced"}

@@ -260,7 +260,7 @@ def test_a_dataset_that_is_appended_to_while_a_loader_has_it_open(tmp_path: Path
 def negated(columns: Any) -> Any:
     """New rows with other numbers."""
     if not isinstance(columns, dict):
-        return columns  # only how many they are
+        return columns  # their number alone matters
     return {name: _negated(column) for name, column in columns.items()}
 
 

@@ -1,4 +1,4 @@
-"""Links between two node sets as seeds, over every kind of source and from every kind of worker.
+"""Checks links between two node sets as seeds, over all kinds of sources and workers.
 
 The wanted graphs are those of TF-GNN 1.0.3: ``link_samplers.sample_link_prediction_featureless_subgraph`` made them of
 the same graph, by a spec for sources (``bought``, then ``bought_by``) and one for targets (``bought_by``, then

@@ -162,7 +162,7 @@ def test_the_latest_are_for_testing():
     times = np.array([5, 1, 9, 9, 3, 7, 0, 2, 9, 4], np.uint8)
     splits = split_nodes(nodes_only(10, t=times), method="time", time_attr="t", val=3, test=0.2).splits[NODE]
     assert {name: keys.tolist() for name, keys in splits.items()} == {
-        "test": [3, 8],  # of three of one time, those of the largest keys
+        "test": [3, 8],  # of three links with equal times, those with the largest keys
         "val": [0, 2, 5],
         "train": [1, 4, 6, 7, 9],
     }

@@ -37,7 +37,7 @@ def test_every_layout_is_the_graph_that_ogb_gives(tmp_path, rng, layout):
     arrays, labels, split_idx = layout(tmp_path / "ogbn_arxiv", rng)
     wanted = canonical(graph_from_ogb(arrays, labels, split_idx))
     found = read_ogb_folder(tmp_path / "ogbn_arxiv")
-    if layout is layouts.typed:  # labels that are not whole are told apart from those that are
+    if layout is layouts.typed:  # integer labels are distinguished from others
         assert found.nodes["paper"].features["y"].dtype == np.int64
     assert canonical(found) == wanted
     assert canonical(hopstream.read_graph(tmp_path / "ogbn_arxiv")) == wanted

@@ -67,7 +67,7 @@ def test_a_table_gives_every_edge_its_share(name):
     weights = np.array(WEIGHTS[name])
     entries = table_of(WEIGHTS[name])
     thresholds, aliases = entries >> np.uint64(32), entries & np.uint64(0xFFFFFFFF)
-    own = (thresholds + (thresholds == 2**32 - 1)) / 2.0**32  # the largest threshold stands for a whole place
+    own = (thresholds + (thresholds == 2**32 - 1)) / 2.0**32  # the largest threshold means a whole place
     shares = own.copy()
     np.add.at(shares, aliases.astype(np.int64), 1 - own)
     np.testing.assert_allclose(shares / len(weights), weights / weights.sum(), rtol=1e-6, atol=1e-9)

@@ -48,7 +48,7 @@ class Hand:
             ],
         }
         self._columns["weights"] = [np.array([w for row in part for w in weights(row)], np.float32) for part in parts]
-        # A neighbour's key is its id and 5000, as if it were numbered elsewhere.
+        # A neighbour's key is its id plus 5000, as if keys differed from ids.
         self._columns["neighbor_keys"] = [np.asarray(c, np.int64) + 5000 for c in self._columns["indices"]]
         self.parts = np.repeat([0, 1], 6).astype(np.int32)
         self.degrees = np.array([len(row) for row in self.rows])

@@ -106,7 +106,7 @@ def test_a_shorter_path_that_is_found_late_counts_for_everything_behind_it(tmp_p
     """Node 1 is one hop away but waits for its many edges; the chain 2, 3, 4 reaches node 5 before it."""
     links = [(0, 1), (0, 2), (2, 3), (3, 4), (4, 5), (1, 5), (5, 6), (6, 7)]
     links += [(1, 10 + i) for i in range(40)]
-    links += [(i, 1) for i in (2, 3, 4, 5)]  # what brings node 1 over its threshold, when node 5 has been pushed
+    links += [(i, 1) for i in (2, 3, 4, 5)]  # bring node 1 over its threshold after node 5 was pushed
     src, dst = np.array(links).T
     graph = Graph(nodes={NODE: NodeTable(num_nodes=50)}, edges={EDGE: EdgeTable(src_keys=src, dst_keys=dst)}).check()
     settings = PPRSettings(direction="out", alpha=0.05, eps=0.0212, max_ppr_nodes=100)

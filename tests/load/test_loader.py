@@ -338,7 +338,7 @@ def test_memory_stays_flat_over_epochs(tmp_path):
     for _ in range(10):
         for batch in loader:
             addresses.add(batch.edge_index["node", "to", "node"].ctypes.data)
-    assert len(addresses) < 15  # of 100 batches, of which at most six are alive at once
+    assert len(addresses) < 15  # of 100 batches, at most six of them alive at once
 
 
 @pytest.mark.parametrize("collate", ["numpy", pytest.param("pyg", marks=pytest.mark.slow)])

@@ -143,7 +143,7 @@ class StoreContract:
             rows = case.adjacency(edge_type, direction)
             near, _far = ends(edge_type, direction)
             keys = np.random.default_rng(9).permutation(len(rows))
-            keys = np.append(keys, keys[:9])  # a node that is asked for twice draws the same twice
+            keys = np.append(keys, keys[:9])  # a repeated node draws the same edges
             ids = store.lookup(near, keys)
             requests = [
                 SampleRequest(

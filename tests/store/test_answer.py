@@ -239,7 +239,7 @@ def send_mutated(server: StoreServer, good: list[Frame], rng: np.random.Generato
         client.send(mutated(good[turn % len(good)], turn + 1000, rng, is_cut=turn % 7 == 0))
         try:
             header = list(client.frames(turn + 1000))[-1].header
-        except (EOFError, ConnectionError):  # its header is none
+        except (EOFError, ConnectionError):  # the header is malformed
             num_ended += 1
             client.close()
             client = Peer(server.location)

@@ -161,7 +161,7 @@ def test_a_bug_in_an_operation_of_a_server_process_is_told(typed_case: Case) -> 
 def test_closing_ends_calls_under_way(typed_case: Case) -> None:
     class WaitingStore(LocalStore):
         def num_drawn_bound(self, request: SampleRequest) -> IntArray:
-            if len(request.ids):  # a server that starts asks for none
+            if len(request.ids):  # a starting server samples without ids
                 is_entered.set()
                 assert may_go_on.wait(30)
             return super().num_drawn_bound(request)

@@ -295,7 +295,7 @@ def test_servers_that_hang_are_all_asked_at_once_and_leave_time_for_a_replica(ty
         stores: list[Store] = []
         for part in range(3):
             facts = RemoteStore(stack.enter_context(StoreServer(typed_case.shared([part]))).location).facts
-            stub = stack.enter_context(Stub())  # takes connections and never says a word
+            stub = stack.enter_context(Stub())  # accepts connections and sends nothing
             stores.append(RemoteStore(str(stub.where), settings, facts=facts))
         stores.append(RemoteStore(stack.enter_context(StoreServer(typed_case.shared())).location, settings))
         store = stack.enter_context(RoutedStore(stores, settings))
@@ -432,7 +432,7 @@ NEVER, ALWAYS = 0, 1e9
         ((ALWAYS, NEVER), [], (1, 1)),  # the other one is asked at once
         ((3, NEVER), [1], (4, 0)),  # the only one that is there
         ((1, 1), [], (2, 1)),  # once more, as the other one is too busy as well
-        ((ALWAYS, 4), [], (2, 5)),  # the last one is waited for
+        ((ALWAYS, 4), [], (2, 5)),  # the last one is retried until it answers
     ],
 )
 def test_a_store_that_is_too_busy_is_asked_again_after_its_replicas(

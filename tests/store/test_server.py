@@ -152,7 +152,7 @@ class GatedStore(LocalStore):
         self.may_go_on = threading.Event()
 
     def num_drawn_bound(self, request: SampleRequest) -> IntArray:
-        if len(request.ids):  # a server that starts asks for none
+        if len(request.ids):  # a starting server samples without ids
             self.is_entered.set()
             assert self.may_go_on.wait(30)
         return super().num_drawn_bound(request)

@@ -118,7 +118,7 @@ MANY_IDS = (1 + np.arange(1 << 20) % (LONG_ROWS - 1)).astype(np.int64)
 @pytest.mark.parametrize(
     ("what", "ends_with"),
     [
-        # It takes the most, so it comes first: allocators keep some of what answers before it took.
+        # It takes the most, so it comes first: allocators keep some memory of earlier answers.
         (heavy_way(HUB, 500_000, excluded=MILLION_PAIRS), None),
         (heavy_fetch("node", "x", np.arange(MANY, dtype=np.uint32)), None),
         (heavy_fetch("text", "body", np.arange(3000, dtype=np.uint32) % LONG_ROWS), None),

@@ -230,7 +230,7 @@ class HandClock:
     def wait_watched(self, num_rounds: int = 3) -> None:
         """Return when the watch has gone over all channels that often, from now on."""
         with self._looked:
-            # A round looks twice, and one that is under way may have looked before the clock was moved.
+            # A round reads the clock twice, and a round in progress may have read it before the move.
             wanted = self._num_looks + 2 * num_rounds + 2
             assert self._looked.wait_for(lambda: self._num_looks >= wanted, DEADLINE_S)
 

@@ -94,9 +94,9 @@ class TestMakingAhead:
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=2)
         assert channel.take_work() == 0
         assert channel.take_work() == 1
-        assert not channel.has_work(may_hoard=True)  # two are being made
+        assert not channel.has_work(may_hoard=True)  # two batches are in progress
         finish(channel, 0)
-        assert not channel.has_work(may_hoard=True)  # one waits, one is being made
+        assert not channel.has_work(may_hoard=True)  # one waits, one is in progress
         del channel.done[0]  # it was fetched
         assert channel.take_work() == 2
 

@@ -106,7 +106,7 @@ def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome
             if number % RENEWED_EVERY == 0:
                 counted = dict(outcome.reached.by_operation)
                 requests = sensible_requests(server, *renew(call, served), CONFIG)
-                outcome.reached.by_operation.update(counted)  # these calls were none of the mutated
+                outcome.reached.by_operation.update(counted)  # these calls were not mutated
                 if number in (0, 1000):
                     before = process.memory_info().rss
             send(server, mutated(rng, requests[int(rng.integers(0, len(requests)))]), outcome)

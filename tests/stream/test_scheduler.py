@@ -799,7 +799,7 @@ class TestMemory:
 
     def test_one_that_waits_for_a_slow_reader_holds_up_no_other_and_is_tried_no_more_than_is_of_use(self):
         memory = Memory()
-        with bounded(threads=2, clock=HandClock()) as scheduler:  # no time passes, so others cannot be held up for some
+        with bounded(threads=2, clock=HandClock()) as scheduler:  # time stands still: none is held up for it
             add_of(scheduler, 1, memory.job(1, 6))
             add_of(scheduler, 2, memory.job(2, 1))
             waiting = add_of(scheduler, 3, memory.job(3, 6))

@@ -601,7 +601,7 @@ def test_who_waits_for_the_graph_hears_why_it_was_not_opened() -> None:
         assert began.wait(30)
         calls += [pool.submit(service._graph_of_all) for _ in range(4)]
         wait_until(lambda: sum(call.running() for call in calls) == 5, "all of them ask")
-        threading.Event().wait(0.1)  # and have come as far as waiting
+        threading.Event().wait(0.1)  # until they wait
         go.set()
         for call in calls[:1]:
             assert str(call.exception(30)) == "part 3 gave no answer"

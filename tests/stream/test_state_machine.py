@@ -318,7 +318,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         num_crashes = 0
         while self.check(model, step, message):
             num_crashes += 1
-            assert num_crashes <= 3  # one that was made before two more were planned
+            assert num_crashes <= 3  # a batch from before two more crashes were planned
             message = take(self.scheduler, model.channel_id, step, FETCH_S, model.turn)
 
     def check(self, model: Model, step: int, message: Any) -> bool:

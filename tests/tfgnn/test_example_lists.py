@@ -86,7 +86,7 @@ def test_lists_are_those_of_each_message(of):
 
 
 def test_messages_that_are_written_otherwise_are_read_too():
-    twice = example(a=[1]) + example(a=[2, 3])  # protobuf joins what is concatenated, and the last of a key counts
+    twice = example(a=[1]) + example(a=[2, 3])  # protobuf merges these; the last value of a key counts
     records = [example(a=[7, 300]), unpacked(b"a", [1, 2, 3]), twice, b"", example(b=[1.5])]
     lists = decode_examples(records, ["a"])["a"]
     assert np.diff(lists.offsets).tolist() == [2, 3, 2, 0, 0]

@@ -48,7 +48,7 @@ class Aim:
     def connect(self) -> socket.socket:
         if self.location.path:
             sock = socket.socket(socket.AF_UNIX)
-            sock.connect(self.location.path)  # with a time limit it would not wait for its turn
+            sock.connect(self.location.path)  # with a timeout it would not wait in the queue
             sock.settimeout(20)
             return sock
         return socket.create_connection((self.location.host, self.location.port), 20)
@@ -100,7 +100,7 @@ def mutated(rng: random.Random, message: bytes) -> bytes:
         if not data:
             return b""
         kind, at = rng.randrange(8), rng.randrange(len(data))
-        if kind < 3:  # in the first bytes, which decide most
+        if kind < 3:  # in the first bytes, which matter most
             data[rng.randrange(min(len(data), PREFIX.size))] = rng.choice((0, 1, 2, 3, 7, 127, 128, 255))
         elif kind < 5:
             data[at] = rng.randrange(256)

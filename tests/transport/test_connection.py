@@ -192,7 +192,7 @@ def test_an_answer_that_does_not_come_is_told_at_the_deadline(served: Served) ->
     connection = connection_of(served)
     connection.ask(ECHO, 10, "echo")
     started = time.monotonic()
-    late = r"gave no answer in 0\.2 s to hold|nobody waits"  # the server's word where this thread comes late itself
+    late = r"gave no answer in 0\.2 s to hold|nobody waits"  # the server's error, if this thread is late itself
     with pytest.raises(StoreTimeout, match=late):
         connection.call(HOLD, 0.2, "hold", Frames())
     assert within(3.0, started)

@@ -246,8 +246,8 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
         state = State(server.pid)
         attack = partial(Attack, kind, server.location, near.dataset_id)
         if kind == "abandoned":
-            # Whoever has the token has large answers made, as many as the processors can, until it has abandoned as
-            # many as it may; of every two it cancels one.
+            # A client with the token has large answers made, as many as the processors can, until it has abandoned as
+            # many as it may; it cancels every second one.
             with attack(2 * FREE_ABANDONED) as first:
                 while not first.has_said("all"):
                     honest.call()
@@ -255,7 +255,7 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
         shares = kept_speed(honest, attack, MANY_ROUNDS if kind == "abandoned" else 1)
         state.check_back(kind, BACK_S + MAX_DELAY_S)
         honest.call()
-    if kind == "abandoned":  # most rounds show KEPT; without a delay one in ten does so, so the best one tells nothing
+    if kind == "abandoned":  # most rounds show KEPT; without a delay one in ten does, so the best round tells nothing
         assert statistics.median(shares) >= KEPT_BESIDE_LARGE_ANSWERS
     else:
         assert max(shares) >= KEPT
@@ -267,7 +267,7 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
 )
 def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count: int) -> None:
     """Damaged messages of all kinds neither stop a server nor change the answers to others."""
-    location = f"unix://{tmp_path}/socket"  # a port would have too many closed connections to remember
+    location = f"unix://{tmp_path}/socket"  # a port would have to remember too many closed connections
     with served(folder, tmp_path, location, "--patient") as server, Honest(server.location, near) as honest:
         state = State(server.pid)
         attack = Attack("mutations", server.location, near.dataset_id, count)

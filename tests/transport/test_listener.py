@@ -220,7 +220,7 @@ def test_too_many_strangers_end_the_oldest_and_honest_clients_get_in(serve_as: S
         assert [one.is_closed_within(0.05) for one in strangers[2:]] == [False] * 3
         served.context = context
         with served.connect() as peer:
-            assert len(peer.ask(ECHO)) == 1  # whose hello may have come before another one had to make room
+            assert len(peer.ask(ECHO)) == 1  # its hello may have come before another connection had to make room
         for one in strangers:
             one.close()
 
@@ -290,7 +290,7 @@ def test_wrong_tokens_are_told_later_and_later(serve_as: Serve, way: str) -> Non
         for _ in range(4):
             with served.connect(says_hello=False) as peer:
                 started = time.monotonic()
-                peer.send(encode_hello("wrong") + b"and more")  # which is left where it is
+                peer.send(encode_hello("wrong") + b"and more")  # the extra bytes are not read
                 assert peer.read_welcome()[0] == Status.REFUSED
                 took.append(time.monotonic() - started)
         assert max(took[:3]) < 0.2
@@ -324,7 +324,7 @@ def test_who_abandons_many_calls_is_let_in_late(serve_as: Serve, way: str, monke
         def entered_in_s() -> float:
             with served.connect("secret", says_hello=False) as peer:
                 started = time.monotonic()  # without the handshake of TLS
-                peer.send(encode_hello("secret") + message_bytes(REQUEST, 1, ECHO))  # also what follows is read then
+                peer.send(encode_hello("secret") + message_bytes(REQUEST, 1, ECHO))  # it is read with the hello
                 assert peer.read_welcome() == (Status.OK, "")
                 took_s = time.monotonic() - started
                 assert len(list(peer.frames(1))) == 1

@@ -99,7 +99,7 @@ def values_of(value, place=()):
 
 
 def damaged(text):
-    """What is wrong, how, and the text with it: a value that is missing or another one, or a text cut off."""
+    """The place of the damage, its value, and the damaged text: a missing or wrong value, or a cut text."""
     places = list(values_of(json.loads(text)))[1:]
     for place in places:
         for wrong in (GONE, *WRONG, *HUGE):
@@ -126,7 +126,7 @@ def test_any_value_of_the_json_file_may_be_wrong(written, load):
     load(written)
     for what, wrong, text in damaged(written.read_text()):
         path.write_text(text)
-        if wrong in HUGE:  # not for all: it is slow
+        if wrong in HUGE:  # not for all values, as it is slow
             tracemalloc.start()
         try:
             load(path)

@@ -63,7 +63,7 @@ def test_numbers_go_up_part_by_part_and_type_by_type(typed):
             assert edges[t][before : before + len(keys)].tolist() == keys.tolist()
             next_edge = stop
     start, stop = said["node_map"]["b"][1]
-    assert start == stop == said["node_map"]["c"][0][1]  # none: empty, where the range before it ended
+    assert start == stop == said["node_map"]["c"][0][1]  # an empty range, which begins where the one before it ended
 
 
 def test_graphs_of_parts_hold_their_own_first_and_then_the_halo(typed):
@@ -167,7 +167,7 @@ def test_trainers_are_parts_of_parts(tmp_path):
     graph = typed_graph()
     partition_graph(graph, "g", 2, tmp_path, num_trainers_per_machine=3, part_method="random")
     read, owners = read_partitions(tmp_path / "g.json")
-    assert read.fingerprint() == graph.fingerprint()  # trainers are none of its features
+    assert read.fingerprint() == graph.fingerprint()  # the read graph has no feature for trainers
     for part in range(2):
         g, nodes, edges, *_ = load_partition(tmp_path / "g.json", part)
         trainers = nodes["a/trainer_id"]

@@ -199,7 +199,7 @@ def test_parts_without_the_edges_between_them_are_no_whole_graph(tmp_path):
         FormatError, match=f"has {own} of the {number} edges of part 0: with num_hops=0 .*num_hops=1, or"
     ):
         read_partitions(path)
-    change(path, halo_hops=1)  # without which it is a damaged part
+    change(path, halo_hops=1)  # without this the part is damaged
     with pytest.raises(FormatError, match=f"{own} edges, numbers .* part 0 has {number}"):
         load_partition(path, 0)
     halves = np.arange(30) // 15

@@ -120,4 +120,4 @@ def test_loaders_of_unequal_inputs_and_a_parked_one(tmp_path: Path, monkeypatch,
     assert set(shares) == set(range(PARKED + 1))
     assert jain_index(shares[number] for number in range(PARKED)) >= 0.97, shares
     assert sum(shares.values()) > 0.95 * FOR_S
-    assert CAPACITY * COSTS_S[0] <= shares[PARKED] <= 3 * CAPACITY * COSTS_S[0]  # what waits here and there
+    assert CAPACITY * COSTS_S[0] <= shares[PARKED] <= 3 * CAPACITY * COSTS_S[0]  # batches that wait here and there

@@ -142,7 +142,7 @@ def test_a_rank_is_one_clients_until_that_is_gone(folder: Path, monkeypatch: pyt
         first = Session(meeting, 0, 1)
         with pytest.raises(StoreUnavailable, match="another client is client 0; give each a rank of its own"):
             Session(replace(meeting, timeout_s=0.3), 0, 1)
-        first.close()  # without a word, as one that was killed
+        first.close()  # without leaving, like a killed process
         monkeypatch.setattr(roster, "GONE_S", 0.1)
         Session(meeting, 0, 1).leave()
         get_server().wait_for_exit()

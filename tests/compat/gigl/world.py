@@ -84,7 +84,7 @@ def cluster_info(given: dict[str, Any] | None) -> GraphStoreInfo:
 
 
 def secured(task: dict[str, Any]) -> dict[str, Any]:
-    """What a process shows to others and trusts, where the task has a token; roots are the system's."""
+    """Store settings with the task's token, if it has one; roots are the system's."""
     if task["token"] is None:
         return {}
     return {"store_settings": StoreSettings(security=ClientSecurity(token=task["token"], server_name="store.example"))}
@@ -212,7 +212,7 @@ def compute(task: dict[str, Any]) -> int:
     info = cluster_info(task["info"])
     for session in range(task["sessions"]):
         init_compute_process(task["local_rank"], info, "gloo", rpc_timeout=RPC_S, **secured(task))
-        session_of_all = graph_store_compute.session()  # all are here: from now on answers come soon
+        session_of_all = graph_store_compute.session()  # all members are here, so answers come soon from now on
         session_of_all._meeting = replace(session_of_all._meeting, timeout_s=task["timeout"])
         session_of_all.graph._timeout_s = float(task["timeout"])
         assert torch.distributed.get_world_size() == info.compute_cluster_world_size

@@ -94,7 +94,7 @@ def hetero_neighbor_sample(
 ) -> tuple[dict, ...]:  # fmt: skip
     """The same with types; an edge type is its three names, joined by ``__``.
 
-    A seed sees what is there at its time: neighbours up to it where nodes have times, edges up to it where edges have.
+    A seed sees neighbours up to its time where nodes have times, and edges up to it where edges have times.
     """
     assert (edge_weight, is_csc, replace, is_directed, wants_edges) == (None, True, False, True, True)
     nodes: dict[str, list[tuple[int, int]]] = {node_type: [] for node_type in node_types}

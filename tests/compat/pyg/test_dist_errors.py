@@ -90,7 +90,7 @@ def test_loaders_that_are_closed_in_another_order_say_so_in_time(graph: Graph) -
 
     told = on_ranks(2, work)
     waited = [error for errors in told for error in errors if isinstance(error, StoreTimeout)]
-    assert waited, told  # of who gave up first; the other one may be met at its own wait then
+    assert waited, told  # of the rank that gave up first; the other one may be met during its own wait
     for error in waited:
         assert re.search(r"waited [\d.]+ s to leave; rank [01] did not come", str(error))
         assert "let ranks make, use and close the same things in the same order" in str(error)

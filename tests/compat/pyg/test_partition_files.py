@@ -367,7 +367,7 @@ def test_ids_that_are_none_say_so(make, tmp_path):
         whole, raw = load(path), path.read_bytes()
         for place in tensors_in(whole):
             if "feats" in place or (place and place[-1] in ("time", "global_id") and make is heterogeneous):
-                continue  # rows, and ids that nothing is found by
+                continue  # rows, and ids that are not used for look-ups
             for change in itertools.islice(changes, 4):
                 torch.save(changed(whole, place, change), path)
                 with pytest.raises((FormatError, IdRangeError)):

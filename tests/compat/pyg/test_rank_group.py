@@ -146,7 +146,7 @@ def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyP
     stays_s = 5.0 if knows else 0.5
     monkeypatch.setattr(rank_group, "LINGER_S", stays_s)
     groups = met(port)
-    start = time.monotonic()  # rank 0 counts from when it knows, which is before its own call to fail returns
+    start = time.monotonic()  # rank 0 counts from when it learns of the failure, before its own call to fail returns
     groups[1 if knows else 0].fail("the disk is full")
     groups[0].close()
     took = time.monotonic() - start
@@ -270,7 +270,7 @@ def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
         return found
 
     def come_late(rank: int) -> Any:
-        time.sleep(0.6 * (rank == 2))  # before rank 0 opened the next group it would be refused by the last one
+        time.sleep(0.6 * (rank == 2))  # before rank 0 opens the next group, the last group would refuse it
         return work(rank)
 
     assert on_ranks(3, come_late) == [[0, 1, 2]] * 3

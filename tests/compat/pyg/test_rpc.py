@@ -41,7 +41,7 @@ def begin(num: int) -> tuple[list[RpcMember], list[Group], list[Any]]:
             begun.result()
         group = one.group
         assert group is not None
-        group.membership = replace(group.membership, timeout_s=SOON_S)  # to leave; a busy machine begins more slowly
+        group.membership = replace(group.membership, timeout_s=SOON_S)  # for leaving only: meetings begin more slowly
 
         def leave(waits: bool, group: Group = group, number: int = number) -> None:
             left.append((number, waits))

@@ -141,7 +141,7 @@ def make_world(
         columns["note"] = [WORDS[i] for i in rng.integers(0, len(WORDS), shortest)]
         spec = world.table(f"edges{number}", columns, formats[1], 1 + (seed + number) % 3)
         features: dict[str, Any] = {"w": "w", "note": "note"}
-        if shortest and not any(columns["note"]):  # of cells that are all empty no type can be told
+        if shortest and not any(columns["note"]):  # columns of empty cells have no type
             features["note"] = {"column": "note", "dtype": "string"}
         world.edges.append({**spec, "type": [src, f"r{number}", dst], "src": "a", "dst": "b", "features": features})
     return world

@@ -74,7 +74,7 @@ def test_any_graph_in_any_steps(tmp_path_factory, data):
     grown = grow(graph, np.random.default_rng(data.draw(st.integers(0, 99))), data.draw(st.integers(2, 4)))
     root = tmp_path_factory.mktemp("any")
     num_appends = grown.num_steps - 1
-    for step in range(1, grown.num_steps):  # a step that adds nothing is refused, and none is made
+    for step in range(1, grown.num_steps):  # a step without additions is refused, so none is appended
         if grown.until(step).fingerprint() == grown.until(step - 1).fingerprint():
             return
     direction = data.draw(st.sampled_from(["in", "out", "both"]))

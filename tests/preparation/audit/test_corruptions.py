@@ -275,7 +275,7 @@ def test_a_whole_dataset_has_no_findings(origins, root):
         of_source = {"schema", "features", "ownership"} if against is None else set()
         assert set(report.skipped) == {"halo"} | of_source
         done = {kind for kind, check in report.checks.items() if check.status == "ok"}
-        assert done == set(KINDS) - {"halo"} - (of_source - {"ownership"})  # links tell of other types whose edges are
+        assert done == set(KINDS) - {"halo"} - (of_source - {"ownership"})  # links show the ownership of some types
 
 
 PARTLY = {
@@ -533,4 +533,4 @@ def test_what_cannot_be_checked_is_an_error(tmp_path, root):
     with pytest.raises(hopstream.errors.SettingsError, match="memory is 'much'"):
         verify_dataset(root, memory="much")
     with locked(root), pytest.raises(hopstream.errors.StateError, match="is being changed by another process"):
-        verify_dataset(root)  # or it would tell of files that are about to belong there
+        verify_dataset(root)  # or it would report files that belong there soon

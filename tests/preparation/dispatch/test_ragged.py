@@ -141,7 +141,7 @@ def test_resident_memory_does_not_grow_with_strings(tmp_path: Path, rng: np.rand
     """Strings take 290 MB on nodes and as much on edges, more than the given memory; some take megabytes."""
     num_rows, given = 100_000, 480 * MIB
     lengths = rng.integers(0, 4000, num_rows)
-    lengths[:: num_rows // 30] = 3 * MIB  # where several come to lie in one row group it takes their bytes more
+    lengths[:: num_rows // 30] = 3 * MIB  # several in one row group take more memory by their bytes
     graph = graph_of(num_rows, num_rows, {}, {}, rng)
     write_chunked(graph, tmp_path / "in", num_chunks=2)
     write_owners(tmp_path / "owners", graph, 5, rng)

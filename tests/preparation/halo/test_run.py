@@ -231,7 +231,7 @@ def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, w
             patch.setattr(halo_run, "hottest", stop)
         elif when == "before the manifest":
             patch.setattr("hopstream.dataset.manifest.write_text", stop)
-        else:  # the process is gone: nothing is tidied up
+        else:  # the process is gone, so nothing is cleaned up
             patch.setattr(halo_run, "remove_halos", lambda root, manifest, halo: stop() if halo else None)
         with pytest.raises(Killed):
             hopstream.dataset.add_halo(root, hops=2, budget="1MB")
