@@ -31,10 +31,10 @@ class RayCluster:
     """Two nodes.
 
     Attributes:
-        address: Where drivers find the cluster.
-        environment: What drivers need beside their own environment: its token, foremost.
-        nodes: The process of each node, the head first; ending one ends all that it started.
-        folder: Where they keep what they write.
+        address: Address of the cluster for drivers.
+        environment: Variables that drivers need, above all the token.
+        nodes: The process of each node, the head first; its children end with it.
+        folder: The nodes' folder for files.
     """
 
     address: str

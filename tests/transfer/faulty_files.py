@@ -22,9 +22,9 @@ class Faults:
     """Planned faults; ``fail_at`` is called with the path of each file that is opened for writing.
 
     Attributes:
-        can_rename: The file system renames.
-        is_short: Whether the last byte that is written to a path is lost.
-        fail_at: Returns what to raise after the first bytes of a file, or None.
+        can_rename: Whether the file system can rename.
+        is_short: Whether the last byte written to a path is lost.
+        fail_at: Returns the error to raise after the first bytes of a file, or None.
         written: Every path that was opened to be written.
     """
 

@@ -34,10 +34,10 @@ class Aim:
     """Target of an attack.
 
     Attributes:
-        location: Where it listens.
-        token: The right one.
-        dataset: What it serves.
-        count: How often it is done at the most.
+        location: Address of the server.
+        token: The server's token.
+        dataset: Id of the served dataset.
+        count: The most repetitions of the attack.
     """
 
     location: Location

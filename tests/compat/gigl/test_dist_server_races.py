@@ -85,10 +85,10 @@ class Operation:
 
     Attributes:
         kind: The call.
-        key: Of the backend that is asked for.
-        backend: Where an input is registered.
-        channel: What is started, read or destroyed.
-        number: Seeds that are registered, or the epoch that is started.
+        key: Key of the requested backend.
+        backend: The backend at which an input is registered.
+        channel: The channel that is started, read or destroyed.
+        number: Number of registered seeds, or the started epoch.
         outcome: The answer, or the error.
     """
 

@@ -43,7 +43,7 @@ def forge(root: Path, arrays: dict[str, np.ndarray], **changes: object) -> None:
 
     Args:
         root: The dataset.
-        arrays: Path to what to write there.
+        arrays: File name to the array to write.
         changes: Fields of the manifest.
     """
     manifest = read_manifest(root)
