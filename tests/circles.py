@@ -1,4 +1,7 @@
-"""Finds import circles between modules, imports inside functions counted: ``python -m tests.circles`` fails on any."""
+"""Find import cycles between modules, imports inside functions included.
+
+``python -m tests.circles`` fails if there is a cycle.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import networkx
 
 
 def circles(package: str) -> list[list[str]]:
-    """Sets of modules that import each other, directly or not; imports for type checking alone do not count."""
+    """Sets of modules that import each other, directly or not; type-checking imports do not count."""
     found = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
     graph = networkx.DiGraph(
         (module, other) for module in found.modules for other in found.find_modules_directly_imported_by(module)
@@ -18,7 +21,7 @@ def circles(package: str) -> list[list[str]]:
 
 
 def main() -> None:
-    """Print every circle, and fail where there is one."""
+    """Print every import cycle; the exit status is an error if there is one."""
     found = circles("hopstream")
     for group in found:
         sys.stdout.write(f"import circle: {', '.join(group)}\n")

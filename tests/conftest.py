@@ -1,4 +1,4 @@
-"""The graphs that tests share, and checks of what no test may leave behind."""
+"""Graphs that tests share, and checks that tests leave nothing behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.ray_cluster import RayCluster, two_nodes
 
 pytest_plugins = ["tests.seeds"]
 GRACE_S = 5.0
-"""How long a thread or child process that a test has told to end may take to do so."""
+"""Seconds that a thread or child process may take to end after a test told it to."""
 
 
 LONG = ("soak", "scale", "bench")
@@ -30,7 +30,7 @@ LONG_S = 1800
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take interpreters that have the real libraries, which tests of our doors to them run beside us."""
+    """Add options for interpreters with the real libraries, which some tests run for comparison."""
     for name, wanted in (("--tfgnn-python", "tensorflow-gnn 1.0.3"), ("--dgl-python", "dgl 2.1.0")):
         parser.addoption(name, help=f"an interpreter that imports {wanted}; see CONTRIBUTING.md")
 
@@ -45,28 +45,28 @@ def tfgnn_python(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that run for minutes the time for it."""
+    """Give tests that run for minutes a longer timeout."""
     for item in items:
         if any(item.get_closest_marker(name) for name in LONG):
             item.add_marker(pytest.mark.timeout(LONG_S))
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported and collected out of every later search for garbage: a tenth of a run's CPU time."""
+    """Exclude imported and collected objects from later garbage collections: a tenth of a run's CPU time."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Let processes that tests start be interrupted, though a shell that runs the tests in its background says no."""
+    """Let child processes be interrupted even if a shell runs the tests in its background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what libraries leave in the system's folder for temporary files, such as PyG's generated code, in ours."""
+    """Keep temporary files of libraries, such as PyG's generated code, in pytest's temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("tmp")
         patch.setenv("TMPDIR", str(folder))
@@ -76,7 +76,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waits_for_disks() -> Iterator[None]:
-    """Leave out ``fsync`` in this process: what a killed process wrote stays, and disks took half of a run."""
+    """Skip ``fsync`` in this process: data survive a kill without it, and disks took half of a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -129,7 +129,7 @@ def no_leaks() -> Iterator[None]:
 
 
 def _is_foreign(thread: threading.Thread) -> bool:
-    """Threads that Python did not start, and those that Beam keeps for its next pipeline."""
+    """Whether a thread was not started by Python, or is kept by Beam for its next pipeline."""
     return isinstance(thread, threading._DummyThread) or type(thread).__module__.startswith("apache_beam.")
 
 
@@ -147,10 +147,10 @@ def _children() -> list[psutil.Process]:
 
 
 def _descendants() -> list[int]:
-    """Ids of this process's children and of theirs; psutil would read all processes of the machine, which adds up."""
+    """Ids of all descendants of this process; psutil would read every process of the machine."""
     pids = [os.getpid()]
     for pid in pids:
-        if pid in POOLED:  # what it starts it ends
+        if pid in POOLED:  # a pooled process ends its own children
             continue
         with suppress(OSError):  # it ended meanwhile, or one of its threads did
             for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -160,7 +160,7 @@ def _descendants() -> list[int]:
 
 
 def mapped_file(array: np.ndarray) -> Path | None:
-    """The file that an array's memory is a map of, as the system sees it; None where it is no map."""
+    """The file that an array's memory maps, as the system reports it, or None."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         extent, _, _, _, _, *path = line.split(maxsplit=5)
         start, end = (int(part, 16) for part in extent.split("-"))
@@ -176,7 +176,7 @@ def typed_graph(rng: np.random.Generator) -> Graph:
 
 
 def make_typed_graph(rng: np.random.Generator, num_papers: int = 60, num_authors: int = 25) -> Graph:
-    """Papers that cite papers and authors who write them; parallel edges, self loops and isolated nodes included.
+    """Graph of papers, authors and institutes, with parallel edges, self loops and isolated nodes.
 
     Features: ``paper.feat`` float32[n, 5], ``paper.year`` int16[n], ``paper.title`` strings, ``paper.tags`` ragged
     int64, ``author.feat`` float64[n, 2, 2]; ``writes.weight`` float32[m]. Institutes have no features and no edges.

@@ -1,4 +1,4 @@
-"""How does a graph come to be in several steps, so that it can be appended to a dataset bit by bit?"""
+"""Graphs that grow in several steps, for tests of appending to datasets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kills a program at any moment, and runs it to its end.
+"""Kill a program at any moment, and run it to its end.
 
-A program says how far it is in lines on stdout, at least one for each task or step.
+The program reports its progress in lines on stdout, at least one for each task or step.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 END = 10**6
-"""More lines than any program says."""
+"""More lines than any program prints."""
 TIMEOUT_S = 60
 
 
 def run_until(program: str, args: Sequence[object], limit: int = END, delay_s: float = 0.0) -> int:
-    """Run a program until it has said ``limit`` lines, kill it ``delay_s`` later; its exit status.
+    """Run a program until it has printed ``limit`` lines, kill it ``delay_s`` later; return its exit status.
 
     Args:
         program: Python text; it finds ``args`` in ``sys.argv[1:]``.
         args: Its arguments.
-        limit: How many lines are read before it is killed; it ends by itself where it says fewer.
-        delay_s: For how long it goes on, if it does.
+        limit: Lines before the kill; a program that prints fewer ends without one.
+        delay_s: Seconds from that line to the kill.
 
     Raises:
-        AssertionError: It ended by itself, with an error.
+        AssertionError: The program ended with an error of its own.
     """
     words = [sys.executable, "-c", program, *map(str, args)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -46,16 +46,16 @@ def kill_again_and_again(
     program: str, args: Sequence[object], *, num_kills: int, max_lines: int, check: Callable[[], None],
     again: Callable[[], None], delay_s: float = 0.02,
 ) -> None:  # fmt: skip
-    """Kill a program at moments that follow from the test's seed, each time after it has gone on, then let it end.
+    """Kill a program at seeded moments, each time after it made progress, then let it end.
 
     Args:
         program: As of ``run_until``.
         args: As of ``run_until``.
-        num_kills: How often it is killed before it ends.
-        max_lines: About how many lines it says.
-        check: That all is done, and nothing left over; called whenever it has ended by itself.
-        again: Called then, so that it has all to do once more.
-        delay_s: The longest time between a line and the kill.
+        num_kills: Number of kills before the last run.
+        max_lines: About how many lines it prints.
+        check: Checks that all is done and nothing left over; called after each run without a kill.
+        again: Undoes the work, so that the program has all to do again.
+        delay_s: The longest time between a line and the kill, in seconds.
     """
     done = 0
     while done < num_kills:

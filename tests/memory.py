@@ -1,4 +1,4 @@
-"""How much memory of their own do a program and its children take?"""
+"""Measure how much private memory a program and its children take."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ INTERVAL_S = 0.01
 
 
 def peak_private_bytes(program: str, *arguments: str) -> int:
-    """The most memory, at any time, that no file stands behind, of a Python program and all of its children.
+    """Peak of anonymous memory, in bytes, of a Python program with all of its children.
 
-    Pages of mapped files are the page cache's, which takes them back when it wants to; what processes share, such as
-    libraries, is file-backed as well.
+    It is sampled while the program runs. Pages of mapped files do not count: the page cache takes them back under
+    pressure. Memory that processes share, such as libraries, is file-backed as well.
     """
     with subprocess.Popen([sys.executable, "-c", program, *arguments]) as process:
         root, peak = psutil.Process(process.pid), 0

@@ -1,4 +1,4 @@
-"""What is the obvious, slow answer? One plain-Python reference per kernel; tests compare the two."""
+"""Slow, obvious answers: one plain-Python reference per kernel, to compare the two."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw_below(stream: int, turn: int, bound: int) -> int:
 
 
 def draw_positions(rng_seed: int, key: int, degree: int, count: int, is_replacing: bool) -> list[int]:
-    """Positions in a node's list of edges that it draws; the rule of ``kernels/neighbors.py`` in words of one loop."""
+    """Positions of the edges that a node draws: the rule of ``kernels/neighbors.py`` as one loop."""
     return draw_from_stream(node_stream(rng_seed, key), degree, count, is_replacing)
 
 
@@ -73,7 +73,7 @@ def group_edges(rows: Sequence[int], num_rows: int) -> tuple[list[int], list[int
 
 
 def rmat_edge(number: int, scale: int, rng_seed: int) -> tuple[int, int]:
-    """The corner of the adjacency matrix at which one R-MAT edge arrives: a quadrant per level, 16 bits each."""
+    """The place in the adjacency matrix of one R-MAT edge: one quadrant per level, of 16 bits each."""
     stream = mix64(rng_seed + number * GOLDEN)
     src = dst = 0
     for level in range(scale):
@@ -109,7 +109,7 @@ def part_edges(
 
 
 def undirected_neighbors(graph: Graph) -> dict[int, list[int]]:
-    """Position in the layout of all types, one after the other, to the distinct other positions joined to it."""
+    """Map the position of a node, in the layout of all types, to the other positions joined to it."""
     first, firsts = 0, {}
     for node_type, nodes in graph.nodes.items():
         firsts[node_type] = first
@@ -125,7 +125,7 @@ def undirected_neighbors(graph: Graph) -> dict[int, list[int]]:
 
 
 def keys_of_raw_ids(raw: list, asked: list) -> list[int]:
-    """The row at which each asked raw id stands, -1 for those that stand nowhere."""
+    """The row of each raw id, -1 for unknown ids."""
     key_of = {value: key for key, value in enumerate(raw)}
     return [key_of.get(value, -1) for value in asked]
 

@@ -1,4 +1,4 @@
-"""How are nodes placed and moved, slowly and obviously?"""
+"""Slow, obvious placement and moves of nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 def place(neighbors: list[list[int]], weights: list[list[tuple[int, int]]], limits, penalty: float | None,
           first_part: int, owner: list[int]) -> list[int]:  # fmt: skip
-    """The part of each node, one after the other; ``weights[v]`` are (row, amount) with the score's weight first."""
+    """The part of each node, placed in turn; ``weights[v]`` has (row, amount), the score's weight first."""
     owner, loads = list(owner), [[0] * len(row) for row in limits]
     num_parts = len(limits[0])
     for node, around in enumerate(neighbors):
@@ -29,7 +29,7 @@ def place(neighbors: list[list[int]], weights: list[list[tuple[int, int]]], limi
 
 
 def loads_of(weights: list[list[tuple[int, int]]], owner: list[int], num_rows: int, num_parts: int) -> list[list[int]]:
-    """What each part holds, by row."""
+    """Load of each part, by row."""
     loads = [[0] * num_parts for _ in range(num_rows)]
     for node, part in enumerate(owner):
         for row, amount in weights[node]:
@@ -38,7 +38,7 @@ def loads_of(weights: list[list[tuple[int, int]]], owner: list[int], num_rows: i
 
 
 def excess(weights: list[list[tuple[int, int]]], owner: list[int], limits, scales: list[float]) -> float:
-    """What parts hold above their limits, scaled and added up."""
+    """Excess of loads over limits, scaled and summed."""
     loads = loads_of(weights, owner, len(limits), len(limits[0]))
     return sum(
         scale * max(0.0, load - limit)
@@ -48,5 +48,5 @@ def excess(weights: list[list[tuple[int, int]]], owner: list[int], limits, scale
 
 
 def cut(neighbors: list[list[int]], owner: list[int]) -> int:
-    """Neighbours in another part, over all nodes."""
+    """Number of neighbours in another part, summed over all nodes."""
     return sum(owner[node] != owner[other] for node, around in enumerate(neighbors) for other in around)

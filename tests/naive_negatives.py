@@ -1,4 +1,4 @@
-"""What are the negatives of a batch, in plain Python?"""
+"""Negatives of a batch, in plain Python."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def strict_triplets(
 
 
 def chi_square_bound(num_values: int, sigmas: float = 5.0) -> float:
-    """What the statistic of so many equally likely values stays below, but for one chance in millions."""
+    """Bound of the chi-square statistic of ``num_values`` equally likely values, in sigmas."""
     freedom = num_values - 1
     return freedom + sigmas * math.sqrt(2 * freedom) + sigmas**2

@@ -1,7 +1,7 @@
-"""What does a plan find? The plain answer for every field of a plan, one node and one edge at a time, in keys.
+"""Slow answer for every field of a plan, one node and one edge at a time, in keys.
 
-Which edges an op draws is ``tests/naive_sampling.py``'s to say; here is which nodes are expanded, in which trees, and
-which edges a subgraph has in the end.
+``tests/naive_sampling.py`` decides which edges an op draws. This module decides which nodes are expanded, in which
+trees, and which edges a subgraph has in the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SlotEdge = tuple[int, int, int]
 
 @dataclass
 class Found:
-    """A subgraph in keys; what a field says is said of ``Subgraph``."""
+    """A subgraph in keys; ``Subgraph`` documents the fields."""
 
     node_keys: dict[str, list[int]]
     trees: dict[str, list[int]] | None
@@ -51,7 +51,7 @@ class Raw:
 
 
 def in_keys(store: Store, subgraph: Subgraph) -> Found:
-    """A subgraph with ids replaced by keys, all of them in one call of the store."""
+    """A subgraph with ids replaced by keys, in one call of the store."""
     requests = [FetchRequest(entity=t, names=(KEY,), ids=ids) for t, ids in subgraph.node_ids.items()]
     for edge_type, found in subgraph.edges.items():
         assert found.edge_ids is not None

@@ -1,4 +1,4 @@
-"""What is a seed's neighbourhood by personalised PageRank? The plain answer, one node and one edge at a time."""
+"""Slow answer for a seed's neighbourhood by personalised PageRank, node by node and edge by edge."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Node = tuple[str, int]
 
 @dataclass
 class Walk:
-    """What one walk reached; nodes are in the order in which they were reached."""
+    """Nodes that one walk reached, in order of discovery."""
 
     residual: dict[Node, float] = field(default_factory=dict)
     score: dict[Node, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class NaivePPR:
         return sum(len(self.rows.get((node, t), [])) for t in self.followed_from(node))
 
     def neighbors(self, node: Node, edge_type: EdgeType) -> list[Node]:
-        """The list that a node passes on along, which is the same in a whole batch."""
+        """The neighbours that a node pushes to, the same in a whole batch."""
         if (node, edge_type) not in self.fetched:
             row = self.rows.get((node, edge_type), [])
             seed = self.rng_seed ^ derive_seed("ppr", type_label(edge_type), self.settings.direction)
@@ -102,7 +102,7 @@ class NaivePPR:
         return walk
 
     def hops(self, seed: Node, channel: set[EdgeType], opened: set[Node]) -> dict[Node, int]:
-        """Length of the shortest path to each node through nodes that were passed along."""
+        """Length of the shortest path to each node along pushed edges."""
         hop, frontier = {seed: 0}, [seed]
         for node in frontier:
             for edge_type in self.followed_from(node, channel) if node in opened else []:
@@ -142,7 +142,7 @@ class NaivePPR:
         return found
 
     def targets(self) -> list[int]:
-        """Nodes that each channel should have: its share of the limit, what is left over by largest remainder."""
+        """Target size of each channel: its share of the limit, rounded by largest remainder."""
         ratios = list((self.settings.typed_channel_ratios or {"all": 1.0}).values())
         shares = [round(ratio * self.settings.max_ppr_nodes, 9) for ratio in ratios]
         targets = [int(share) for share in shares]

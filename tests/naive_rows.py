@@ -1,4 +1,4 @@
-"""What is stored beside a node's edges, written down in the most obvious way?"""
+"""Slow answer for what is stored beside a node's edges."""
 
 from __future__ import annotations
 

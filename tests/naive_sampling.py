@@ -1,4 +1,4 @@
-"""Which edges does a request draw? The plain answer, one edge at a time, in keys.
+"""Slow answer for the edges that a request draws, one edge at a time, in keys.
 
 ``answer`` takes the request that a store would be given, with keys wherever that has ids, and the graph that the
 store's dataset was written from.
@@ -17,9 +17,9 @@ from hopstream.store.contract import TREE_SHIFT, SampleRequest
 from tests import naive, naive_weighted
 
 SCANNED = 512
-"""Rows up to this many edges are always scanned for those that are excluded."""
+"""Rows of up to this many edges are always scanned for excluded ones."""
 FEW = 64
-"""Up to this count, nodes of more edges draw from all of them and throw away what is excluded."""
+"""Up to this count, longer rows draw from all of their edges and reject excluded ones."""
 MAX_ROUNDS = 8
 
 
@@ -62,7 +62,7 @@ def answer(
 
 
 def of_tree(request: SampleRequest, index: int) -> SampleRequest:
-    """The request with the candidates of the tree of one of its nodes, without that tree."""
+    """The request with the candidates of one node's tree, without that tree."""
     if request.trees is None or request.candidates is None:
         return request
     pairs = [(pair >> TREE_SHIFT, pair % (1 << TREE_SHIFT)) for pair in request.candidates.tolist()]
@@ -77,7 +77,7 @@ def stored_rows(
     time_attr: str | None = None,
     weight_attr: str | None = None,
 ) -> list[list[Edge]]:
-    """Every node's edges in stored order: by time, if they have one, and in the table's order where times are equal."""
+    """Every node's edges in stored order: by time, if they have one, and equal times in table order."""
     table = graph.edges[edge_type]
     near, far = (edge_type[2], edge_type[0]) if direction == "in" else (edge_type[0], edge_type[2])
     ends, others = (table.dst_keys, table.src_keys) if direction == "in" else (table.src_keys, table.dst_keys)
@@ -104,7 +104,7 @@ def stored_rows(
 def choose(
     row: Sequence[Edge], request: SampleRequest, key: int, stream: int, whole: Sequence[Edge] | None = None
 ) -> list[Edge]:
-    """The edges that one node draws out of those that are not after its time, the first ones of its whole row."""
+    """Edges that one node draws of ``row``, its edges that are early enough; ``whole`` is its full row."""
     whole = row if whole is None else whole
     excluded = set() if request.excluded is None else {n for k, n in request.excluded.T.tolist() if k == key}
     candidates = None if request.candidates is None else set(request.candidates.tolist())
@@ -143,9 +143,9 @@ def draw(stream: int, edges: Sequence[Edge], request: SampleRequest, count: int)
 
 
 def skip_excluded(row: Sequence[Edge], eligible: list[Edge], request: SampleRequest, stream: int) -> list[Edge]:
-    """Draw from a long row with replacement, and throw away what is excluded or drawn already.
+    """Draw from a long row with replacement, and reject edges that are excluded or already drawn.
 
-    That is done in rounds of as many draws as are missing; what is missing in the end is drawn from what is left.
+    Each round draws as many as are missing. After the last round the missing ones are drawn from the remaining edges.
     """
     taken: list[Edge] = []
     turns = 0

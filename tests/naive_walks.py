@@ -1,4 +1,4 @@
-"""What are the exact laws of random walks, and which walk do plain loops take?"""
+"""Exact laws of random walks, and walks by plain loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the obvious, slow answer to draws by weight and by common variates?"""
+"""Slow, obvious answers for draws by weight and by common variates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PASS_SALT = 0x6A09E667F3BCC909
 
 
 def running_sums(weights: Sequence[float]) -> list[float]:
-    """What the edges of a row weigh up to each; they rise wherever there is weight, however little."""
+    """Running sums of a row's weights; they rise at each weight above 0, however small."""
     sums: list[float] = []
     for weight in weights:
         before = sums[-1] if sums else 0.0
@@ -29,7 +29,7 @@ def fraction(stream: int, turn: int) -> float:
 
 
 def draw_weighted(stream: int, weights: Sequence[float], count: int, is_replacing: bool) -> list[int]:
-    """Positions that a node draws by weight, the rule of ``kernels/weighted.py`` with exact sums of fractions."""
+    """Positions that a node draws by weight: ``kernels/weighted.py`` with exact sums of fractions."""
     weighted = [i for i, weight in enumerate(weights) if weight > 0]
     if not weighted or count == 0:
         return []
@@ -168,9 +168,9 @@ def draw_labor(
     share: float,
     places: Sequence[int] | None = None,
 ) -> list[int]:
-    """Positions of the neighbours of the smallest variates, equal ones by a hash of their places, in stored order.
+    """Positions of the neighbours with the smallest variates, in stored order; ties by a place hash.
 
-    The places are those in the whole row, where not all of its edges are there.
+    ``places`` are positions in the whole row, if ``keys`` holds only some of its edges.
     """
     places = range(len(keys)) if places is None else places
 

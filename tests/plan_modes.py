@@ -1,4 +1,4 @@
-"""The ways to sample that all tests of plans cover, and what each starts from."""
+"""Ways to sample that all tests of plans cover, and their seeds."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def plan_of(raw: Raw, mode: Mode) -> SamplePlan:
 
 
 def draw_seeds(raw: Raw, plan: SamplePlan, mode: Mode, rng: np.random.Generator) -> SeedNodes:
-    """Seeds in keys with what a plan needs of them; in disjoint plans some are seeds of several trees."""
+    """Seeds in keys, as a plan needs them; disjoint plans repeat some seeds in several trees."""
     may_repeat = plan.settings.is_disjoint and not mode.is_joining
     ids = {t: rng.choice(raw.graph.nodes[t].num_nodes, number, replace=may_repeat) for t, number in NUM_SEEDS.items()}
     trees = {t: np.arange(len(keys)) % NUM_JOINED_TREES for t, keys in ids.items()}

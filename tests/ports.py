@@ -1,7 +1,7 @@
-"""Which ports may a test listen at that it must name before anybody listens there?
+"""Free ports for tests that must name a port before anything listens there.
 
-Not those that the system gives to who asks for any port: a server or a connection of another test could be given one of
-them meanwhile. Workers of a run have ports of their own, and none is given twice.
+They lie below the range of ports that the system hands out, as a server or connection of another test could get one of
+those meanwhile. Each worker of a run has its own range, and no port is given twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PORTS = _ports()
 
 
 def _is_free(port: int) -> bool:
-    """Nobody listens at a port of this machine, at any of its addresses."""
+    """Whether no process listens at a port of this machine, at any address."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))
@@ -38,10 +38,10 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A free port."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, in a row where none between them is taken."""
+    """Free ports, consecutive unless one between them is taken."""
     return [next(filter(_is_free, _PORTS)) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""How does a test have datasets served from processes of their own?"""
+"""Pool of processes that serve datasets for tests."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ for line in sys.stdin:
     print(json.dumps({"serve": serve, "close": close}[name](*arguments)), flush=True)
 sys.exit(len(close(list(servers))))
 """
-"""Takes a call per line, as JSON, and prints what it returns; ends with its stdin."""
+"""Run a call per line of JSON on stdin and print its result; end with stdin."""
 STOP_S = 20.0
 POOLED: set[int] = set()
 """Ids of the processes of all pools."""
 
 
 class ServerPool:
-    """Processes that serve what they are told to, one after the other, as starting one takes longer than most tests."""
+    """Processes that serve one test after another, as starting one takes longer than most tests."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
 
     @contextmanager
     def serve(self, folders: Sequence[Path], parts_of_servers: Sequence[Sequence[int]]) -> Iterator[list[list[str]]]:
-        """Serve several datasets, the same parts of each from one process; yield the servers' locations per dataset.
+        """Serve several datasets, the same parts of each from one process; yield locations per dataset.
 
-        The first process is waited for: where kernels are not compiled yet it compiles them for all.
+        The first process answers before the others are called: it compiles the kernels for all, if they are not
+        compiled yet.
         """
         while len(self._processes) < len(parts_of_servers):
             words = [sys.executable, "-c", SERVE]
@@ -80,7 +81,7 @@ class ServerPool:
             yield path
 
     def close(self) -> None:
-        """Ask processes to end, see to it that they do, and assert that they ended well."""
+        """Ask processes to end, wait for them, and check their status."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -97,7 +98,7 @@ class ServerPool:
 
 
 def _call(processes: Sequence[subprocess.Popen[str]], calls: Sequence[tuple[object, ...]]) -> list[list[str]]:
-    """Have each process do its call, all at the same time; what they return."""
+    """Run one call in each process, all at the same time; return their results."""
     for process, call in zip(processes, calls, strict=True):
         assert process.stdin is not None
         process.stdin.write(json.dumps(call) + "\n")

@@ -1,4 +1,4 @@
-"""How does a test get a Ray cluster of two nodes on this machine, which leaves nothing behind?"""
+"""Ray cluster of two nodes on this machine, which leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class RayCluster:
     """Two nodes.
 
     Attributes:
-        address: Where drivers find the cluster.
-        environment: What drivers need beside their own environment: its token, foremost.
-        nodes: The process of each node, the head first; ending one ends all that it started.
-        folder: Where they keep what they write.
+        address: Address of the cluster for drivers.
+        environment: Variables that drivers need, above all the token.
+        nodes: The process of each node, the head first; its children end with it.
+        folder: The nodes' folder for files.
     """
 
     address: str
@@ -55,7 +55,7 @@ class RayCluster:
 
 @contextmanager
 def two_nodes() -> Iterator[RayCluster]:
-    """Start two nodes, and end them by their handles. They keep nothing in shared memory or the user's own folders."""
+    """Start two nodes, and end them by their handles; check that they leave no shared memory or files."""
     # Not under pytest's folder: Ray makes sockets there, whose paths may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     there_before = set(SHARED_MEMORY.iterdir())
@@ -97,14 +97,14 @@ def _with_children(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _shared_memory_of(processes: Iterable[psutil.Process]) -> Iterator[str]:
-    """What processes have in shared memory, also under names that were removed."""
+    """Paths of processes' shared memory, removed ones included."""
     for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             yield from (of.path for of in process.memory_maps() if of.path.startswith(f"{SHARED_MEMORY}/"))
 
 
 def _of_nobody(there_before: set[Path]) -> set[str]:
-    """What was left in shared memory; what other tests, in other processes, have there meanwhile is theirs."""
+    """New files in shared memory that no running process uses."""
     new = {str(path) for path in set(SHARED_MEMORY.iterdir()) - there_before}
     return new - set(_shared_memory_of(psutil.process_iter())) if new else new
 

@@ -1,4 +1,4 @@
-"""Gives every test its seed: the same in every run, or drawn anew where a run asks for it.
+"""Give every test its seed: the same in every run, or a new one if a run asks for it.
 
 By default a test's seed follows from its name alone, so a test that fails says something about the change. With
 ``--new-seeds`` seeds also follow from a base, which is drawn anew and printed; ``--seed-base N`` repeats that run.
@@ -23,7 +23,7 @@ settings.register_profile("fixed", derandomize=True, database=None, deadline=Non
 settings.register_profile("drawn", derandomize=False, database=None, deadline=None, print_blob=False)
 # Hypothesis also draws the constants of all local modules that are loaded, so draws would depend on the tests before.
 if hasattr(providers, "_get_local_constants"):
-    providers._get_local_constants = lambda: providers._local_constants  # which are none then
+    providers._get_local_constants = lambda: providers._local_constants  # which stays empty
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,7 +88,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def seeded_libraries(request: pytest.FixtureRequest) -> None:
-    """Seed what libraries and tests draw from without a generator, which other tests would have moved on."""
+    """Seed generators of libraries and tests, which other tests would have advanced."""
     seed = _seed_of(request)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

@@ -1,4 +1,4 @@
-"""Do columns survive the disk bit by bit, and is every damaged file noticed?"""
+"""Checks that columns survive the disk bit by bit, and that every damaged file is noticed."""
 
 import gc
 import io
@@ -41,7 +41,7 @@ shared_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""No deadline, as a busy machine is no failure."""
 
 
 def any_array(min_dims=0):
@@ -132,7 +132,7 @@ def test_pickles_are_never_loaded(tmp_path):
     path.write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(FormatError):
         open_array(path)
-    # an array of no objects has no pickle in it, and is refused all the same
+    # an array of no objects holds no pickle, and is refused too
     np.save(path, np.empty(0, dtype=object), allow_pickle=True)
     with pytest.raises(FormatError):
         open_array(path)

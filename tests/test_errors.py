@@ -1,4 +1,4 @@
-"""Long values are cut in messages, wherever data is quoted."""
+"""Checks that long values are cut in messages, wherever data are quoted."""
 
 from __future__ import annotations
 

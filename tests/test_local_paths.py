@@ -1,4 +1,4 @@
-"""A URI is refused wherever a file or folder of this machine is wanted, before anything is read or made."""
+"""Checks that a URI is refused in place of a local path, before anything is read or made."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OTHERS: dict[str, Any] = {
 
 
 def _functions() -> Iterator[tuple[str, Callable[..., Any], str]]:
-    """Every public function, class or constructor that takes a path, with each of its parameters that does."""
+    """Every public function, class or constructor that takes a path, with each parameter that takes it."""
     found: dict[str, Callable[..., Any]] = {function.__name__: function for function in DEEPER}
     for door in DOORS:
         module = importlib.import_module(door)

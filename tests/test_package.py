@@ -1,4 +1,4 @@
-"""Does ``import hopstream`` stay cheap, and does every public name lead somewhere?"""
+"""Checks that ``import hopstream`` stays cheap, and that every public name loads."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PAGES = [
 ]
 
 LATE = ("torch_geometric", "pytorch_lightning", "lightning")
-"""What is imported for batches of PyG, and what it imports by itself where it is installed."""
+"""Libraries that batches of PyG import, and those that these import if installed."""
 
 
 def run_python(code: str) -> str:
-    """What a fresh interpreter prints when it runs the code."""
+    """Output of a fresh interpreter that runs the code."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.strip()
 
@@ -79,7 +79,7 @@ def test_import_brings_in_no_heavy_library():
 
 
 def test_what_makes_no_batches_of_pyg_does_not_wait_for_its_import(tmp_path: Path):
-    """It takes seconds, and longer where Lightning is installed, which it imports too. Batches may be arrays."""
+    """The import of PyG takes seconds, and longer with Lightning; batches of arrays do not need it."""
     code = f"""
 import sys
 import numpy as np

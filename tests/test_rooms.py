@@ -1,6 +1,6 @@
-"""Does each room keep to its own library where the import linter cannot see it?
+"""Checks that each room keeps to its own libraries where the import linter cannot see it.
 
-The import linter sees ``pyarrow`` as a whole; servers are asked by our own transport alone, and by no other library.
+The import linter sees ``pyarrow`` as a whole. Only our own transport asks servers, and no other library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a schema refuse what no dataset could hold, and does it survive JSON?"""
+"""Checks that a schema refuses what no dataset could hold, and survives JSON."""
 
 import json
 
@@ -11,7 +11,7 @@ from hopstream.errors import SchemaError, UnknownNameError
 from hopstream.schema import EDGE, NODE, NUMERIC_DTYPES, FeatureSchema, GraphSchema, reverse_by_name, type_label
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""No deadline, as a busy machine is no failure."""
 names = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20).filter(
     lambda name: name.isprintable() and name not in (".", "..")
 )

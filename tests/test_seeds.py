@@ -1,4 +1,4 @@
-"""Checks that tests draw the same in every run, or what follows from a base that the run printed."""
+"""Checks that tests draw the same in every run, or as a printed base determines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_that_fails():
 
 
 def run_tiny(folder: Path, *options: str) -> tuple[dict[str, dict[str, object]], str]:
-    """What the tests of two small files drew in processes of their own, and what pytest printed."""
+    """Draws of the tests of two small files, run in child processes, and pytest's output."""
     for name in ("test_one", "test_two"):
         (folder / f"{name}.py").write_text(TINY.replace("FILE", repr(str(folder / f"{name}.json"))))
     plugins = ["-p", "_hypothesis_pytestplugin", "-p", "xdist", "-p", "tests.seeds"]

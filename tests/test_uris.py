@@ -1,4 +1,4 @@
-"""Places are named without their passwords in messages and files."""
+"""Checks that places are named without their passwords in messages and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which graph has every kind of time, weights, and edge types with and without a reverse?"""
+"""Graph with every kind of time, weights, and edge types with and without a reverse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAST_TIME = 20
 
 
 def make_timed_graph(rng: np.random.Generator, num_users: int = 30, num_items: int = 40) -> Graph:
-    """Users who rate items and follow each other; parallel edges, self loops, equal times and zero weights included.
+    """Users who rate items and follow each other; with parallel edges, self loops, ties and zero weights.
 
     Items have a ``time``, users have none. Ratings have a ``time`` and a ``weight`` of their own; their reverses miss a
     third of them and have times of their own; likeness between items has no time of its own; who follows whom has a

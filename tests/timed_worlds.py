@@ -1,4 +1,4 @@
-"""In which small graphs, at which times, may a neighbour from the future turn up?"""
+"""Small graphs and times with which a neighbour from the future could turn up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TIME = 6
 
 @dataclass(frozen=True)
 class World:
-    """A graph in which edges have times (``buys``), nodes have (``item``), or both (``buys`` and ``like`` to items)."""
+    """Graph with times of edges (``buys``), of nodes (``item``), or both (``buys``, ``like`` to items)."""
 
     graph: Graph
     num_hops: int
@@ -30,7 +30,7 @@ class World:
 
     @property
     def has_weights(self) -> bool:
-        """There are edges of the type that has weights."""
+        """Whether the edge type with weights has edges."""
         return self.graph.edges[BUYS].num_edges > 0
 
     def store(self, folder: Path, num_parts: int) -> LocalStore:
@@ -50,7 +50,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Small dense graphs of few times, so that much is equal to a seed's time, just before it and just after."""
+    """Small dense graphs of few times, so that many times equal a seed's, or are just before or after."""
     num_nodes = {t: draw(st.integers(1, 7)) for t in ("user", "item")}
     has_time = {owner: draw(st.booleans()) for owner in ("item", LIKE, BOUGHT)}
 
@@ -84,7 +84,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the trees of a batch show.
+    """Nodes and edges that the trees of a batch see.
 
     Attributes:
         nodes: Node type to the keys and trees of nodes that are no seeds.
@@ -95,7 +95,7 @@ class Sight:
     edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]]
 
     def assert_nothing_later(self, graph: Graph, latest: np.ndarray) -> None:
-        """No node and no edge has a time after the latest that its tree may see."""
+        """Check that no node or edge is later than the latest time that its tree may see."""
         for tables, shown in ((graph.nodes, self.nodes), (graph.edges, self.edges)):
             for owner, (keys, trees) in shown.items():
                 if "time" in tables[owner].features:

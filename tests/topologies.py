@@ -1,4 +1,4 @@
-"""In which places may the parts of one graph be, and how many threads may work, that must make no difference?"""
+"""Places of the parts of one graph, and numbers of threads, that must make no difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.processes import ServerPool
 YARDSTICK = "1 local part"
 TOPOLOGIES = ("3 local parts", "4 local parts", "4 servers", "1 part here, 3 asked")
 NUM_THREADS = (1, 4)
-"""The yardstick is made by the thread that asks for it."""
+"""Threads that make batches; the yardstick's are made inline."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Places:
     folders: Mapping[int, Path]
     locations: list[str]
     mapped: dict[int, LocalStore] = field(default_factory=dict)
-    """Stores of all parts here, by their number: mapping the files again for each test takes longer than most tests."""
+    """Stores of all local parts, by number of parts: mapping files again takes longer than most tests."""
 
     @contextmanager
     def open(self, topology: str) -> Iterator[Store]:

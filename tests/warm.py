@@ -1,4 +1,4 @@
-"""How are the kernels that servers of tests need compiled once, before tests that allow a server so long to start?
+"""Compile the kernels of test servers once, before tests that limit the time of a server's start.
 
 ``python -m tests.warm`` leaves them in numba's cache, where the tests' workers and their servers find them. Without it
 the first server of a run compiles them, which takes a minute on two cores, and longer where others use them too.

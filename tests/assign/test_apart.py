@@ -1,4 +1,4 @@
-"""Does every way to prepare a dataset refuse folders in each other?"""
+"""Checks that every way to prepare a dataset refuses folders nested in each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HASH = {"num_parts": 2, "method": "hash"}
 
 @pytest.fixture
 def mag(tmp_path: Path) -> Path:
-    """What users of DGL have: a chunked graph, the parts of nodes, and what is made of them, in one folder."""
+    """Folder with what users of DGL have: a chunked graph, its parts, a dataset and tables."""
     graph = hopstream.rmat_graph(6, num_features=2)
     write_chunked(graph, tmp_path / "chunked", num_chunks=2)
     assign_folder(open_chunked(tmp_path / "chunked"), tmp_path / "2parts", **HASH)

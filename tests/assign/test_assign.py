@@ -1,4 +1,4 @@
-"""Does every node get one part, the same one each time, and do parts come out even?"""
+"""Checks that every node gets one part, reproducibly, and that parts are even."""
 
 from __future__ import annotations
 

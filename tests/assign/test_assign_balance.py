@@ -1,4 +1,4 @@
-"""Does each part get its share of everything that is asked, whatever the method?"""
+"""Checks that each part gets its share of every balanced quantity, with every method."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_everything_that_is_asked_is_even(lopsided: Graph, method):
     assert list(found.largest) == ["bytes"] * (method != "random") + rows
     assert max(found.largest.values()) < 1.04
     if method != "random":
-        assert shares_of(plain.owners[NODE], kind == 1).max() > 0.4  # it is not even of itself
+        assert shares_of(plain.owners[NODE], kind == 1).max() > 0.4  # uneven without a constraint
         assert found.cut < 0.7  # 0.75 at random
 
 
@@ -89,7 +89,7 @@ def test_node_types_and_classes_from_files_and_arrays(tmp_path, lopsided: Graph,
         owners = assign_owners(typed_graph, chosen)
         for owner in owners.values():
             counts = np.bincount(owner, minlength=num_parts)
-            # Moving nodes one by one may leave one too many, where every move would put something else out.
+            # Single moves may leave one node too many, where every move would break another constraint.
             assert counts.max() <= np.ceil(1.03 * len(owner) / num_parts) + 1
 
 

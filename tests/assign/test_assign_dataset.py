@@ -1,4 +1,4 @@
-"""Are the nodes of a dataset assigned as those of the graph that it was written from?"""
+"""Checks that the nodes of a dataset are assigned as those of its source graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a folder of parts written whole, read back as it was, and refused where it is wrong?"""
+"""Checks that a folder of parts is written whole, reads back, and is refused where it is wrong."""
 
 from __future__ import annotations
 

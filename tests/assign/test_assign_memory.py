@@ -1,4 +1,4 @@
-"""Checks that assigning nodes stays below the least memory that it names, whatever is asked and with many threads."""
+"""Checks that assignment stays below its stated least memory, with any option and many threads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ASKED = [
 
 
 def least_and_peak(graph: Path, out: Path, num_nodes: int, num_edges: int, asked: dict[str, Any]) -> tuple[int, int]:
-    """In a process of its own, which has no other memory."""
+    """The least memory and the peak, measured in a child process with no other allocations."""
     words = [sys.executable, "-c", PROGRAM, str(graph), str(out), str(num_nodes), str(num_edges), json.dumps(asked)]
     done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=300)
     least, peak = map(int, done.stdout.split())
@@ -78,7 +78,7 @@ def twenty_million(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 def test_the_least_memory_is_enough_for_every_method_and_little_more(tmp_path: Path, twenty_million: Path, asked):
     least, peak = least_and_peak(twenty_million, tmp_path / "owners", 20_000_000, 10, asked)
-    assert 0.5 * least - 60e6 <= peak <= least  # ten edges do not take what edges are given
+    assert 0.5 * least - 60e6 <= peak <= least  # ten edges use little of the memory for edges
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Do streams cut few edges, the same ones each time, with memory for nodes but not for edges?"""
+"""Checks that streams cut few edges, reproducibly, with memory for nodes but not for edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are parts the same however many threads read and group edges, and errors those of the first bad file?"""
+"""Checks that neither parts nor the reported error depend on the number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the graph that is cut symmetric, grouped and free of loops and duplicates, and made in the memory given?"""
+"""Checks that the flattened graph is symmetric, grouped and simple, and made in the given memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_files_have_no_name_and_end_with_their_graph(tmp_path, rng):
 
 
 def test_memory_is_bounded_by_what_was_given(rng, tmp_path):
-    """64 MB of edges in both directions, 4 MB to hold them in."""
+    """64 MB of edges in both directions, with 4 MB to hold them."""
     num_nodes, num_edges, block_edges, given = 10_000, 4_000_000, 50_000, 4 << 20
     ends = rng.integers(0, num_nodes, (2, block_edges))
     tracemalloc.start()

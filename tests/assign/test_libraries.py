@@ -1,4 +1,4 @@
-"""Do KaMinPar and METIS get the graph that was meant, and give the same cut twice?"""
+"""Checks that KaMinPar and METIS get the intended graph and give the same cut twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is work that threads share handed back in order, taken no faster than it is done, and ended by the first error?"""
+"""Checks that shared work returns in order, is bounded, and ends at the first error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a node weigh what its part stores for it?"""
+"""Checks that a node weighs what its part stores for it."""
 
 from __future__ import annotations
 

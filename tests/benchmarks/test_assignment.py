@@ -1,4 +1,4 @@
-"""Is KaMinPar as much faster than METIS as the guide says, at a cut that is no worse?"""
+"""Checks the guide's claim that KaMinPar is faster than METIS, at a cut that is no worse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does an export reach the speed that it is to have, on one core?"""
+"""Checks that an export reaches its required rate on one core."""
 
 from __future__ import annotations
 

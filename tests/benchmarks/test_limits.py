@@ -1,7 +1,7 @@
-"""Is any way to sample far slower, beside plain uniform sampling, than it may be? Does serving batches cost too much?
+"""Checks that no way of sampling, nor streaming, is slower than its limit allows.
 
-Ratios of one run are compared, so the machine's own speed does not matter; what a limit is exceeded by must still be
-much more than what a disturbed machine makes of a ratio.
+The limits bound ratios of one run, so the machine's speed does not matter. Slack factors absorb the noise of a
+disturbed machine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_no_way_to_sample_takes_much_longer_than_it_may(figures: dict[str, Any],
 
 @pytest.mark.bench
 def test_streaming_reaches_its_share_of_what_calls_reach(options: Options):
-    """The median of turns that follow each other, and the quietest of three attempts."""
+    """The median over successive turns, in the quietest of three attempts."""
     records = []
     for _ in range(3):
         arguments = replace(options, num_batches=60, num_repeats=7).to_arguments()
@@ -57,7 +57,7 @@ def test_streaming_reaches_its_share_of_what_calls_reach(options: Options):
             break
     quietest = min(records, key=lambda record: float(record["others_share"]))
     figures, others_share = quietest["figures"], quietest["others_share"]
-    # The clock is what is promised; where others take the cores it measures them, and the processor's seconds count.
+    # The limit is promised by the clock. If others take the cores, it measures them, so CPU time counts.
     share = figures["share_of_called" if others_share <= BUSY_SHARE else "share_of_called_by_cpu"]
     print(f"{figures}; {others_share:.0%} of cores taken by others")  # noqa: T201
     assert share >= STREAMED_SLACK * MIN_STREAMED_SHARE, f"streaming reached {share:.2f} of what calls reach"

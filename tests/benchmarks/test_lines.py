@@ -1,4 +1,4 @@
-"""Lines of code are counted without words."""
+"""Checks that lines of code are counted without words."""
 
 from __future__ import annotations
 

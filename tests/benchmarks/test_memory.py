@@ -1,4 +1,4 @@
-"""Checks that no verb takes more memory than it is given, on data for which the bound binds."""
+"""Checks that no verb exceeds its given memory, on data that would take more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(folder, *words: str) -> list[dict]:
     runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for run in runs:
         assert 0 < run["own_bytes"] <= run["bound_bytes"], run
-        # What a verb tells is sampled, as what is measured here is.
+        # Verbs sample their memory, and so does this test.
         assert 0.8 * run["own_bytes"] < run["told_bytes"] < 1.2 * run["own_bytes"], run
     return runs
 

@@ -11,7 +11,7 @@ from benchmarks.optimum import best_hits
 
 
 def most_hits(batches: list[np.ndarray], num_rows: int) -> int:
-    """The most hits of all ways to keep rows, by trying each."""
+    """The most hits of any way to keep rows, by exhaustive search."""
     best: dict[frozenset[int], int] = {frozenset(): 0}
     for batch in batches:
         ids, found = set(batch.tolist()), {}

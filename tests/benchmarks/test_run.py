@@ -1,4 +1,4 @@
-"""Do the benchmarks still run, and is what they write what was measured?"""
+"""Checks that the benchmarks run and report what they measured."""
 
 from __future__ import annotations
 

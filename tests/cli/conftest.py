@@ -1,4 +1,4 @@
-"""How do tests run the command, in this process and in processes of their own?"""
+"""Fixtures that run the command, in this process and in child processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -47,7 +47,7 @@ RunCommand = Callable[..., Result]
 
 @pytest.fixture
 def run_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> RunCommand:
-    """Run the command in this process, without the lines of progress that it writes where it takes long."""
+    """Run the command in this process, without the progress lines of long work."""
     monkeypatch.setattr(progress, "FIRST_LINE_S", 3600.0)
 
     def run(*arguments: object) -> Result:
@@ -60,7 +60,7 @@ def run_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
 
 
 class Processes:
-    """Commands in processes of their own, and what they have said so far."""
+    """Start commands in child processes and wait for their output."""
 
     def __init__(self, children: Children) -> None:
         self._children = children
@@ -70,7 +70,7 @@ class Processes:
         return self._children.start(" ".join(words), words, {**os.environ, **(environment or {})})
 
     def wait_for(self, child: Child, is_done: Callable[[], bool]) -> None:
-        """Wait until something is so; fail when the command ends before, or after a deadline."""
+        """Wait until a condition holds; fail if the command ends before, or after a deadline."""
         ends = time.monotonic() + DEADLINE_S
         while not is_done():
             assert not child.has_ended, f"{child.ending_text()}\nsaid: {child.lines}"
@@ -88,12 +88,12 @@ class Processes:
         return found()[0]
 
     def wait_for_end(self, child: Child) -> Result:
-        """Wait until a command ends by itself."""
+        """Wait until a command ends of its own accord."""
         ends = time.monotonic() + DEADLINE_S
         while not child.has_ended:
             assert time.monotonic() < ends, f"waited {DEADLINE_S} s; {child.ending_text()}\nsaid: {child.lines}"
             self._children.wait(POLL_S)
-        # Whether kernels have to be compiled depends on what ran on this machine before, and how long that takes on it.
+        # Whether and how long kernels compile depends on earlier runs on this machine.
         hints = ("compiling kernels: first start", "WARNING: waiting; the first start")
         errors = [line for line in child.errors if not any(hint in line for hint in hints)]
         return Result(child.process.returncode, "\n".join(child.lines), "\n".join(errors))
@@ -101,7 +101,7 @@ class Processes:
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    """Commands in processes of their own; those that still run at the end are ended."""
+    """Commands in child processes; the fixture ends those that still run."""
     with Children(grace_s=DEADLINE_S) as children:
         yield Processes(children)
 
@@ -118,7 +118,7 @@ NAME = "<b>&\"'é"
 
 @pytest.fixture
 def odd_graph() -> Graph:
-    """Types without nodes or edges, with names that a page must escape and a terminal must not take for markup."""
+    """Graph with empty types and names that a page must escape and a terminal must not read as markup."""
     return Graph(
         nodes={
             NAME: NodeTable(num_nodes=5, features={"[red]x": np.zeros((5, 2), np.float32)}),

@@ -1,4 +1,4 @@
-"""Does ``hopstream append`` say what it added, and does ``inspect`` show it?"""
+"""Checks that ``hopstream append`` reports what it added and that ``inspect`` shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does ``hopstream assign`` write parts that ``hopstream partition`` reads, from graphs in memory and in chunks?"""
+"""Checks that ``partition`` reads what ``hopstream assign`` writes, from datasets and from chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are child processes watched, and ended whatever they do?"""
+"""Checks that child processes are watched, and ended whatever they do."""
 
 from __future__ import annotations
 

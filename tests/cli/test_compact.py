@@ -1,4 +1,4 @@
-"""Does ``hopstream compact`` fold in what was appended, and say so?"""
+"""Checks that ``hopstream compact`` merges appended data and reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are degrees summarized as numpy would, whatever the stretches in which they come?"""
+"""Checks that degree summaries equal numpy's, whatever the chunks in which degrees are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 
 def check(summary: DegreeSummary, degrees: np.ndarray):
-    """The slow, obvious way."""
+    """Compare with a slow, obvious summary."""
     assert summary.num_nodes == len(degrees)
     assert summary.num_edges == degrees.sum()
     assert summary.num_isolated == np.sum(degrees == 0)

@@ -1,4 +1,4 @@
-"""Does ``hopstream dispatch`` say what it will take, write the dataset, and refuse what contradicts itself?"""
+"""Checks that ``hopstream dispatch`` prints its plan, writes the dataset and refuses contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests where the servers of ``up`` listen, who is let in, and that nothing is left when they end."""
+"""Tests where servers of ``up`` listen, whom they admit, and that they leave nothing at their end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REMOTE = StoreSettings(prefer_local=False, timeout_s=20.0)
 
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the environment of whoever runs the tests."""
+    """Remove the token from the environment that the tests run in."""
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
 
@@ -166,7 +166,7 @@ def start(processes: Any, parts: Path, *arguments: object, **options: Any) -> tu
 def end(processes: Any, up: Any) -> None:
     os.kill(up.process.pid, signal.SIGTERM)
     result = processes.wait_for_end(up)
-    # On a busy machine the command says after a while that it is still waiting.
+    # On a busy machine the command reports after a while that it still waits.
     said = [line for line in result.err.splitlines() if not line.startswith("WARNING: waiting")]
     assert (result.status, said) == (0, [])
 
@@ -211,7 +211,7 @@ def test_at_ports_whoever_can_read_the_token_file_is_let_in_without_a_flag(proce
         assert run_command(*words).status == 0
     secret = token.read_text().strip()
     assert not any(secret in word for word in _words_of_children(up.process.pid)) and secret not in "".join(up.lines)
-    # By address alone, or with another token, nobody is.
+    # An address alone, or another token, is refused.
     joined = ",".join(server["location"] for server in value["servers"])
     for source, security in ((joined, ClientSecurity()), (path, ClientSecurity(token="another"))):
         settings = StoreSettings(prefer_local=False, timeout_s=20.0, security=security)
@@ -250,7 +250,7 @@ def test_without_a_token_everyone_on_the_machine_is_let_in(processes, parts: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("bind", ["unix", "tcp"])
 def test_a_table_of_tokens(processes, run_command, parts: Path, tmp_path: Path, bind: str):
-    """Servers ask one another with its first line of admin; those who may read sample, and do not watch."""
+    """Servers use the table's first admin token for each other; read tokens may sample but not watch."""
     table, one = tmp_path / "table", tmp_path / "one"
     table.write_text("# who may what\ntrainer read rrr\nops admin aaa\n")
     one.write_text("rrr\n")
@@ -284,7 +284,7 @@ def test_after_a_kill_nothing_stays_that_the_next_run_does_not_remove(processes,
     os.kill(up.process.pid, signal.SIGKILL)
     processes.wait_for_end(up)
     up, _ = start(processes, parts)
-    assert not folder.exists() or list(folder.iterdir()) != []  # servers that end last still lie there
+    assert not folder.exists() or list(folder.iterdir()) != []  # sockets of servers that end last are still there
     end(processes, up)
     assert set(parts.iterdir()) == before
 

@@ -1,4 +1,4 @@
-"""Do ``hopstream export`` and ``hopstream tfgnn-sample`` write what they say, and refuse what they cannot?"""
+"""Checks that ``hopstream export`` and ``tfgnn-sample`` write samples and refuse bad arguments."""
 
 from __future__ import annotations
 

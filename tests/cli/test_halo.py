@@ -1,4 +1,4 @@
-"""Does ``hopstream halo`` give a dataset a halo, say what it saves, and refuse what cannot be?"""
+"""Checks that ``hopstream halo`` adds a halo, reports what it saves and refuses bad arguments."""
 
 from __future__ import annotations
 

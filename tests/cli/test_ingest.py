@@ -1,4 +1,4 @@
-"""Do raw graphs become datasets of one part, and is bad input reported before anything is written?"""
+"""Checks that raw graphs become datasets of one part and that bad input stops before any write."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_overwrite(run_command, npz: Path, tmp_path: Path):
 
 
 def bad_sources(folder: Path) -> list[tuple[Path, str]]:
-    """Paths that make no graph, and what is said of each."""
+    """Paths that make no graph, and the error of each."""
     (folder / "empty").mkdir()
     (folder / "broken.npz").write_bytes(b"PK\x03\x04 this is no archive")
     (folder / "broken.json").write_text("{")

@@ -1,4 +1,4 @@
-"""Is what is in a dataset shown as it is?"""
+"""Checks that ``hopstream inspect`` shows a dataset as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can what a client wrote do harm where it is logged?"""
+"""Checks that text from clients does no harm in logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BAD = "rank 0\x1b[2J\nERROR: forged"
 
 
 def logged(settings: LogSettings, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines that a warning with a client's text, and then an exception with it, become."""
+    """Log lines of a warning with a client's text, and then of an exception with it."""
     with logs_on_stderr(settings):
         LOG.warning("channel of %s was left", BAD)
         try:

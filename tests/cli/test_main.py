@@ -1,4 +1,4 @@
-"""The command starts quickly, and ends with the right status and words when something goes wrong."""
+"""Checks that the command starts quickly, and fails with the right status and message."""
 
 from __future__ import annotations
 

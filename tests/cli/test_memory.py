@@ -1,4 +1,4 @@
-"""Checks that every verb fits any machine by default, and that the least memory that it names is enough."""
+"""Checks that every verb fits any machine by default and that its stated least memory is enough."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sampling_ops { op_name: "hop" input_op_names: "seed" edge_set_name: "to" sample_
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One small graph in every form that a verb reads."""
+    """One small graph in every format that a verb reads."""
     folder = tmp_path_factory.mktemp("world")
     graph = hopstream.rmat_graph(7, edges_per_node=4, num_features=2)
     write_chunked(graph, folder / "chunks", num_chunks=2)
@@ -52,7 +52,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words_of(verb: str, world: Path, out: Path) -> list[str | Path]:
-    """The command of a verb; its result is in, or beside, a folder that is not there yet."""
+    """Command of a verb, whose result is written to a new folder."""
     if verb in ("halo", "compact"):
         shutil.copytree(world / ("grown" if verb == "compact" else "parts"), out)
     if verb == "export":
@@ -102,7 +102,7 @@ def test_the_least_memory_of_tables_is_said_to_be_that_before_they_are_read(worl
 
 
 class PlannedError(Exception):
-    """Raised when a plan is known, in place of the work."""
+    """Raised when a plan is made, in place of the work."""
 
 
 PLANNERS: dict[str, Callable[[Path, Path, Callable[..., None]], Any]] = {
@@ -130,7 +130,7 @@ CHOOSERS: dict[str, tuple[str, Callable[[Path, Path], Any]]] = {
     "place": ("transfer.delivery", lambda world, out: hopstream.dataset.place(world / "parts", [out / "a", out / "b"])),
     "pull": ("transfer.delivery", lambda world, out: hopstream.dataset.pull(world / "parts", out / "c", parts=[0])),
 }  # fmt: skip
-"""Of verbs that tell no plan, the module that chooses memory and workers."""
+"""For verbs that print no plan, the module that chooses memory and workers."""
 ONE_PROCESS = ("halo", "assign", "verify")
 
 
@@ -174,7 +174,7 @@ def test_defaults_fit_any_machine(world, tmp_path, monkeypatch, num_processors, 
 
 @pytest.mark.parametrize("verb", sorted({*VERBS} - {"partition"}))
 def test_a_machine_that_truly_cannot_is_refused(world, tmp_path, monkeypatch, capsys, verb):
-    """Not ``partition``, which holds the graph in memory without ``--memory``."""
+    """``partition`` is left out, as it holds the graph in memory without ``--memory``."""
     tiny = Machine(num_processors=64, free_bytes=100 * 10**6)
     for module in (settings, import_module("hopstream.preparation.prepare")):
         monkeypatch.setattr(module, "this_machine", lambda: tiny)

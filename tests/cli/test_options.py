@@ -1,4 +1,4 @@
-"""Do flags say what the fields of a settings record say?"""
+"""Checks that flags agree with the fields of a settings record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page needs nothing but itself, escapes every name, and is drawn for any dataset."""
+"""Checks that the page loads nothing else, escapes every name, and works for any dataset."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_bars_grow_with_what_they_count(typed_graph: Graph, tmp_path: Path):
 
 
 def labels_of(svg: str) -> list[tuple[str, float, float, float]]:
-    """Text, left end, right end and base line of every label, at the 7 pixels per character of a wide font."""
+    """Text, left end, right end and baseline of each label off the axes; a character is 7 pixels wide."""
     found = []
     for css, x, y, text in re.findall(r'<text class="([^"]*)" x="([-\d.]+)" y="([-\d.]+)">([^<]*)<', svg):
         width = 7 * len(text)

@@ -1,4 +1,4 @@
-"""Are graphs cut from the command line as they are by ``write_parts``?"""
+"""Checks that the command line cuts graphs as ``write_parts`` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do commands read the partitions that PyG and DGL keep, with the parts that they have?"""
+"""Checks that commands read partitions of PyG and DGL and keep their parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_PARTS = 4
 
 @pytest.fixture
 def graph(typed_graph: Graph) -> Graph:
-    """Without features that neither can write."""
+    """A graph without features that one of the formats cannot hold."""
     nodes = {
         t: replace(table, features={n: c for n, c in table.features.items() if isinstance(c, np.ndarray)})
         for t, table in typed_graph.nodes.items()
@@ -32,7 +32,7 @@ def graph(typed_graph: Graph) -> Graph:
 
 @pytest.fixture
 def owners(graph: Graph) -> dict[str, np.ndarray]:
-    """The last part owns nothing."""
+    """Parts of nodes; the last part owns none."""
     rng = np.random.default_rng(2)
     return {t: rng.integers(0, 3, table.num_nodes).astype(np.int32) for t, table in graph.nodes.items()}
 

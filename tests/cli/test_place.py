@@ -1,4 +1,4 @@
-"""Do parts get from the command that writes them to the servers of several machines?"""
+"""Checks that parts get from the writing command to the servers of several machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chunks(tmp_path: Path) -> list[str]:
 
 
 def batches_of(source: Path, **options: object) -> list[list[list[float]]]:
-    """Everything that is in the batches of one epoch."""
+    """The contents of all batches of one epoch."""
     with hopstream.NeighborLoader(source, num_neighbors=[4, 3], batch_size=32, rng_seed=7, **options) as loader:
         return [[batch.n_id.tolist(), batch.edge_index.tolist(), batch.x.tolist()] for batch in loader]
 
@@ -102,7 +102,7 @@ def test_place_and_pull(tmp_path, chunks, run_command):
     roots = [word for k in range(3) for word in ("--root", tmp_path / f"d{k}")]
     assert run_command(*chunks, "--parts", 4, "--overwrite").status == 0
     assert run_command(*chunks, "--overwrite", *roots).status == 0
-    assert run_command(*chunks, "--overwrite").status == 0  # what stands beside a manifest is replaced with it
+    assert run_command(*chunks, "--overwrite").status == 0  # files beside a manifest are replaced with it
     assert not (tmp_path / "out/roots.json").exists()
 
 

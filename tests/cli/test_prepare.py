@@ -1,4 +1,4 @@
-"""``hopstream prepare`` and ``partition --memory`` are one work: plan, phases, bars, and what was ended goes on."""
+"""Checks ``hopstream prepare`` and ``partition --memory``: plan, phases, bars and resumed runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results are lines that people and programs can read; progress is bars on a terminal and lines in a log."""
+"""Checks that results are lines, and that progress is bars on a terminal and lines in a log."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_log_says_that_a_stage_is_done_and_for_how_long_the_next_one_has_run()
 
 
 def test_lines_come_while_nothing_is_reported():
-    """The first one after ``first_s``, and no more once the work is done."""
+    """The first line comes after ``first_s``; none comes once the work is done."""
     lines: queue.Queue[str] = queue.Queue()
     with ProgressLog(lines.put, first_s=0.01, next_s=0.01).running() as report:
         report("assign", 1, 4)

@@ -1,4 +1,4 @@
-"""Are parts served from the command line, to those who may, until told to stop?"""
+"""Checks that the command serves parts to permitted clients until it is told to stop."""
 
 from __future__ import annotations
 

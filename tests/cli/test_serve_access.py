@@ -1,4 +1,4 @@
-"""Tests that flags and files decide whom a server lets in, also after the files have changed."""
+"""Tests that flags and files decide which clients a server admits, also after files have changed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.store.processes import wait_until
 
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the environment of whoever runs the tests."""
+    """Remove the token from the environment that the tests run in."""
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
 
 def put(path: Path, content: str | bytes) -> Path:
-    """Replace a file of this user alone, at once."""
+    """Replace a file atomically, with access for this user alone."""
     new = path.with_name(f".{path.name}.new")
     new.touch(mode=0o600)
     new.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -61,7 +61,7 @@ def stop(processes: Any, child: Any) -> Any:
 
 
 def opens(location: str, **security: Any) -> bool:
-    """Whether a server lets in."""
+    """Whether a server admits a client."""
     try:
         RemoteStore(location, StoreSettings(timeout_s=20.0, security=ClientSecurity(**security))).close()
     except AccessDenied:
@@ -183,7 +183,7 @@ def test_a_table_of_tokens_is_read_anew(processes, run_command, parts: Path, fil
 
 @pytest.mark.slow
 def test_servers_ask_one_another_with_what_their_file_holds_now(processes, parts: Path, files: dict[str, Path]):
-    """The token with which the graph was opened is replaced while it is open; nothing of the parts is mapped."""
+    """The token file changes while the graph is open; the second server maps no local parts."""
     words = ("--token-file", files["table"], "--tls-cert", files["cert"], "--tls-key", files["key"], "--json")
     words += ("--location", "tls://127.0.0.1:0")
     first = processes.start("serve", parts, "--sample", *words)

@@ -1,4 +1,4 @@
-"""Do servers that are started from the command line sample for trainers, and say what they left when they stop?"""
+"""Checks that servers of the command sample for trainers and report unfinished channels at the end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stop(processes: Any, child: Any, number: int = signal.SIGTERM) -> Any:
 
 @pytest.fixture
 def half_fetched() -> Iterator[list[hopstream.NeighborLoader]]:
-    """Loaders that are in the middle of an epoch; closed at the end, when their servers are gone."""
+    """Loaders in the middle of an epoch; they close after their servers have ended."""
     loaders: list[hopstream.NeighborLoader] = []
     yield loaders
     for loader in loaders:
@@ -84,7 +84,7 @@ def test_up_gives_the_batches_of_the_folder(processes, parts: Path):
 
 @pytest.mark.slow
 def test_servers_that_ask_one_another(processes, parts: Path, tmp_path: Path):
-    """Nothing is mapped but a server's own part; the token goes along; each file names one server only at first."""
+    """Servers map only their own parts and use the token; the cluster file appears after they started."""
     path, environment = tmp_path / "cluster.json", {TOKEN_VARIABLE: "s3cret"}
     words = ("--cluster", path, "--no-map-local", "--threads", 1, "--json")
     servers = [processes.start("serve", parts, "--parts", n, *words, environment=environment) for n in (0, 1)]
@@ -114,7 +114,7 @@ def pems(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.slow
 def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path: Path, pems: dict[str, Path]):
-    """Each trusts whom --peer-ca has signed; one that trusts others opens no graph, and says why."""
+    """Each server trusts certificates of --peer-ca; with another authority it opens no graph and says why."""
     path = tmp_path / "cluster.json"
     words = ("--location", "tls://127.0.0.1:0", "--cluster", path, "--no-map-local", "--peer-timeout-s", 5)
     words += ("--tls-cert", pems["cert"], "--tls-key", pems["key"], "--token-file", pems["token"], "--metrics-port", 0)
@@ -127,7 +127,7 @@ def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path:
     entries = [ServerEntry(location=fact["location"], parts=tuple(fact["parts"])) for fact in ready]
     write_cluster(path, Cluster(dataset_id=ready[0]["dataset_id"], servers=tuple(entries)))
     settings = StoreSettings(prefer_local=False, security=ClientSecurity(token="s3cret", roots=pems["ca"].read_bytes()))
-    assert all_batches(RemoteGraph(path, settings=settings)) == all_batches(parts)  # all of them made by the first
+    assert all_batches(RemoteGraph(path, settings=settings)) == all_batches(parts)  # the first server made all of them
     assert page(ready[0]["metrics"], "/readyz") == (200, "ready\n")
     reasons: list[str] = []
 
@@ -144,7 +144,7 @@ def test_servers_that_ask_one_another_over_tls(processes, parts: Path, tmp_path:
 
 @pytest.mark.slow
 def test_addresses_in_place_of_a_file(processes, parts: Path):
-    """The second server has one part, and asks the first, which has both and asks nobody."""
+    """The second server has one part and asks the first one, which has both parts and asks no server."""
     first = processes.start("serve", parts, "--sample", "--json")
     location = processes.wait_for_fact(first, "stage", "ready")["location"]
     second = processes.start("serve", parts, "--parts", 1, "--cluster", location, "--no-map-local", "--json")

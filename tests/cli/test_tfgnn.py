@@ -1,4 +1,4 @@
-"""Do the verbs of ``hopstream tfgnn`` say what is in schemas and examples?"""
+"""Checks that the verbs of ``hopstream tfgnn`` report what schemas and examples contain."""
 
 from __future__ import annotations
 

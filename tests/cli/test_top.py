@@ -1,4 +1,4 @@
-"""Does the table of servers and channels show what they do, and which do not answer?"""
+"""Checks that ``hopstream top`` shows what servers and channels do and which do not answer."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_round_after_round_until_ctrl_c(processes, parts: Path, up, loader):
     processes.wait_for(top, lambda: num_rounds() >= 4)
     result = stop(processes, top, signal.SIGINT)
     assert (result.status, result.err) == (0, "")
-    # Nobody samples any more, which a rate since the start would not show.
+    # Sampling has ended, which a rate since the start would not show.
     channels = [fact for fact in result.facts if "channel" in fact]
     assert channels[0]["batches_per_s"] > 0 and channels[-1]["batches_per_s"] == 0
 
@@ -159,7 +159,7 @@ def test_on_a_terminal(processes, parts: Path, up, loader):
                 try:
                     if not os.read(outer, 1 << 16):
                         break
-                except OSError:  # how Linux says that the other end was closed
+                except OSError:  # the error by which Linux reports that the other end was closed
                     break
             assert top.stderr is not None
             assert (top.wait(60), top.stderr.read()) == (0, b"")

@@ -1,4 +1,4 @@
-"""Is a unigraph read by the verbs that read tables, and written by its own?"""
+"""Checks that verbs for tables read a unigraph and that ``hopstream unigraph`` writes one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_names_that_loaders_attach_are_named_once(run_command, unigraph, tmp_pat
 
 
 def test_records_by_way_of_partition(run_command, unigraph, tmp_path):
-    """Shards of TFRecord files become parts in bounded memory, of the same graph as CSV files of the same rows."""
+    """TFRecord shards become parts in bounded memory; the graph equals that of CSV files of its rows."""
     drop = ("--on-dangling", "drop")
     make = ("--format", "tfrecord", "--shards", 2, "--compress")
     assert run_command("unigraph", unigraph, "--out", tmp_path / "u", *make, *drop).status == 0

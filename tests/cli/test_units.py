@@ -1,4 +1,4 @@
-"""Are numbers shown with their units, short and without odd rounding?"""
+"""Checks that numbers are shown with units, short and without odd rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a dataset served by as many processes as asked for, and does none of them outlive the command?"""
+"""Checks that ``hopstream up`` serves a dataset from several processes, none of which outlives it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_no_server_outlives_a_command_that_was_killed(processes, parts: Path):
     os.kill(up.process.pid, signal.SIGKILL)
     wait_until_gone(pids)
     assert processes.wait_for_end(up).status == -signal.SIGKILL
-    # The file it could not remove names servers that are gone: clients hear so, and the next run replaces it.
+    # The file that it could not remove names lost servers: clients get an error, the next run replaces it.
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
         open_store(parts / "cluster.json", REMOTE)
     again = processes.start("up", parts, "--servers", 1, "--json")

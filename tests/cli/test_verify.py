@@ -1,4 +1,4 @@
-"""Does ``hopstream verify`` say what it checked and what is wrong, and end with the status that says so?"""
+"""Checks that ``hopstream verify`` lists its checks and findings, and that its status agrees."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_wrong(written, capsys):
 
 
 def test_some_parts(written, capsys):
-    """A root of several is checked by its own parts; without saying so that is an error which names the others."""
+    """A root with some of the parts: without ``--parts`` an error names the other roots."""
     place(written / "d", [written / "a", written / "b"], num_workers=0, move=True)
     assert main(["verify", str(written / "b")]) == 2
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Checks that what was compiled ahead is not compiled again."""
+"""Checks that kernels that were compiled ahead are not compiled again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a server started from the command line tell of itself where it was told to, and nowhere else?"""
+"""Checks that a server answers for its health where it was configured to, and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which graphs are hard to cut? Strategies for hypothesis and graphs with known communities."""
+"""Graphs that are hard to cut: hypothesis strategies, and graphs with known communities."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def columns(draw: st.DrawFn, num_rows: int) -> Column:
 
 @st.composite
 def typed_graphs(draw: st.DrawFn) -> Graph:
-    """Directed graphs of up to three node types, some empty or tiny, with self loops, duplicates and isolated nodes."""
+    """Directed graphs of one to three node types, with self loops, duplicates and isolated nodes.
+
+    Types are small, and some are empty.
+    """
     names = draw(st.lists(st.sampled_from(["a", "b_", "c__d", "é/..", "node"]), min_size=1, max_size=3, unique=True))
     features = st.lists(st.sampled_from(["x", "x.values", "y z", "_"]), max_size=2, unique=True)
     nodes = {}
@@ -61,7 +64,7 @@ def typed_graphs(draw: st.DrawFn) -> Graph:
 def community_graph(
     rng: np.random.Generator, num_nodes: int = 4000, num_edges: int = 60_000, num_communities: int = 8
 ) -> Graph:
-    """A directed graph in which four edges out of five stay inside a community; one node in ten has no edges."""
+    """Directed graph with about 80 % of edges inside a community and 10 % of nodes without edges."""
     community = rng.integers(0, num_communities, num_nodes)
     is_isolated = rng.random(num_nodes) < 0.1
     members = [np.flatnonzero((community == c) & ~is_isolated) for c in range(num_communities)]

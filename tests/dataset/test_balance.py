@@ -1,4 +1,4 @@
-"""Does the report count what a slow loop counts?"""
+"""Checks that the report of a cut counts what a slow loop counts."""
 
 from __future__ import annotations
 

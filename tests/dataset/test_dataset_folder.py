@@ -1,4 +1,4 @@
-"""Does a folder come into its place whole, and is what was there kept until then?"""
+"""Checks that a folder is replaced as a whole, and that the old one stays until then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the book say of every key and id whose it is?"""
+"""Checks that the book maps every key and id to its part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a dataset hold exactly the graph it was written from, and is damage noticed?"""
+"""Checks that a dataset holds exactly its source graph, and that damage is noticed."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ FORGERIES = [
 
 @pytest.mark.parametrize(("name", "position", "value", "message"), FORGERIES)
 def test_verify_does_not_trust_checksums_alone(written, name, position, value, message):
-    """A manifest can be made to agree with a file that kernels must not be given."""
+    """A file with a matching checksum may still hold values that kernels must not be given."""
     relative = f"part-00000/{name}"
     array = np.load(written / relative)
     array[position] = value
@@ -245,7 +245,7 @@ def test_verify_does_not_trust_checksums_alone(written, name, position, value, m
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_to_the_manifest_is_an_error_of_ours(written, data):
-    """Change, drop or add something anywhere in the JSON: it does not open, or it opens as what it was."""
+    """A value that is changed or dropped anywhere in the JSON is an error, or makes no difference."""
     path = written / "manifest.json"
     whole = path.read_text()
     value = json.loads(whole)

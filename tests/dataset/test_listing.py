@@ -1,4 +1,4 @@
-"""Are the lines of a user's list read, and what is none named by its number?"""
+"""Checks that the lines of a user's list are read, and that wrong ones are named by their number."""
 
 from __future__ import annotations
 

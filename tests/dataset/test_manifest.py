@@ -1,4 +1,4 @@
-"""Is a manifest believed only where it can be?"""
+"""Checks that a manifest reads back, and that wrong or damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -118,18 +118,18 @@ def test_the_fingerprint_guards_the_content(root):
         read_manifest(root)
     (root / "manifest.json").write_text(whole)
     edit(root, lambda v: [v["made_by"].update(method="hash"), v.pop("digest")])
-    assert read_manifest(root).dataset_id == before  # how it was made is not what it holds
+    assert read_manifest(root).dataset_id == before  # the id does not depend on how the dataset was made
 
 
 def leaves(value, path=()):
-    """The path of every value that is no object and no list, or is an empty one."""
+    """The path of every value that is no object or list, or is an empty one."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = [leaf for name, inner in entries for leaf in leaves(inner, (*path, name))]
     return found or [path]
 
 
 def changed(value, path):
-    """A copy in which one value is another one of its kind."""
+    """A copy with one value replaced by another of its kind."""
     *above, last = path
     inside = copy = json.loads(json.dumps(value))
     for name in above:

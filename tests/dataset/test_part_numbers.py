@@ -1,4 +1,4 @@
-"""Is a text of numbers and ranges read as parts, and anything else refused?"""
+"""Checks that numbers and ranges are read as parts, and that other text is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can every name be part of a path, and no two names meet in one?"""
+"""Checks that any name can be a path component, and that no two names share one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopstream.schema import FeatureSchema, GraphSchema
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a manifest says that decides over files."""
+    """The fields of a manifest that decide which files exist."""
 
     schema: GraphSchema
     book: PartitionBook
@@ -106,7 +106,7 @@ def test_the_files_of_a_part():
 
 @pytest.mark.parametrize("direction", ["in", "out"])
 def test_files_of_times_weights_neighbors_and_links(direction):
-    """``a`` has times of its own, ``likes`` too; ``likes`` alone has weights; ``sees`` has links though no splits."""
+    """``a`` and ``likes`` have times, ``likes`` alone has weights, and ``sees`` has links but no splits."""
     number = FeatureSchema(dtype="int32")
     likes, sees = ("a", "likes", "b"), ("b", "sees", "b")
     schema = GraphSchema(

@@ -1,4 +1,4 @@
-"""Does a dataset of any number of parts read back into the graph it was written from, at once or in pieces?"""
+"""Checks that a dataset of any number of parts reads back as its graph, at once or in chunks."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_damage_is_reported(
     poke(tmp_path / name, position, value)
     with pytest.raises(ChecksumError, match=Path(name).name):
         read_dataset(tmp_path)
-    monkeypatch.setattr(Dataset, "verify", lambda _: None)  # as if the checksum fitted what was written
+    monkeypatch.setattr(Dataset, "verify", lambda _: None)  # as if the checksum fitted
     monkeypatch.setattr(rows, "check_file", lambda *_: None)
     with pytest.raises(FormatError, match=message):
         graph_of_dataset(open_dataset(tmp_path))

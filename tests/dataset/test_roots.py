@@ -1,4 +1,4 @@
-"""Does a folder with some parts say where the others lie?"""
+"""Checks that a folder with some parts names the folders of the others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_edit_of_any_value_is_noticed(folder: Path):
         path.write_text(json.dumps(changed(value, leaf)))
         (finding,) = verify_dataset(folder).findings
         assert (finding.kind, finding.where) == ("files", "roots.json")
-    del value["digest"]  # as earlier revisions wrote it, and who edits it by hand
+    del value["digest"]  # as earlier revisions, and users who edit the file, write it
     path.write_text(json.dumps(value))
     assert read_roots(folder) is not None and verify_dataset(folder).is_ok
 

@@ -1,4 +1,4 @@
-"""Does a reader of rows say what the arrays of the parts, or of the graph, hold?"""
+"""Checks that a reader of rows returns what the arrays of the parts, or of the graph, hold."""
 
 from __future__ import annotations
 

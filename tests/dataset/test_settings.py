@@ -1,4 +1,4 @@
-"""Is every setting checked and explained?"""
+"""Checks that every setting is validated and explained."""
 
 from __future__ import annotations
 

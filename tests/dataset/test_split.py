@@ -1,4 +1,4 @@
-"""Does every node get one id and every edge one place per direction, in original order?"""
+"""Checks that each node gets one id and each edge one place per direction, in original order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are times, weights, keys of neighbours and links of the graph in their places, whatever the cut?"""
+"""Checks that times, weights, neighbour keys and links lie in their places, whatever the cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMED = [("user",), ("movie", "user"), (RATES,), ("user", RATES, KNOWS), ("movie
 
 
 def check_rows(part: PartArrays, graph: Graph, owner, time_attr: str | None, keys_of_ids: dict[str, np.ndarray]):
-    """Every row of a part is what the naive reference says."""
+    """Check each row of a part against the naive reference."""
     (edge_type, direction), edges, table = owner, part.edges[owner], graph.edges[owner[0]]
     own_type, other_type = ends_of(edge_type, direction)
     other = table.src_keys if direction == "in" else table.dst_keys

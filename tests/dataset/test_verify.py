@@ -1,4 +1,4 @@
-"""Is damage in what is stored for times, weights, neighbours and links noticed, even where checksums fit it?"""
+"""Checks that damage to times, weights, neighbours and links is noticed even if checksums fit."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def add(position, number):
 
 
 def swap_ends_of_first_row(array):
-    """The last time of a row comes first; rows of the graph are long and their times differ."""
+    """Put the last time of a row first; rows of the graph are long and their times differ."""
     array[0], array[5] = array[5] + 100, array[0]
 
 
@@ -117,7 +117,7 @@ def test_what_fits_its_checksum_must_still_be_true(written, name, change, messag
 
 
 def test_a_machine_verifies_what_it_has(written):
-    """Neighbours and links of parts that are not verified are left alone."""
+    """Neighbours and links of other parts are not verified."""
     dataset = forge(written, f"{LINK}/time.npy", lambda times: times + 1)
     dataset.verify([0])
     dataset.verify([2, 0])

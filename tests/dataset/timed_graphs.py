@@ -1,4 +1,4 @@
-"""Which graphs have times, weights and splits of edges?"""
+"""Graph with times, weights and splits of edges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def timed_graph(
     rng: np.random.Generator, *, num_users: int = 30, num_movies: int = 12, num_edges: int = 150,
     timed: tuple[object, ...] = ("user", RATES, KNOWS),
 ) -> Graph:  # fmt: skip
-    """Users who rate movies and know users, and movies like movies; many edges of one time, and parallel edges.
+    """Graph of users who rate movies and know users, and of movies that like movies.
+
+    Many edges have the same time, and some are parallel.
 
     ``time`` is a feature of the types in ``timed``, each of another dtype; ``rating`` is a weight of ``rates`` and
     ``knows``, one in five 0. Splits of ``rates``: ``train``, ``val`` and ``all``; of ``likes``: ``none``.

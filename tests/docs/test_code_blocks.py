@@ -1,4 +1,4 @@
-"""Does what the documents show still work?
+"""Checks that the code of the documents still works.
 
 Every ``python`` block of README.md and docs/*.md is executed, the blocks of one document in order and in one namespace,
 in a folder that holds nothing but ``examples``. Of ``bash`` blocks, each ``hopstream`` command must have its verb and
@@ -37,7 +37,10 @@ class Block:
 
 
 def read_blocks(text: str) -> list[Block]:
-    """All fenced blocks of a document; a block that never ends, or a skip without a reason, is a ``ValueError``."""
+    """All fenced blocks of a document.
+
+    A block that never ends, or a skip without a reason, raises ``ValueError``.
+    """
     blocks: list[Block] = []
     lines = text.splitlines()
     at, last_text = 0, ""
@@ -60,7 +63,10 @@ def read_blocks(text: str) -> list[Block]:
 
 
 def read_commands(block: Block) -> list[list[str]]:
-    """The ``hopstream`` commands of a bash block, as words; continued lines are joined, output lines left out."""
+    """The ``hopstream`` commands of a bash block, as words, without output lines.
+
+    Continued lines are joined.
+    """
     joined = block.text.replace("\\\n", " ")
     commands = []
     for line in joined.splitlines():
@@ -71,7 +77,7 @@ def read_commands(block: Block) -> list[list[str]]:
 
 
 def shown_commands() -> list[tuple[str, list[str]]]:
-    """Every command of every document and where it stands."""
+    """Every command of every document, with its place."""
     found = []
     for path in DOCUMENTS:
         for block in read_blocks(path.read_text()):
@@ -86,7 +92,7 @@ GROUPS = ("tfgnn",)
 
 @functools.cache
 def help_of(verb: str) -> str:
-    """What ``hopstream <verb> --help`` prints, of one or two words; fails where there is no such verb."""
+    """Output of ``hopstream <verb> --help`` for one or two words; fails if there is no such verb."""
     shown = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
         patch.setenv("COLUMNS", "300")

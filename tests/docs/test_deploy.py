@@ -1,4 +1,4 @@
-"""Do the files for clusters say what programs understand?"""
+"""Checks that the files for clusters run, and agree with the commands they start."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Host:
         )
 
     def wait(self) -> tuple[int, str]:
-        """Its exit status, and what it said."""
+        """Wait for the script to end; return its exit status and output."""
         status = self._process.wait(DEADLINE_S)
         self._log.seek(0)
         return status, self._log.read()
@@ -102,7 +102,7 @@ class Host:
         self._process.terminate()
 
     def end(self) -> None:
-        """Where it still runs, with its trainers and its server."""
+        """End the script if it still runs, with its trainers and its server."""
         if self._process.poll() is None:
             for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -134,7 +134,7 @@ def hosts(tmp_path: Path) -> Iterator[Callable[..., list[Host]]]:
 
 
 def consecutive_ports() -> int:
-    """The first of two ports in a row that nobody listens at."""
+    """The first of two free ports in a row."""
     first = free_port()
     while (second := free_port()) != first + 1:
         first = second
@@ -195,7 +195,7 @@ else
     exec python "${@: -3}"
 fi
 """
-"""What ``torchrun`` does, but for waiting five minutes, as it does after a success, for hosts that have failed."""
+"""Stub of ``torchrun`` that does not wait five minutes for failed hosts after a success."""
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_a_host_that_is_told_to_stop_leaves_nothing(hosts, tmp_path):
     for host in (first, second):
         host.terminate()
     assert [host.wait()[0] for host in (first, second)] == [143, 143]
-    # That no process is left is what the fixture for all tests checks.
+    # The fixture of all tests checks that no process is left.
 
 
 def test_a_host_whose_server_does_not_start_ends_with_its_status(hosts, tmp_path):
@@ -288,7 +288,7 @@ def test_the_table_of_tokens_that_the_manifest_asks_for_is_one(tmp_path):
     assert [(who.name, who.rights) for who in read_tokens(tmp_path / "servers")] == [
         ("servers", "admin"), ("trainers", "read"),
     ]  # fmt: skip
-    assert read_token(tmp_path / "servers") == "token-0"  # with which servers ask one another
+    assert read_token(tmp_path / "servers") == "token-0"  # the token of servers for each other
 
 
 def test_the_memory_that_servers_may_take_fits_the_pods(manifests):
@@ -411,7 +411,7 @@ def test_one_server_at_a_time_may_be_drained(manifests):
 
 
 def peers_of(rule: Any) -> list[tuple[str, Any]]:
-    """Who is let through by a rule: pods of an application, or of a namespace."""
+    """Peers that a rule lets through: pods of an application, or of a namespace."""
     return [
         (one, labels["matchLabels"].get("app") or labels["matchLabels"]["kubernetes.io/metadata.name"])
         for peer in rule.get("from", rule.get("to"))
@@ -473,7 +473,7 @@ def test_the_image_is_made_of_what_is_named_by_version_and_runs_without_rights(m
     last = stages[-1]
     names = [name for name, _ in last]
     assert dict(last)["USER"] == f"{pod['runAsUser']}:{pod['runAsGroup']}"
-    # Whoever runs the server may not change the kernels that it runs.
+    # The user that runs the server may not change its kernels.
     assert names.index("RUN") < names.index("USER") and names.count("USER") == 1
 
 
@@ -497,7 +497,7 @@ sys.modules.update(dict.fromkeys(
     ["torch", "torch_geometric", "ray", "apache_beam", "scipy", "networkx", "psutil", "cryptography"]
 ))
 """
-"""Makes a Python that has no more than the image."""
+"""Make a Python that has only the packages of the image."""
 
 
 @pytest.mark.slow
@@ -582,7 +582,7 @@ def test_the_script_for_ray_lets_nobody_in_whom_its_authority_does_not_know(tmp_
     with authority._folder, another._folder:
         server_folder, trainer = member("server", authority), member("trainer", authority)
         stranger = member("stranger", another)
-    assert len(sent) == 12 and not any("PRIVATE" in text for text in sent)  # what goes through Ray
+    assert len(sent) == 12 and not any("PRIVATE" in text for text in sent)  # sent through Ray
     assert all((folder / "own.key").stat().st_mode & 0o077 == 0 for folder in (server_folder, trainer, stranger))
 
     def settings(folder: Path, root: Path, *, shows: bool = True) -> hopstream.StoreSettings:

@@ -1,4 +1,4 @@
-"""Does every link of the documents lead somewhere?
+"""Checks that every link of the documents has a target.
 
 Links to other places on the web are not followed. A link to a heading is checked against the names that GitHub gives to
 headings.
@@ -23,7 +23,7 @@ def without_blocks(text: str) -> str:
 
 
 def heading_names(text: str) -> set[str]:
-    """What links to the headings of a document end in."""
+    """The anchors of a document's headings."""
     headings = re.findall(r"^#+ (.+)$", without_blocks(text), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 

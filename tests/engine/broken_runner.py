@@ -1,4 +1,4 @@
-"""What does an engine say of a runner that fails?"""
+"""Beam runner that fails, to test the engine's error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from apache_beam.runners.runner import PipelineRunner
 
 
 class BrokenRunner(PipelineRunner):
-    """Runs nothing."""
+    """Runner whose pipelines always fail."""
 
     def run_pipeline(self, pipeline, options):
         raise RuntimeError("no machine is left")

@@ -1,4 +1,7 @@
-"""What must every engine do? Inherit from ``EngineContract`` and give the fixture ``engine``."""
+"""Tests that every engine must pass.
+
+Inherit from ``EngineContract`` and give the fixture ``engine``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks what jobs get on machines of any size, and that an error's least memory is the least."""
+"""Checks the resources of jobs on machines of any size, and the least memory in errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_clusters_have_a_worker_at_least():
 @pytest.mark.parametrize(
     ("free_mb", "num_processors", "num_bytes", "num_workers", "got"),
     [
-        (700, 64, 900, 1, (420, 0)),  # that much is not free any more
+        (700, 64, 900, 1, (420, 0)),  # less memory than that is free by now
         (1000, 64, 900, 1, (900, 1)),
         (1000, 64, 399, 0, (600, 1)),  # it is not enough
         (64_000, 2, 9_600, 23, (9_600, 2)),

@@ -1,4 +1,4 @@
-"""Is one at a time in a place's work folder, and does nothing stay of what was ended?"""
+"""Checks that a place's work folder has one owner, and that remains of ended work are removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_one_at_a_time(tmp_path: Path):
 
 
 def test_threads_that_come_and_go(tmp_path: Path):
-    """Whoever is in removes the folder when it leaves, and none ever removes that of another."""
+    """The holder of the folder removes it when it leaves; no thread removes the folder of another."""
     inside: list[int] = []
     wrong: list[str] = []
     num_held = [0] * 4
@@ -92,7 +92,7 @@ def test_a_place_is_replaced(tmp_path: Path):
 
 
 def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
-    """Between the two renames the old one is put back; after both of them the new one stays."""
+    """Between both renames the old folder is put back; after them the new one stays."""
     root = tmp_path / "x"
     root.mkdir()
     (root / "old").touch()
@@ -101,7 +101,7 @@ def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             replace_place(root)
     assert (tmp_path / ".x.work" / "old").is_dir() and names(root) == ["new"]
-    root.rename(tmp_path / ".x.work" / "job" / "made")  # as it is between the two
+    root.rename(tmp_path / ".x.work" / "job" / "made")  # the state between both renames
     with open_work(root) as work:
         assert work.finished_call is None and names(root) == ["old"]
         with monkeypatch.context() as patch:
@@ -117,7 +117,7 @@ def test_ended_while_it_was_replaced(tmp_path: Path, monkeypatch):
 
 
 def test_ended_before_it_was_replaced_and_then_cleared_by_another(tmp_path: Path, monkeypatch):
-    """What says that a call is done stays behind, and the new folder is gone: the call is not done."""
+    """The record of a finished call stays, but its folder is gone: the call counts as not done."""
     root = tmp_path / "x"
     root.mkdir()
     (root / "old").touch()

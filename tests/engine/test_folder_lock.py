@@ -1,4 +1,4 @@
-"""Is a dataset changed by one process at a time, and not by one that holds the lock of a folder that is gone?"""
+"""Checks that one process at a time changes a dataset, even if its folder is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a job remember what was done, and nothing that was not?"""
+"""Checks that a job remembers finished tasks and no others."""
 
 from __future__ import annotations
 

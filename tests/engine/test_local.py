@@ -1,4 +1,4 @@
-"""Do worker processes run tasks, and what happens when they, or who started them, are ended?"""
+"""Tests of worker processes: tasks run, and kills of workers or of their parent are handled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pool():
 
 
 def begun(folder: Path, count: int) -> list[int]:
-    """Ids of the processes of tasks that wait, once there are so many."""
+    """Process ids of waiting tasks, once there are as many as asked for."""
     ends = time.monotonic() + SOON_S
     while len(found := [int(path.name.split(".")[1]) for path in folder.glob("begun.*")]) < count:
         assert time.monotonic() < ends

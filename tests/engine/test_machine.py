@@ -1,4 +1,4 @@
-"""Checks what a process finds out about its machine: control groups of both versions, nested ones, affinity."""
+"""Tests of what a process reads of its machine: control groups v1 and v2, nested ones, affinity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ V2, V1 = "0::/a/b\n", "4:memory:/a/b\n1:cpu,cpuacct:/a/b\n0::/\n"
 
 
 def tree(root: Path, cgroup: str, files: dict[str, str]) -> Machine:
-    """What a process finds out on a made up machine."""
+    """Facts that a process reads on a made-up machine."""
     written = {"proc/meminfo": MEMINFO, "proc/self/cgroup": cgroup}
     written |= {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in written.items():
@@ -80,7 +80,7 @@ TOLD = "from hopstream.engine.machine import this_machine as m; print(m().num_pr
 
 
 def test_affinity_counts():
-    """Of a process that may use one processor, and of what it starts."""
+    """A process that may use one processor, and its children, count one processor."""
     words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", TOLD]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[0] == "1"
     assert num_processors() <= len(os.sched_getaffinity(0))
@@ -110,7 +110,7 @@ def groups() -> Iterator[dict[str, Path]]:
 
 
 def run_inside(groups: dict[str, Path], num_bytes: int, program: str, *words: object) -> str:
-    """What a program says in groups of so much memory and of one processor."""
+    """Run a program in groups limited to ``num_bytes`` and one processor; return its output."""
     memory, cpu = groups["memory"], groups["cpu"]
     if (memory / "memory.limit_in_bytes").exists():
         (memory / "memory.limit_in_bytes").write_text(str(num_bytes))
@@ -150,7 +150,7 @@ print(next(int(line.split()[1]) for line in status.splitlines() if line.startswi
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is for glibc")
 def test_large_blocks_are_given_back():
-    """Arrays that are kept between large ones keep none of their memory."""
+    """Small arrays kept between large ones do not hold the memory of the large ones."""
     programs = (GAPS, GAPS.replace("assert give_back_large_blocks()", ""))
     given, kept = (
         int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
@@ -164,7 +164,7 @@ DISPATCH = "import sys; from hopstream.cli import main; sys.exit(main(['dispatch
 
 @pytest.mark.slow
 def test_a_verb_by_default_in_a_real_group(groups, tmp_path):
-    """A million edges in 600 MB: what the system would end is not taken."""
+    """A million edges in 600 MB: the verb stays below the memory at which the OOM killer acts."""
     write_chunked(hopstream.rmat_graph(15, num_features=16), tmp_path / "c", num_chunks=2)
     (tmp_path / "o").mkdir()
     np.save(tmp_path / "o/node.npy", np.arange(1 << 15) % 2)

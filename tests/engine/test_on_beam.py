@@ -1,4 +1,4 @@
-"""Do Beam's runners run tasks?"""
+"""Checks that Beam's runners run tasks."""
 
 from __future__ import annotations
 

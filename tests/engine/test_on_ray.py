@@ -1,4 +1,4 @@
-"""Does a Ray cluster of two nodes run tasks, and the example for it?"""
+"""Checks that a Ray cluster of two nodes runs tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def connection(ray_cluster):
-    """Connected once for all tests: a driver takes a second to come and go."""
+    """One connection for all tests, as a driver takes a second to connect and leave."""
     with ray_engine(ray_cluster.address) as engine:
         yield engine
 
@@ -112,7 +112,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 
 def test_a_temporary_folder_too_deep_for_ray_is_named_with_the_remedy(tmp_path):
-    """In a process of its own: this one is connected."""
+    """The test runs in a child process, as this process is connected already."""
     words = "from hopstream.engine.on_ray import ray_engine\nray_engine()"
     environment = {**os.environ, "RAY_TMPDIR": str(tmp_path / ("d" * 90)), "RAY_ADDRESS": ""}
     done = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Pages of mapped arrays are let go of, whatever ends meanwhile, and come back unchanged."""
+"""Checks that pages of mapped arrays are released even if maps end meanwhile, and return unchanged."""
 
 import os
 import subprocess
@@ -64,14 +64,14 @@ def test_maps_that_end_while_pages_are_let_go_of_are_unmapped_afterwards(tmp_pat
     num_maps, real = len(arrays._MAPS._sizes), arrays._LIBC.madvise
 
     class Ending:
-        """Ends the maps as the collector might, in the midst of the loop."""
+        """End the maps in the middle of the loop, as the garbage collector might."""
 
         munmap = arrays._LIBC.munmap
 
         @staticmethod
         def madvise(address, num_bytes, advice):
             held.clear()
-            assert address in arrays._MAPS._sizes  # nobody else can have memory there
+            assert address in arrays._MAPS._sizes  # so no other map can have this memory
             return real(address, num_bytes, advice)
 
     monkeypatch.setattr(arrays, "_LIBC", Ending)

@@ -1,4 +1,4 @@
-"""Checks that the peak is that of all processes, those included that have ended."""
+"""Checks that the peak covers all processes, including ended ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do tasks and what came of them survive the way there and back?"""
+"""Checks that tasks and their outcomes survive serialization."""
 
 from __future__ import annotations
 

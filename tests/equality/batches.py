@@ -1,4 +1,4 @@
-"""Which batches of a loader are compared, and over which places and numbers of threads?"""
+"""Batches of a loader to compare, and the places and numbers of threads to compare them over."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ PLACES = [
     ("4 servers", 4),
     ("1 part here, 3 asked", 1),
 ]
-"""Where the parts are, and how many threads make batches; the yardstick is made by the thread that asks for it.
+"""Where the parts are, and how many threads make batches; the yardstick's are made inline.
 
-Every topology, and one and four threads both near and far, but not each with each: a batch does not know who makes it.
+These are all topologies, and one and four threads both near and far, but not all combinations: batches do not depend on
+the thread that makes them.
 """
 assert {topology for topology, _ in PLACES} == {YARDSTICK, *TOPOLOGIES}
 FARTHEST = PLACES[-1]
-"""A part here, parts asked of servers, and threads: all that the others have, but not each by itself."""
+"""A local part, parts on servers, and threads: this place combines all that the others have."""
 Batches = list[dict[str, object]]
 
 
 def in_places(cases: Sequence[Any]) -> Iterator[Any]:
-    """Parameters ``case, topology, num_threads``: each case in one place; every second case in the farthest one.
+    """Parameters ``case, topology, num_threads``: each case in one place, every other in the farthest.
 
     The other places of a case are for slow runs.
     """
@@ -44,7 +45,7 @@ def in_places(cases: Sequence[Any]) -> Iterator[Any]:
 
 
 def compared_batches(loader: SubgraphLoader) -> Batches:
-    """An epoch of a loader that makes batches of numpy arrays, and the last batch of the next epoch, as bytes."""
+    """The first epoch of a loader of numpy batches, and the last batch of the next epoch, as bytes."""
     batches = [flat(batch) for batch in loader]
     loader.load_state_dict({**loader.state_dict(), "epoch": 1, "next_batch": len(loader) - 1})
     return batches + [flat(batch) for batch in loader]

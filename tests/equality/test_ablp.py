@@ -1,4 +1,4 @@
-"""Batches of anchors with their labels, and of random nodes, are bit-equal wherever the parts are."""
+"""Checks that batches of anchors with labels, and of random nodes, are bit-equal over any parts."""
 
 from __future__ import annotations
 
@@ -114,6 +114,6 @@ def test_batches_are_bit_equal(places: Places, wanted: dict, mode: str, topology
 
 
 def test_modes_differ_from_each_other_and_between_seeds(places: Places, wanted: dict) -> None:
-    """The comparison of this file can fail, and no option is without effect."""
+    """Check that this file's comparison can fail, and that every option has an effect."""
     assert_all_differ(wanted)
     assert batches_of(places, "uniform", YARDSTICK, 0, rng_seed=4) != wanted["uniform"]

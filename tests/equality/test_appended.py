@@ -1,4 +1,4 @@
-"""Are batches of a dataset that was appended to those of the same graph written in one go?
+"""Checks that batches of an appended dataset equal those of the graph written in one go.
 
 One part that was written in one go is the yardstick. Others have one append or three, of new nodes and of edges between
 new and old ones, and are read here or asked of servers.
@@ -77,7 +77,7 @@ FEW_GRAPHS = list(dict.fromkeys(case[:2] for case in FEW_CASES))
 
 @dataclass(frozen=True)
 class Place:
-    """Folders of all graphs in all places, and the servers of those that are served."""
+    """Folders of all graphs in all places, and servers of some of them."""
 
     folders: dict[tuple[str, str, str], Path]
     locations: dict[tuple[str, str], list[str]]

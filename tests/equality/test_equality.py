@@ -1,4 +1,4 @@
-"""Are batches bit-equal, wherever the parts are, however many threads work, and after a resume?
+"""Checks that batches are bit-equal over any parts and threads, and after a resume.
 
 One process over one part is the yardstick. Keys, edges, edge keys and every column of every type must be the same bytes
 over 3 and 4 parts in one process, over servers, over a trainer that holds one part and asks for the rest, over any
@@ -95,7 +95,7 @@ def test_batches_are_bit_equal(
 def test_a_resumed_loader_goes_on_bit_equal(
     places: dict[str, Places], wanted: dict[str, Batches], name: str, topology: str
 ) -> None:
-    """Stopped after three batches with more under way, and resumed in a new loader, over one part and over servers."""
+    """Stop after three batches while others are sampled, and resume in a new loader, also over servers."""
     with places[name].open("4 local parts") as store, _loader(store, name, num_threads=2) as first:
         begun = [flat(batch) for batch in islice(first, 3)]
         state = first.state_dict()
@@ -118,7 +118,7 @@ def test_ranks_share_the_batches_of_one_process(
 
 
 def test_batches_differ_between_epochs_and_seeds(places: dict[str, Places], wanted: dict[str, Batches]) -> None:
-    """The comparison of this file can fail."""
+    """Check that this file's comparison can fail."""
     batches = wanted["homogeneous"]
     other = _two_epochs(places, YARDSTICK, "homogeneous", num_threads=0, rng_seed=4)
     assert batches[0] != other[0]

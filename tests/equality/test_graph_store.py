@@ -1,4 +1,4 @@
-"""Batches that servers make are bit-equal to those that a loader makes itself.
+"""Checks that batches that servers make are bit-equal to those that a loader makes itself.
 
 A loader over a folder of one part is the yardstick, over 1, 2 and 4 servers, 1 and 4 threads, with a cache of rows in
 the trainer and without, two epochs each. Every way runs in one of these cases, in turn, and in all in slow runs.
@@ -139,7 +139,7 @@ def _in_turn() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def wanted(folders: dict[int, Path]) -> Callable[[str], Epochs]:
-    """What a way gives over a folder."""
+    """Batches of each way over a folder."""
 
     @cache
     def run(way: str) -> Epochs:

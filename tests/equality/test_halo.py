@@ -1,4 +1,4 @@
-"""Are batches the same with a halo as without, in every way of sampling, and is less asked of others?
+"""Checks that a halo changes no batch, in any way of sampling, and saves requests to other parts.
 
 One part is here, with copies of rows of others; the rest is asked of servers, which know nothing of the halo.
 """

@@ -1,4 +1,4 @@
-"""Are batches of links bit-equal in every mode, wherever the parts are and however many threads work?
+"""Checks that batches of links are bit-equal in every mode, over any parts and threads.
 
 One process over one part is the yardstick. Users and movies have times, ratings have times and weights of their own,
 and ratings have reverses; the graph without types has none of these.
@@ -46,7 +46,7 @@ GRAPHS = {
 
 
 def _ends(graph: Graph, edge_type: EdgeType) -> np.ndarray:
-    """int64[2, NUM_LINKS], keys of sources and destinations of edges, from the first again after the last."""
+    """int64[2, NUM_LINKS]: keys of the ends of edges, repeated from the first edge after the last."""
     edges = graph.edges[edge_type]
     return np.stack([np.resize(edges.src_keys, NUM_LINKS), np.resize(edges.dst_keys, NUM_LINKS)])
 
@@ -63,7 +63,7 @@ HEAVIEST = {**WEIGHTED, "sampling": "top_k"}
 BIDIRECTIONAL = {"subgraph_type": "bidirectional"}
 LEFT_OUT = {"exclude_links": True}
 REVERSES = {"reverse_types": {LIKES: RATED}}
-"""By their names, likes have no reverses, and these are those of ratings."""
+"""By name, likes have no reverse type; they are given that of ratings."""
 MODES: dict[str, dict[str, dict]] = {
     "plain": {
         "all edges, binary": {"neg_sampling_ratio": 0.7, "edge_label": np.arange(NUM_LINKS)},
@@ -135,7 +135,7 @@ def test_batches_are_bit_equal(
 
 
 def test_modes_differ_from_each_other_and_between_seeds(places: dict[str, Places], wanted: dict) -> None:
-    """The comparison of this file can fail, and no option is without effect."""
+    """Check that this file's comparison can fail, and that every option has an effect."""
     for name, modes in MODES.items():
         assert_all_differ({mode: wanted[name, mode] for mode in modes})
     case = ("ratings", "in their time, left out")

@@ -1,4 +1,4 @@
-"""Are batches bit-equal in every way of sampling nodes, wherever the parts are and however many threads work?
+"""Checks that batches are bit-equal in every way of sampling nodes, over any parts and threads.
 
 One process over one part is the yardstick. The graph without types has times and weights of edges; the graph with types
 has times of nodes, of edges, of both and of neither.
@@ -55,7 +55,7 @@ OPTIONS = {
 }
 TEMPORAL = {"time_attr": "time", "input_time": np.random.default_rng(13).integers(0, 60, NUM_SEEDS)}
 WEIGHTED = {"weight_attr": None}
-"""None stands for the weights that the graph has."""
+"""None is replaced by the name of the graph's weights."""
 HEAVIEST = {**WEIGHTED, "sampling": "top_k"}
 LABOR = {"sampling": "labor"}
 BIDIRECTIONAL, INDUCED = {"subgraph_type": "bidirectional"}, {"subgraph_type": "induced"}
@@ -138,7 +138,7 @@ def test_batches_are_bit_equal(
 
 
 def test_modes_differ_from_each_other_and_between_seeds(places: dict[str, Places], wanted: dict) -> None:
-    """The comparison of this file can fail, and no option is without effect."""
+    """Check that this file's comparison can fail, and that every option has an effect."""
     for name, modes in MODES.items():
         assert_all_differ({mode: wanted[name, mode] for mode in modes})
     case = ("typed", "temporal")

@@ -1,4 +1,4 @@
-"""Are neighbourhoods by personalised PageRank bit-equal, wherever the parts are and however many threads work?
+"""Checks that neighbourhoods by personalised PageRank are bit-equal, over any parts and threads.
 
 One process over one part is the yardstick.
 """
@@ -90,7 +90,7 @@ def test_batches_are_bit_equal(
 
 
 def test_settings_differ_from_each_other_and_between_seeds(places: dict[str, Places], wanted: dict) -> None:
-    """The comparison of this file can fail, and no setting is without effect."""
+    """Check that this file's comparison can fail, and that every setting has an effect."""
     for name, settings in SETTINGS.items():
         assert_all_differ({case: wanted[name, case] for case in settings})
     case = ("plain", "lists cut short")

@@ -1,4 +1,4 @@
-"""Compares batches fetched through a cache of rows with those of a folder: resumes, killed servers, appended data."""
+"""Checks that batches through a cache of rows equal a folder's: resumes, killed servers, appends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ from tests.stream.serving import remote_graph, serve_here
 
 
 def _ragged() -> test_equality.Case:
-    """Nodes have texts, lists and numbers, edges lists of pairs; some are empty, and some longer than a small cache."""
+    """Graph with texts, lists and numbers on nodes and lists of pairs on edges.
+
+    Some lists are empty, and some are longer than a small cache.
+    """
     rng, case = np.random.default_rng(12), next(iter(test_equality.CASES.values()))
 
     def lists(num_rows: int, dtype: str, *shape: int, is_string: bool = False) -> RaggedArray:
@@ -183,7 +186,7 @@ def test_a_server_that_is_killed_and_started_again(tmp_path: Path, cache_bytes: 
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=30)
         try:
-            for batch in batches:  # those that were made, or need no server any more
+            for batch in batches:  # batches that were made, or need no server
                 found.append(flat(batch))
         except StoreError:
             process = start(folder, location, 1, 2, 3)
@@ -217,7 +220,7 @@ def test_two_datasets_of_one_graph_share_no_cache(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_dataset_that_is_appended_to_while_a_loader_has_it_open(tmp_path: Path, name: str) -> None:
-    """Batches of the dataset before, of that after, and of a copy with other new rows under the same ids take turns."""
+    """Interleave batches before an append, after it, and of a copy with other rows under the same ids."""
     grown = grow(CASES[name].graph, np.random.default_rng(9))
     folder, twin, step = tmp_path / "parts", tmp_path / "twin", grown.num_steps - 1
     write_parts(grown.until(step - 1), folder, num_parts=4, method="hash")
@@ -258,7 +261,7 @@ def test_a_dataset_that_is_appended_to_while_a_loader_has_it_open(tmp_path: Path
 def negated(columns: Any) -> Any:
     """New rows with other numbers."""
     if not isinstance(columns, dict):
-        return columns  # only how many they are
+        return columns  # their number alone matters
     return {name: _negated(column) for name, column in columns.items()}
 
 

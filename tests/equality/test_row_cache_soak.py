@@ -110,7 +110,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wanted(folder: Path) -> list[str]:
-    """What the folder itself gives."""
+    """Batches of the folder itself."""
     with NeighborLoader(folder, num_threads=0, **OPTIONS) as loader:
         return [epoch_digest(loader) for _ in range(NUM_EPOCHS)]
 

@@ -1,4 +1,4 @@
-"""Are walks the same, wherever the parts are, and however many are taken at a time?"""
+"""Checks that walks are the same over any parts, however many are taken at a time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, server_pool: ServerPool) ->
 
 
 def _in_turn() -> Iterator[Any]:
-    """Each mode in one topology, which take turns; in the others in slow runs."""
+    """Each mode in one topology, in rotation; slow runs add the others."""
     for (number, mode), (place, topology) in product(enumerate(MODES), enumerate(TOPOLOGIES)):
         marks = [] if place == number % len(TOPOLOGIES) else [pytest.mark.slow]
         yield pytest.param(mode, topology, marks=marks, id=f"{mode}-{topology}")

@@ -1,7 +1,7 @@
-"""Where are the data that examples are made for, and what do examples say when they are run?
+"""Find the data that examples are made for, and run examples.
 
-Data that may not be shipped are looked for in the folder that the environment variable ``HOPSTREAM_DATA`` names, which
-has one folder for each; where they are not there, tests that need them are skipped.
+Data that may not be shipped lie in the folder that the environment variable ``HOPSTREAM_DATA`` names, one folder per
+data set. Tests skip if their data are missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VARIABLE = "HOPSTREAM_DATA"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN_S, STOP_S = 110.0, 40.0
 LONG_RUN_S = 240.0
-"""For scripts that start many processes, each of which loads its libraries; their tests have a longer timeout."""
+"""Timeout for scripts that start many processes, each of which loads its libraries."""
 
 
 def real_data(name: str) -> Path:
@@ -32,7 +32,7 @@ def real_data(name: str) -> Path:
 
 
 def run_script(name: str, *arguments: object, limit_s: float = RUN_S) -> tuple[int, str]:
-    """Run an example as a user would; return its exit status and what it said on stdout, then on stderr."""
+    """Run an example as a user would; return its exit status and its stdout followed by its stderr."""
     words = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -50,7 +50,10 @@ def run_script(name: str, *arguments: object, limit_s: float = RUN_S) -> tuple[i
 def run_here(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
 ) -> tuple[int, str]:
-    """Run an example in this process, from the files that it writes instead of servers; its status and what it said."""
+    """Run an example in this process and return its status and output.
+
+    It reads the files that it writes, in place of servers.
+    """
     functions = functions_of(name, monkeypatch)
     monkeypatch.setitem(functions, "served", nullcontext)
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])

@@ -1,4 +1,4 @@
-"""Are scores compared as the definition says, equal ones included?"""
+"""Checks that the AUC of scores follows its definition, ties included."""
 
 from __future__ import annotations
 

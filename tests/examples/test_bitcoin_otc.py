@@ -1,4 +1,4 @@
-"""Does the example of trust learn which ratings are negative, from files in Bitcoin-OTC's form?"""
+"""Checks that the trust example learns which ratings are negative, from files in Bitcoin-OTC's form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUM_TRADERS, NUM_RATINGS = 50, 1500
 
 
 def write_bitcoin_otc(folder: Path, rng: np.random.Generator) -> None:
-    """Files of the same form: traders of one kind rate each other above 0, and those of the other kind below."""
+    """Write files in that form: ratings are above 0 between traders of one kind, and below 0 otherwise."""
     raw_ids = 3 * rng.permutation(NUM_TRADERS) + 2
     is_honest = rng.random(NUM_TRADERS) < 0.65
     src = rng.integers(0, NUM_TRADERS, NUM_RATINGS)

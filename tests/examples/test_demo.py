@@ -1,4 +1,4 @@
-"""Does the demo fail where it should, and end what it started?"""
+"""Checks that the demo fails where it should, and ends what it started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start_marked(folder: Path) -> subprocess.Popen[bytes]:
-    """A process that belongs to the demo in ``folder`` and ends only when it is ended, or its stdin is closed."""
+    """Start a process marked as one of the demo in ``folder``; it ends when killed or its stdin closes."""
     return subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, MARK: str(folder)},
         stderr=subprocess.DEVNULL,

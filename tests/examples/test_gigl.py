@@ -1,4 +1,4 @@
-"""Scripts for GiGL's graph-store mode run to their end, with figures as wanted and no process left."""
+"""Checks that scripts for GiGL's graph-store mode reach the wanted figures and leave no process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ MARK = "TMPDIR"
 
 
 def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str]:
-    """Run a script; its status and what it said. All processes that it starts inherit a variable, and are gone."""
+    """Run a script; return its status and output.
+
+    All processes that it starts inherit a variable; none of them, nor a temporary folder, may be left.
+    """
     monkeypatch.setenv(MARK, str(folder))
     try:
         status, shown = run_script(name, *arguments, limit_s=LONG_RUN_S)
@@ -34,7 +37,7 @@ def processes_of(folder: Path) -> list[int]:
         try:
             if wanted in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended meanwhile, or belongs to somebody else
+        except OSError:  # it has ended meanwhile, or belongs to another user
             continue
     return found
 

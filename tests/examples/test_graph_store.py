@@ -1,4 +1,4 @@
-"""Does the example whose servers sample train on two ranks, tell what came of it, and end what it started?"""
+"""Checks that the example with sampling servers trains on two ranks, reports, and ends its processes."""
 
 from __future__ import annotations
 

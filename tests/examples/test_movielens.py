@@ -1,4 +1,4 @@
-"""Does the example of movies learn whose taste they meet, from files in MovieLens's form?"""
+"""Checks that the movie example learns users' tastes, from files in MovieLens's form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def as_csv(rows: Iterable[Iterable[object]]) -> str:
 
 
 def write_movielens(folder: Path, rng: np.random.Generator) -> None:
-    """Files of the same form: every user has one of two tastes, rates its movies, and some of those more often."""
+    """Write files in that form: each user has one of two tastes and rates its movies, some more often."""
     users = rng.integers(0, NUM_USERS, NUM_RATINGS)
     chances = 1 / np.arange(2, NUM_MOVIES // 2 + 2)
     movies = 2 * rng.choice(NUM_MOVIES // 2, NUM_RATINGS, p=chances / chances.sum()) + users % 2

@@ -1,4 +1,4 @@
-"""Does training over two processes with separate partition folders learn, with and without types?"""
+"""Checks that two processes with separate partition folders learn together, with and without types."""
 
 from __future__ import annotations
 

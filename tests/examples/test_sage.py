@@ -1,4 +1,4 @@
-"""Do the scripts that train in one process run, and does their exit status tell what came of it?"""
+"""Checks that scripts that train in one process run, and that their exit status tells the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run_example(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> int:
-    """Run a script as a user would, but in this process, which has loaded torch already; return its exit status."""
+    """Run a script in this process, which has loaded torch already; return its exit status."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setattr("sys.argv", [name, *arguments])
     with pytest.raises(SystemExit) as ended:

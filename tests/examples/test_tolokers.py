@@ -1,4 +1,4 @@
-"""Does the example of banned workers learn what only a worker's neighbours tell, and say where its data are not?"""
+"""Checks that the example of banned workers learns from neighbours, and that missing data are named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ NUM_WORKERS, NUM_EDGES = 400, 4000
 
 
 def write_tolokers(folder: Path, rng: np.random.Generator) -> None:
-    """A file of the same form: edges join workers of one label, whose features tell the label to one worker in ten."""
+    """Write a file in that form: edges join workers of one label.
+
+    Features tell the label of one worker in ten.
+    """
     labels = rng.integers(0, 2, NUM_WORKERS)
     features = rng.standard_normal((NUM_WORKERS, 6))
     features[:, 0] = np.where(rng.random(NUM_WORKERS) < 0.1, 8.0 * (2 * labels - 1), 0.0)

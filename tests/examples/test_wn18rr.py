@@ -1,4 +1,4 @@
-"""Does the example of word meanings learn what relations join, from files in WN18RR's form?"""
+"""Checks that the example of word meanings learns what relations join, from files in WN18RR's form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUM_MEANINGS, NUM_GROUPS, NUM_TRIPLES = 300, 15, 2400
 
 
 def write_wn18rr(folder: Path, rng: np.random.Generator) -> None:
-    """Files of the same form: one relation joins meanings of a group, the other those of a group and the next."""
+    """Write files in that form: one relation stays inside a group, the other leads to the next group."""
     heads, relation = rng.integers(0, NUM_MEANINGS, NUM_TRIPLES), rng.integers(0, 2, NUM_TRIPLES)
     members = rng.integers(0, NUM_MEANINGS // NUM_GROUPS, NUM_TRIPLES) * NUM_GROUPS
     tails = (heads + relation) % NUM_GROUPS + members

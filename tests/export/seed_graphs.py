@@ -1,4 +1,4 @@
-"""Which small graph do tests of seeds sample, and by which spec?"""
+"""Small graph and spec for tests of seeds."""
 
 from __future__ import annotations
 

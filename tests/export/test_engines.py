@@ -1,4 +1,4 @@
-"""Do worker processes, servers, a Ray cluster of two nodes and Beam write the same bytes?"""
+"""Checks that worker processes, servers, a Ray cluster of two nodes and Beam write the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A unigraph is sampled as the dataset of its tables is, also after a kill, and nothing is left of that."""
+"""Checks that a unigraph is sampled as its dataset is, also after a kill, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_kill_while_it_is_prepared_or_exported_goes_on(shop: Path, monkeypatch
 
 
 def test_edges_between_nodes_are_of_every_edge_set(tmp_path: Path):
-    """TF-GNN's example testdata/node_vs_edge: a leads to b and c, and b to c by a set that no op follows."""
+    """TF-GNN's example testdata/node_vs_edge: a leads to b and c, and b to c by a set without an op."""
     ends = {"one_to_two": ("one", "two", "a,b\na,c\n"), "two_to_two": ("two", "two", "b,c\nb,d\n")}
     schema = "".join(f'node_sets {{ key: "{name}" value {{}} }}\n' for name in ("one", "two"))
     for name, (source, target, rows) in ends.items():

@@ -1,4 +1,4 @@
-"""Does a link's graph tensor grow from both of its ends, and is it read out at them?"""
+"""Checks that a link's graph tensor grows from both of its ends, and is read out at them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_values_of_a_readout_fit_it(graph, tmp_path):
 
 def test_a_graph_does_not_depend_on_its_batch_nor_on_the_cut(graph, tmp_path):
     whole = encode_graphs(maker_of(graph, tmp_path / "parts")[1].make(LINKS, RNG_SEED))
-    assert whole[0] != whole[3]  # the same link twice: draws of its own each
+    assert whole[0] != whole[3]  # the same link twice, with different draws
     for num_parts in (1, 4):
         _, maker = maker_of(graph, tmp_path / f"parts{num_parts}", num_parts)
         for rows in ([0, 1], [4, 2, 3], [3]):

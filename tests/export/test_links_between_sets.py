@@ -1,4 +1,4 @@
-"""Links between two node sets as seeds, over every kind of source and from every kind of worker.
+"""Checks links between two node sets as seeds, over all kinds of sources and workers.
 
 The wanted graphs are those of TF-GNN 1.0.3: ``link_samplers.sample_link_prediction_featureless_subgraph`` made them of
 the same graph, by a spec for sources (``bought``, then ``bought_by``) and one for targets (``bought_by``, then
@@ -83,7 +83,7 @@ WANTED = [A_TO_Z, B_TO_Y, B_TO_X]
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A unigraph whose schema says nothing of links, a spec, a table of links with labels, and ``parts2`` of all."""
+    """Unigraph whose schema names no links, a spec, a table of labelled links, and dataset ``parts2``."""
     tmp_path = tmp_path_factory.mktemp("links")
     folder = tmp_path / "shop"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Does the guide's spec, over a graph of the guide's schema, give what its rules say?
+"""Checks that the guide's spec, over a graph of the guide's schema, gives what its rules say.
 
 The graph called MAG is made up; its schema and its spec are those of TF-GNN's data preparation guide.
 """
@@ -138,7 +138,7 @@ def pairs_of_tree(naive, tree, edge_type, keys):
 
 
 def test_sample_sizes_bound_what_each_node_gets(mag):
-    """A paper is reached by three of the ops that topics are drawn for, and gets 16 all the same."""
+    """Three ops that reach papers lead to topics, and each paper gets 16 topics all the same."""
     graph, store = mag
     plan = plan_of_spec(parse_spec(MAG_SPEC), store.schema)
     pieces = SubgraphMaker(store, plan, {"paper": ("labels",)}).make(np.arange(20), RNG_SEED)

@@ -1,4 +1,4 @@
-"""Does memory stay as it is, however many seeds there are?"""
+"""Checks that memory does not grow with the number of seeds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tests.memory import peak_private_bytes
 
 MIB = 1 << 20
 SLACK = 52 * MIB
-"""Less than half of what is written more; what is freed is not all given back at once. 4 to 43 MiB were measured, the
-most where both cores had other work."""
+"""Allowed growth: less than half of the additional output, as freed memory is not returned at once.
+
+4 to 43 MiB were measured, the most while both cores had other work.
+"""
 SAMPLED = 64 * MIB
-"""What a thread takes to sample a block before it is cut: 300 bytes for each edge of DRAWN_AT_ONCE, and more."""
+"""Memory of a thread that samples a block before the cut: over 300 bytes per edge of DRAWN_AT_ONCE."""
 NUM_SEEDS = (4000, 16_000)
 PROGRAM = """
 import sys
@@ -37,7 +39,7 @@ export_subgraphs(folder + "/parts", folder + "/spec.pbtxt", folder + "/" + out, 
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("file_format", ["tfrecord", "parquet"])
 def test_four_times_the_seeds_take_no_more(tmp_path: Path, rng, num_threads: int, file_format: str):
-    """The files have 175 and 700 MB, and a quarter of that where Parquet finds rows that are there again."""
+    """The files have 175 and 700 MB, and a quarter of that where Parquet finds repeated rows."""
     graph = rmat_graph(15, edges_per_node=20, num_features=100, num_classes=3)
     write_parts(graph, tmp_path / "parts", num_parts=2, method="hash", direction="out")
     seed = SamplingSpecBuilder(schema_message(graph.schema), RANDOM_UNIFORM).seed("node")

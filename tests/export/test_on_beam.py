@@ -1,4 +1,4 @@
-"""Does a pipeline of one's own get the same samples, whatever its bundles, batches and processes?"""
+"""Checks that a user's pipeline gets the same samples for any bundles, batches and processes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def sampled_here(papers, seeds=SEEDS, sampling=SAMPLING):
 
 
 def run_within(pipeline):
-    """Run a pipeline; one that hangs is an error."""
+    """Run a pipeline; a hang is an error."""
     done: list[object] = []
 
     def run():
         try:
             done.append(pipeline.run().wait_until_finish())
-        except BaseException as error:  # it is told by the thread that waits
+        except BaseException as error:  # the waiting thread raises it
             done.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -74,7 +74,7 @@ def test_samples_do_not_depend_on_batches_and_order(papers, batch_size, seeds):
 
 @pytest.mark.slow
 def test_samples_are_the_same_in_processes_of_the_runner(papers, tmp_path):
-    """And are records that others read: Beam writes them."""
+    """The samples are also valid records in files that Beam writes."""
     pipeline = beam.Pipeline(options=PipelineOptions(PROCESSES))
     made = pipeline | beam.Create([seed.encode() for seed in SEEDS]) | SampleSubgraphs(papers, SAMPLING)
     _ = made | beam.io.WriteToTFRecord(str(tmp_path / "samples"))

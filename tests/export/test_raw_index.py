@@ -1,4 +1,4 @@
-"""Does each raw id lead to its node, and any other to an error that names it?"""
+"""Checks that each raw id leads to its node, and any other id to an error that names it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def odd_store(tmp_path):
 
 
 def keys_by_all(store, node_type: str, raw: list) -> list[int]:
-    """What the index and the lookup of an export say, which is one and the same."""
+    """Keys by an export's look-up, after checking that the index gives the same; -1 for unknown ids."""
     index, ids = RawIndex.of(store, node_type), NodeIds(store, node_type, None)
     [batch] = array_batches(np.array(raw, object), "seeds")
     by_lookup = ids.keys_of(batch.columns[0]).tolist()

@@ -1,4 +1,4 @@
-"""Is each graph read out at its seed, with the labels there and nowhere else, and does it say whose it is?"""
+"""Checks that each graph is read out at its seed, has labels only there, and carries one id."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Does each mistake in a spec, its seeds or its graph get an error that names its place?
+"""Checks that each mistake in a spec, its seeds or its graph is an error that names its place.
 
-Rules of specs alone are those of ``tests/tfgnn/test_sampling_spec.py``; here they are seen from where users stand, over
-a dataset.
+``tests/tfgnn/test_sampling_spec.py`` tests the rules of specs alone. These tests use specs as users do, over a dataset.
 """
 
 from __future__ import annotations

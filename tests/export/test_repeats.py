@@ -1,4 +1,4 @@
-"""How often was each seed there before?"""
+"""Checks against a loop how often each seed occurred before."""
 
 from __future__ import annotations
 

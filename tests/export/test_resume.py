@@ -1,4 +1,4 @@
-"""Does an export that was ended at any moment go on, and is a part of one never taken for the whole?"""
+"""Checks that an export that was ended at any moment resumes, and is never taken for complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if (got / "x.pbtxt").exists() and {p.name for p in got.glob(".x.pbtxt.work/*")} 
 export_subgraphs(world + "/parts", world + "/spec.pbtxt", got / "x@12", seeds=world + "/seeds.csv", rng_seed=5,
        seed_ids=True, num_workers=num_workers, progress=tell)
 """
-"""A job of many small tasks, which says how far it is."""
+"""Run a job of many small tasks, which reports its progress."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_killed_export_goes_on(world: Path):
 @pytest.mark.soak
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_twenty_kills(world: Path, num_workers: int):
-    """Workers are killed with the job, at moments of any kind."""
+    """Workers are killed with the job, at random moments."""
     kill_again_and_again(
         PROGRAM, (world, num_workers), num_kills=20, max_lines=13, check=lambda: check_done(world),
         again=lambda: shutil.rmtree(world / "got"),
@@ -81,7 +81,7 @@ def test_twenty_kills(world: Path, num_workers: int):
 
 
 def stopped(world: Path, after: int, **options) -> None:
-    """Begin an export and end it when so many seeds are done."""
+    """Begin an export and end it when the given number of seeds is done."""
 
     def stop(stage: str, done: int, total: int) -> None:
         if done > after:

@@ -1,4 +1,4 @@
-"""There is one record per seed, the same for any number of workers, and nothing else is touched."""
+"""Checks that exports have one record per seed, for any number of workers, and touch nothing else."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_who_writes_does_not_matter(world: Path, options):
 
 @pytest.mark.parametrize(("file_format", "compression"), [("tfrecord", "gzip"), ("parquet", "none")])
 def test_files_are_the_same_bytes(world: Path, monkeypatch, file_format: str, compression: str):
-    """Also where the dataset is cut otherwise, and where threads make blocks ahead."""
+    """The bytes do not depend on the dataset's parts, nor on threads that make blocks ahead."""
     monkeypatch.setattr(export_folder, "BLOCK_BYTES", 1 << 14)
     options = {"file_format": file_format, "compression": compression, "seed_ids": True}
     exported(world, **options)
@@ -179,7 +179,7 @@ def test_schema_says_what_is_written(world: Path):
 
 
 def test_seeds_that_fall_into_one_tree(world: Path, monkeypatch):
-    """Blocks are cut where one would be there twice."""
+    """A block is cut before a seed that it already holds."""
     monkeypatch.setattr(samples, "MAX_TREES", 40)
     found = records_of(exported(world, seed_ids=True))
     assert found == sampled_one_by_one(world, some_seeds(), seed_ids=True)
@@ -309,7 +309,7 @@ def test_what_is_read_is_not_written_over(world: Path, what: str):
 
 @pytest.mark.parametrize("form", ["array", "npy", "parquet", "csv"])
 def test_memory_counts_given_seeds(world: Path, tmp_path, monkeypatch, form: str):
-    """Where files say how many rows they have, none is read before the refusal."""
+    """Files that state their number of rows are refused before any is read."""
     monkeypatch.setattr(run_module, "SEED_BYTES", 100 << 20)
     seeds = np.asarray(some_seeds()[:8])
     path = tmp_path / f"seeds.{form}"

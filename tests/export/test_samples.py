@@ -1,4 +1,4 @@
-"""A seed's sample is the same in jobs and pipelines, and readers know what it holds."""
+"""Checks that a seed's sample is the same in jobs and pipelines, and that readers know its contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A seed's sample is the same in every batch, and holds what is asked for."""
+"""Checks that a seed's sample is the same in every batch, and holds what is requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do all kinds of tables name the same seeds, and is each flaw told with its place?"""
+"""Checks that all kinds of tables name the same seeds, and that each flaw is told with its place."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_links(parts: Path, tmp_path: Path):
 
 
 def test_any_number_at_once(parts: Path, tmp_path: Path, monkeypatch):
-    """Seeds are looked up in several passes over several blocks; the first of two nodes of one name is it."""
+    """Seeds are looked up in several passes over blocks; of two nodes with one name the first counts."""
     monkeypatch.setattr(seeds_module, "SEEDS_AT_ONCE", 2)
     monkeypatch.setattr(seeds_module, "NODES_AT_ONCE", 4)
     monkeypatch.setattr("hopstream.export.seeds.BATCH_ROWS", 2)

@@ -1,4 +1,4 @@
-"""Does each of a spec's strategies draw the edges that it says, as often as it says?
+"""Checks that each strategy of a spec draws the right edges with the right frequencies.
 
 A hub with a dozen edges is the seed of thousands of trees, which draw independently; rng seeds are fixed. Bounds are
 five standard deviations.
@@ -30,7 +30,7 @@ SIGMAS = 5
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A hub, paper 0, that cites papers 1 to 8; the weight and the time of an edge are not in the order of edges."""
+    """Hub, paper 0, that cites the other papers; weights and times of edges are not in edge order."""
     edges = np.stack([np.zeros(NUM_EDGES, np.int64), 1 + np.arange(NUM_EDGES)])
     features = {CITES: {"weight": WEIGHTS, "time": TIMES, "number": np.arange(NUM_EDGES)}}
     graph = graph_from_arrays({CITES: edges}, num_nodes={"paper": 1 + NUM_EDGES}, edge_features=features)
@@ -50,7 +50,7 @@ def drawn(store, strategy, size, rng_seed=5):
 
 
 def check_shares(counts, wanted):
-    """Each count lies within five standard deviations of what its share of the trees is."""
+    """Check each count against its share of the trees, within five standard deviations."""
     wanted = np.array(wanted)
     bound = SIGMAS * np.sqrt(NUM_TREES * wanted * (1 - wanted))
     assert np.all(np.abs(counts - NUM_TREES * wanted) <= bound), (counts / NUM_TREES, wanted)
@@ -92,7 +92,7 @@ def test_weighted_draws_by_weight_and_never_what_has_none(store, size):
 
 
 def test_weighted_gives_what_has_weight_where_there_is_no_more(store):
-    """In the order in which it is stored, which is that of time."""
+    """The edges come in stored order, which is that of time."""
     assert np.unique(drawn(store, RANDOM_WEIGHTED, 8), axis=0).tolist() == [[3, 6, 7, 0, 2, 4]]
 
 
@@ -108,7 +108,7 @@ def test_latest_k_gives_the_most_recent(store, size, wanted):
 
 
 def test_trees_draw_independently(store):
-    """Trees beside each other draw the same edge as often as chance has it."""
+    """Neighbouring trees, and other rng seeds, draw the same edge as often as independent draws do."""
     found = drawn(store, RANDOM_UNIFORM, 1)[:, 0]
     for distance in (1, 2, 64):
         num_same = int(np.count_nonzero(found[distance:] == found[:-distance]))

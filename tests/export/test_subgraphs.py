@@ -1,4 +1,4 @@
-"""Does each seed's graph tensor hold what the naive run of its plan finds, with the features of the source?"""
+"""Checks that each seed's graph tensor holds what the naive run of its plan finds, with features."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_graph_does_not_depend_on_its_batch_nor_on_the_cut(graph, tmp_path):
     busiest = int(np.bincount(graph.edges[WRITES].src_keys).argmax())  # others may have too few edges to draw from
     seeds = np.array([busiest, 8, busiest, 20, 0])
     whole = encode_graphs(made_of(graph, tmp_path / "parts", seeds)[1])
-    assert whole[0] != whole[2]  # the same seed twice: a draw of its own each
+    assert whole[0] != whole[2]  # the same seed twice, with different draws
     for num_parts in (1, 4):
         for first, last in ((0, 2), (2, 5)):
             folder = tmp_path / f"parts{num_parts}"

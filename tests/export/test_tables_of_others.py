@@ -1,4 +1,4 @@
-"""Are the tables of others sampled: credit cards by their own spec, citrus fruits as the golden file has them?"""
+"""Checks sampling of third-party tables: credit cards by their spec, citrus fruits by a golden file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a unigraph that was written read back as the graph that it was written from, whatever that was kept in?"""
+"""Checks that a written unigraph reads back as its graph, from every kind of source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def assert_same(graph, other):
 
 
 def make_graph(rng, *, has_vectors=True, has_doubles=True):
-    """Raw ids of papers, keys of authors; every dtype; relations that are not unique; isolated nodes; splits."""
+    """Graph with raw ids of papers, every dtype, repeated relations, isolated nodes and splits.
+
+    Authors have keys only.
+    """
     reals = rng.standard_normal(NUM_PAPERS)
     papers = {
         "#id": [f"doi/{i}" for i in rng.permutation(NUM_PAPERS)],

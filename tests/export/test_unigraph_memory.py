@@ -1,4 +1,4 @@
-"""Is a dataset written as a unigraph, and read again piece by piece, in far less memory than it takes?"""
+"""Checks that a dataset becomes a unigraph, and parts again, in far less memory than it takes."""
 
 from __future__ import annotations
 

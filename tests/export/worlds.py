@@ -1,4 +1,4 @@
-"""Which graph, spec and seeds are exported in tests?"""
+"""Graph, spec and seeds that tests export."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def spec_from(node_type: str, edge_set: str) -> Any:
 
 
 def some_seeds(num_seeds: int = 150) -> list[str]:
-    """Names of authors, all of them several times."""
+    """Names of authors, each several times."""
     numbers = np.random.default_rng(5).integers(0, NUM_AUTHORS, num_seeds)
     return [f"author {number}" for number in numbers]
 

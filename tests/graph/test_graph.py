@@ -1,4 +1,4 @@
-"""Does ``Graph.check`` let through exactly the graphs that later rooms may trust?"""
+"""Checks that ``Graph.check`` accepts exactly the graphs that later rooms may trust."""
 
 import dataclasses
 

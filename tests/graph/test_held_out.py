@@ -1,4 +1,4 @@
-"""Is what a model is to predict gone from the graph that it sees, and is everything else as it was?"""
+"""Checks that held-out links are gone from the graph, and that all else is unchanged."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_edges_that_are_there_both_ways(rng):
 
 
 def test_disjoint_training_links(graph):
-    """A third for training, which messages do not follow either: they follow what is in no split."""
+    """Training links are held out as well, so messages follow only links in no split."""
     split = split_links(graph, RATES, by="pair", train=0.3, val=0.1, test=0.1)
     found = hold_out_links(split, RATES, LABEL, splits=("train", "val", "test"), reverse=REVERSE)
     assert not set(ends(found.edges[RATES])) & set(ends(found.edges[LABEL]))

@@ -1,4 +1,4 @@
-"""Are splits as large as asked for, the same everywhere, and stable where they promise to be?"""
+"""Checks that splits have the requested sizes, are the same everywhere, and are stable if promised."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_share_of_nothing_removes_the_split_that_is_there():
 
 
 def test_random_splits_are_pinned():
-    """They must not change between versions: a split that is made again would mix test and train."""
+    """Random splits must not change between versions: a repeated split would mix test and train."""
     graph = split_nodes(nodes_only(12), val=2, test=3, rng_seed=7)
     assert {name: keys.tolist() for name, keys in graph.splits[NODE].items()} == {
         "train": [1, 2, 4, 6, 8, 10, 11], "val": [0, 5], "test": [3, 7, 9],
@@ -162,7 +162,7 @@ def test_the_latest_are_for_testing():
     times = np.array([5, 1, 9, 9, 3, 7, 0, 2, 9, 4], np.uint8)
     splits = split_nodes(nodes_only(10, t=times), method="time", time_attr="t", val=3, test=0.2).splits[NODE]
     assert {name: keys.tolist() for name, keys in splits.items()} == {
-        "test": [3, 8],  # of three of one time, those of the largest keys
+        "test": [3, 8],  # of three links with equal times, those with the largest keys
         "val": [0, 2, 5],
         "train": [1, 4, 6, 7, 9],
     }

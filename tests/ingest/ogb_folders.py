@@ -1,4 +1,4 @@
-"""Writes datasets as OGB lays them out. Each function writes one layout and returns the arrays that ``ogb`` gives."""
+"""Write datasets in OGB's layouts; each function writes one and returns the arrays of ``ogb``."""
 
 from __future__ import annotations
 

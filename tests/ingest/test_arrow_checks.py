@@ -1,4 +1,4 @@
-"""Checks that damage which Arrow accepts is an error: page headers with fewer values, codes in no dictionary."""
+"""Checks that damage that Arrow accepts is an error: short pages, codes outside the dictionary."""
 
 import numpy as np
 import pyarrow as pa

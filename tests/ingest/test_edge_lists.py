@@ -153,7 +153,7 @@ def test_a_header_alone_is_a_graph_without_edges(tmp_path):
 
 
 def test_many_lines_keep_their_order(tmp_path, rng):
-    pairs = rng.integers(0, 50_000, (300_000, 2))  # some blocks of what reads them
+    pairs = rng.integers(0, 50_000, (300_000, 2))  # several blocks of the reader
     path = tmp_path / "many.txt"
     np.savetxt(path, pairs, fmt="%d", header="many", delimiter="\t")
     graph = graph_from_edge_list(path)

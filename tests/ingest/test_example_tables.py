@@ -1,4 +1,4 @@
-"""Checks that examples in Parquet files are the lists that they would be as messages."""
+"""Checks that examples in Parquet files give the same lists as messages."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_damage_is_told_in_one_line_with_the_file(tmp_path, rng):
         except FormatError as error:
             assert str(path) in str(error) and "\n" not in str(error)
             num_refused += 1
-        else:  # in the footer, which has no checksum, or what nobody reads
+        else:  # in the footer, which has no checksum, or in unread bytes
             is_same = "x" in lists and np.array_equal(lists["x"].values, values.reshape(-1))
             assert is_same or trial % 3 == 1
             num_same += is_same

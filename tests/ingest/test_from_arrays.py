@@ -1,4 +1,4 @@
-"""Checks the graphs of ``graph_from_arrays``, and that each error says what is wrong."""
+"""Checks the graphs of ``graph_from_arrays``, and that each error names its cause."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hopstream.ingest.from_arrays import graph_from_arrays
 from hopstream.schema import EDGE, NODE
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""No deadline, as a busy machine is no failure."""
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 

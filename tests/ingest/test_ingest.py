@@ -1,4 +1,4 @@
-"""Checks that ``read_graph`` finds the reader of each kind of source, and lists the readers where there is none."""
+"""Checks that ``read_graph`` finds each source's reader, and lists the readers if none fits."""
 
 import subprocess
 import sys

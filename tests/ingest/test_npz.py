@@ -1,4 +1,4 @@
-"""Checks that an ``.npz`` file reads back as the graph that was written, and that every other file is refused."""
+"""Checks that an ``.npz`` file reads back as the written graph, and that other files are refused."""
 
 import io
 import zipfile
@@ -245,7 +245,7 @@ def test_every_truncation_is_noticed(tmp_path, typed_graph):
 
 
 def test_damaged_bytes_never_pass_unnoticed(tmp_path, rng):
-    """Every array's bytes are under the archive's CRC; what is not may change no value."""
+    """The archive's CRC covers every array; damage elsewhere may change no value."""
     path = tmp_path / "a.npz"
     graph = graph_from_arrays([[0, 1], [1, 2]], node_features={"x": np.arange(3.0)})
     write_npz(graph, path)

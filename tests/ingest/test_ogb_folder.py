@@ -1,4 +1,4 @@
-"""Checks that a folder of OGB's gives the graph that ``graph_from_ogb`` makes of the arrays that ``ogb`` gives."""
+"""Checks that an OGB folder gives the graph that ``graph_from_ogb`` makes of ``ogb``'s arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAYOUTS = (layouts.plain, layouts.typed, layouts.plain_npz, layouts.typed_npz)
 
 
 def canonical(graph: Graph) -> dict:
-    """A graph as lists, whatever the order of its types and features."""
+    """A graph as lists, independent of the order of its types and features."""
     nodes = {t: (of.num_nodes, _lists(of.features)) for t, of in graph.nodes.items()}
     edges = {t: (of.src_keys.tolist(), of.dst_keys.tolist(), _lists(of.features)) for t, of in graph.edges.items()}
     splits = {t: {name: keys.tolist() for name, keys in of.items()} for t, of in graph.splits.items()}
@@ -37,7 +37,7 @@ def test_every_layout_is_the_graph_that_ogb_gives(tmp_path, rng, layout):
     arrays, labels, split_idx = layout(tmp_path / "ogbn_arxiv", rng)
     wanted = canonical(graph_from_ogb(arrays, labels, split_idx))
     found = read_ogb_folder(tmp_path / "ogbn_arxiv")
-    if layout is layouts.typed:  # labels that are not whole are told apart from those that are
+    if layout is layouts.typed:  # integer labels are distinguished from others
         assert found.nodes["paper"].features["y"].dtype == np.int64
     assert canonical(found) == wanted
     assert canonical(hopstream.read_graph(tmp_path / "ogbn_arxiv")) == wanted

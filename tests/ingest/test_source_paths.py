@@ -1,4 +1,4 @@
-"""Checks that folders to write are refused inside, around and at what is read, and nowhere else."""
+"""Checks that output folders are refused inside, around and at the input, and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that tables become the graph that their JSON describes, and that every flaw names its file and line."""
+"""Checks that tables become the graph that their JSON describes; flaws name their file and line."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ RATINGS = "user,film,stars\n9,y,5\n11,x,3\n9,y,4\n"
 
 
 class Tables:
-    """A folder of tables; tests change what they are about."""
+    """A folder of tables; tests change single files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -684,7 +684,7 @@ def test_text_that_is_not_utf8_names_its_line(tables, features):
     (tables.root / "users.csv").write_bytes(b"uid,age,name\nada,1,x\nbob,2,b\xffb\n")
     tables.nodes["user"] = {"files": "users.csv", "id": "uid", "features": features}
     tables.write("ratings.csv", "user,film,stars\n")
-    if features == ["age"]:  # columns that nobody asked for are not looked at
+    if features == ["age"]:  # columns that were not requested are not checked
         assert column(tables.read(), "user", "age") == [1, 2]
         return
     with pytest.raises(FormatError, match=r"users\.csv line 3 is not UTF-8; convert the file"):

@@ -1,4 +1,4 @@
-"""Checks that users' arrays, tensors and lists become the columns that they mean, and that all else is refused."""
+"""Checks that users' arrays, tensors and lists become columns, and that all else is refused."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of drawing kernels: their input records, and calls of functions that only kernels can call."""
+"""Helpers for tests of drawing kernels: input records, and Python calls of kernel-only functions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NO_TABLE = np.empty((0, 2), np.int64)
 
 
 def make_tables(dtype: type = np.uint32, **tables: NDArray[Any]) -> AddressTables:
-    """Tables of which only some are there."""
+    """Tables of parts, some of which are absent."""
     none = {"offsets": NOTHING, "edge_offsets": NOTHING, "keys": NO_TABLE, "indptrs": NO_TABLE, "indices": NO_TABLE}
     return AddressTables(item=np.empty(0, dtype), **{**none, **tables})
 
 
 def make_nodes(ids: NDArray[np.int64], **columns: NDArray[Any]) -> Nodes:
-    """Nodes of one tree whose other columns are not written yet, but for those given."""
+    """Nodes of one tree; columns that are not given are uninitialized."""
     n = len(ids)
     int64s = {name: np.empty(n, np.int64) for name in ("starts", "degrees", "row_degrees")}
     int32s = {name: np.full(n, -1, np.int32) for name in ("parts", "counts")}
@@ -31,14 +31,14 @@ def make_nodes(ids: NDArray[np.int64], **columns: NDArray[Any]) -> Nodes:
 
 
 def excluding(node: int, neighbors: list[int]) -> tuple[Filter, Any]:
-    """A filter by which a node may not draw some neighbours, and what holds its memory."""
+    """A filter that excludes some neighbours of a node, and the object that owns its memory."""
     sets = filter_sets((np.full(len(neighbors), node), np.array(neighbors, np.int64)), None)
     return sets.to_filter(0), sets
 
 
 @cache
 def for_python(function: Any) -> Callable[..., Any]:
-    """A kernel that only calls a function that is part of others."""
+    """A kernel that calls a function that only kernels can call."""
 
     @numba.njit
     def call(*arguments: Any) -> Any:

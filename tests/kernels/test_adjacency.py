@@ -1,4 +1,4 @@
-"""Are rows of an undirected graph ascending, without duplicates, and the same as a slow grouping has them?"""
+"""Checks that undirected rows are ascending, free of duplicates, and equal to a slow grouping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do draws by alias table follow the weights, exactly and without a trace of edges that have none?"""
+"""Checks that draws by alias table follow the weights, and never take edges without weight."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def table_of(weights: list[float]) -> np.ndarray:
 
 
 def draw_many(weights: list[float], num_rows: int, num: int, count: int, is_replacing: bool) -> list[np.ndarray]:
-    """Rows of draws from the first ``num`` edges of one node, each of a tree of its own."""
+    """Rows of draws from the first ``num`` edges of one node, each row in its own tree."""
     assert for_python(uses_alias)(num, len(weights), count, is_replacing)
     columns = [np.array(weights), np.array(naive_weighted.running_sums(weights)), table_of(weights)]
     own_weights, sums, aliases = (address_table([column]) for column in columns)
@@ -63,11 +63,11 @@ def draw_many(weights: list[float], num_rows: int, num: int, count: int, is_repl
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_a_table_gives_every_edge_its_share(name):
-    """Shares follow from the table alone: no draws are needed to know them."""
+    """The shares follow from the table alone, without draws."""
     weights = np.array(WEIGHTS[name])
     entries = table_of(WEIGHTS[name])
     thresholds, aliases = entries >> np.uint64(32), entries & np.uint64(0xFFFFFFFF)
-    own = (thresholds + (thresholds == 2**32 - 1)) / 2.0**32  # the largest threshold stands for a whole place
+    own = (thresholds + (thresholds == 2**32 - 1)) / 2.0**32  # the largest threshold means a whole place
     shares = own.copy()
     np.add.at(shares, aliases.astype(np.int64), 1 - own)
     np.testing.assert_allclose(shares / len(weights), weights / weights.sum(), rtol=1e-6, atol=1e-9)
@@ -86,7 +86,7 @@ def test_rows_have_tables_of_their_own():
 
 
 def test_literal_table():
-    """Weights 1 and 3: the place of the first is half its own, the rest of it and all of the other are the second's."""
+    """Weights 1 and 3: half of the first place is the first edge's, all the rest is the second edge's."""
     assert [(int(e) >> 32, int(e) & 0xFFFFFFFF) for e in table_of([1.0, 3.0])] == [(2**31, 1), (2**32 - 1, 1)]
 
 
@@ -114,9 +114,10 @@ def test_draws_with_replacement_are_in_proportion(name):
     ],
 )
 def test_draws_without_replacement_are_successive(name, num, count):
-    """Every set has its exact chance, 5 sigma either way; rows that the table gives up favour some sets, so they go on.
+    """Each set is drawn within 5 sigma of its exact chance.
 
-    With one heavy edge nearly all rows are given up.
+    After too many turns the table gives up a row. Such rows favour some sets, so successive draws complete them. With
+    one heavy edge nearly all rows are given up.
     """
     weights, num_rows = WEIGHTS[name], 40_000
     rows = np.sort(draw_many(weights, num_rows, num, count, False), axis=1)

@@ -1,4 +1,4 @@
-"""Checks that kernels are compiled once per machine and source, and that compiling is reported where it happens."""
+"""Checks that kernels are compiled once per machine and source, and that compiling is reported."""
 
 from __future__ import annotations
 

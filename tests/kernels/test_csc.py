@@ -1,4 +1,4 @@
-"""Edges are grouped by row, in original order inside a row."""
+"""Checks that edges are grouped by row, in original order inside a row."""
 
 from __future__ import annotations
 

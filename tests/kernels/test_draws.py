@@ -1,4 +1,4 @@
-"""Checks that every strategy draws the edges that the plain answer draws, whatever memory it is given."""
+"""Checks that every strategy draws the edges of the plain answer, with any amount of memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LABOR_SEEDS = LaborSeeds(first=11, second=12, share=0.25)
 NUM_NEIGHBORS = 40
 NUM_IDS = 30
 DEGREES = [0, 1, 2, 5, 30, 600]
-"""One is above ``SCANNED``, so its draws skip what is excluded."""
+"""Numbers of edges; one is above ``SCANNED``, so its draws reject excluded edges."""
 
 
 class Hand:
-    """Twelve nodes in two parts, six degrees in each, as kernels are given them."""
+    """Twelve nodes in two parts, each part with six degrees, in the form that kernels take."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rows = [self._row(rng, degree) for degree in (*DEGREES, *DEGREES)]
@@ -48,7 +48,7 @@ class Hand:
             ],
         }
         self._columns["weights"] = [np.array([w for row in part for w in weights(row)], np.float32) for part in parts]
-        # A neighbour's key is its id and 5000, as if it were numbered elsewhere.
+        # A neighbour's key is its id plus 5000, as if keys differed from ids.
         self._columns["neighbor_keys"] = [np.asarray(c, np.int64) + 5000 for c in self._columns["indices"]]
         self.parts = np.repeat([0, 1], 6).astype(np.int32)
         self.degrees = np.array([len(row) for row in self.rows])
@@ -81,7 +81,7 @@ class Hand:
     def choose(
         self, request: SampleRequest, num_eligible: NDArray[np.int64], room: int = 0, listed: int = 64
     ) -> list[list[int]]:
-        """Positions in its row that each id chooses, beginning with so little memory."""
+        """Positions in its row that each id chooses, starting with little memory."""
         positions, scratch = np.empty(room, np.int64), make_scratch(listed)
         nodes, draws = (
             self.nodes(request, num_eligible),
@@ -126,7 +126,7 @@ class Hand:
 
 
 def shift(values: NDArray[np.int64] | None, row: int | None = None) -> NDArray[np.int64] | None:
-    """Ids of neighbours as their keys."""
+    """The neighbours' ids as their keys."""
     if values is None:
         return None
     moved = values.copy()
@@ -207,7 +207,7 @@ def test_eligible_edges_are_counted(rng: np.random.Generator, limits: str) -> No
 
 
 def test_a_hub_whose_neighbors_are_all_excluded_has_none_to_draw(rng: np.random.Generator) -> None:
-    """A million throws would not help: after so many rounds the row is scanned, and nothing is left."""
+    """After a bounded number of rejections the row is scanned, and no edge is left."""
     hand = Hand(rng)
     everyone = np.stack([np.full(NUM_NEIGHBORS, 5), np.arange(NUM_NEIGHBORS)])
     but_one = everyone[:, everyone[1] != hand.rows[5][17].neighbor]

@@ -1,4 +1,4 @@
-"""Do sets hold what was added to them, and nothing else?"""
+"""Checks that sets hold what was added to them, and nothing else."""
 
 from __future__ import annotations
 

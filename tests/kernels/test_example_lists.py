@@ -1,4 +1,4 @@
-"""The kernels find and read the lists that protobuf wrote."""
+"""Checks that the kernels find and read the lists that protobuf wrote."""
 
 from __future__ import annotations
 

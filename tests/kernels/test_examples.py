@@ -1,4 +1,4 @@
-"""Messages are written as protobuf writes them, and features are found where it finds them."""
+"""Checks that messages are written as protobuf writes them, and features found where it finds them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_there_is_no_room_for_is_counted():
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_damaged_messages_are_never_read_beyond_their_end(data):
-    """With bounds checks, a step outside the array is an error here."""
+    """With bounds checks, an access outside the array is an error here."""
     message = example_with(f=("float_list", [1.5]), i=("int64_list", [300, -1]), s=("bytes_list", [b"", b"xyz"]))
     raw = np.frombuffer(message.SerializeToString(), np.uint8).copy()
     for _ in range(data.draw(st.integers(1, 3))):

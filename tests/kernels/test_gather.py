@@ -1,4 +1,4 @@
-"""Do gathered rows equal numpy's indexing of the whole column, for any cut into parts?"""
+"""Checks that gathered rows equal numpy's indexing of the whole column, for any cut into parts."""
 
 from __future__ import annotations
 

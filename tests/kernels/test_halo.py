@@ -1,4 +1,4 @@
-"""Do the kernels of halos mark, spread, find and number as slow code does?"""
+"""Checks that the kernels of halos mark, spread, find and number as slow code does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows_of(rng, num_rows, num_others, dtype=np.uint32):
 
 
 def listed(marks):
-    """All bits, read in stretches that just hold one word."""
+    """All bits, read in ranges of one word each."""
     found, word, out = [], 0, np.empty(64, np.int64)
     while word < len(marks):
         word, count = list_marks(marks, word, out)

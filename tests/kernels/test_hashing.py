@@ -1,4 +1,4 @@
-"""Are the draws what they were when datasets and batches were first made?"""
+"""Checks that random streams and derived seeds keep their pinned values."""
 
 from __future__ import annotations
 

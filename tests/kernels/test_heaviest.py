@@ -1,4 +1,4 @@
-"""Checks that the heaviest eligible edges are found, walking or selecting, with equal weights in stored order."""
+"""Checks that the heaviest eligible edges are found, by walk or selection, ties in stored order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Row:
         self.own = NodeFilter(rule, NODE, 0, bool(self.excluded))
 
     def walk(self, num: int, count: int, ranks: int | None = None) -> list[int] | None:
-        """What walking finds; None where it stopped too early."""
+        """Positions that a walk finds, or None if it stopped too early."""
         degree = len(self.weights)
         ranks = degree if ranks is None else ranks
         positions = np.full(num + 2, -1, np.int64)
@@ -46,7 +46,7 @@ class Row:
         return None if taken == TOO_FAR else (positions[1 : 1 + taken] - START).tolist()
 
     def select(self, num: int, count: int) -> list[int]:
-        """What selecting finds."""
+        """Positions that a selection finds."""
         variates, positions = np.empty(count, np.uint64), np.full(count + 2, -1, np.int64)
         kind = weight_kind(self.column.dtype)
         taken = select_heaviest(
@@ -89,7 +89,7 @@ def test_walking_and_selecting_equal_the_naive_reference(
 
 @pytest.mark.parametrize("num_excluded", [0, 5])
 def test_a_walk_that_ends_too_early_says_so(num_excluded: int) -> None:
-    """The eligible edges are the lightest, so all others are passed first; of edges without weight none is wanted."""
+    """The ten eligible edges are the lightest of 100, so a walk of 90 ranks reaches none of them."""
     row = Row([1.0] * 10 + [2.0] * 90, excluded=range(num_excluded))
     assert row.walk(10, 3, 90) is None
     assert row.walk(10, 3, 95 + num_excluded) == [num_excluded, num_excluded + 1, num_excluded + 2]
@@ -107,7 +107,7 @@ def test_weights_of_other_dtypes_are_known_by_their_order() -> None:
 
 
 def test_equal_weights_whose_sums_are_rounded_are_equal() -> None:
-    """Differences of running sums of 0.1 are 0.1 but for the last bits, and would not come in stored order."""
+    """Differences of running sums of 0.1 vary in their last bits and would not sort in stored order."""
     row = Row([0.1] * 50 + [5.0] * 500)
     assert len(set(np.diff(row.sums[START : START + 50]).tolist())) > 1
     assert row.select(50, 50) == list(range(50))

@@ -1,4 +1,4 @@
-"""Checks that nodes that draw by common variates draw uniformly, and alike."""
+"""Checks that nodes that draw by common variates draw uniformly, and the same neighbours."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_neighbour_is_drawn_equally_often(share: float, degree: int, count
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_nodes_agree_on_common_neighbours(share: float) -> None:
-    """Of two rows, the common neighbours that one takes and the other leaves are never all smaller."""
+    """Of two rows, at most one takes common neighbours that the other one leaves."""
     for seed in range(200):
         left, right = np.arange(0, 40), np.arange(20, 60)
         taken_left = {int(left[i]) for i in draw(left, 10, seed, seed + 7, share)}
@@ -91,7 +91,7 @@ def test_fewer_distinct_neighbours_than_by_independent_draws() -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.75])
 def test_variates_move_along_a_quarter_circle(share: float) -> None:
-    """The correlation of the normal variates with those of the first seed is the cosine, with the second's the sine."""
+    """Variates correlate with the first seed's by the cosine, and with the second seed's by the sine."""
     num_keys = 8000
     first, second, between = (
         np.array([naive_weighted.labor_variate(key, *seeds) for key in range(num_keys)])

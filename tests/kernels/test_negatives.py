@@ -1,4 +1,4 @@
-"""Are nodes drawn as they should be, each with the chance it should have?"""
+"""Checks that negative nodes are drawn, each with its exact chance."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_weighted_draws_pass_chi_square_and_never_draw_weight_zero(rng_seed: int
 
 
 def test_one_node_of_weight_is_always_drawn() -> None:
-    """Also where sums are so large that what is drawn rounds up to them."""
+    """Also if sums are so large that a draw rounds up to them."""
     for weights in ([0, 0, 1e-300, 0], [0, 0, 1e300, 0], [1e-320, 0, 1e300, 0]):
         assert set(weighted(1, np.arange(500), np.arange(500), weights).tolist()) == {2}
     assert set(uniform(1, np.arange(50), np.arange(50), 1).tolist()) == {0}

@@ -1,4 +1,4 @@
-"""Checks that nodes draw the neighbours that they should, each with the chance that it should have."""
+"""Checks that nodes draw the right neighbours, each with its exact chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kernels.draw_inputs import make_nodes, make_tables
 
 
 class Parts:
-    """A random graph cut into parts, as the kernels are given it."""
+    """A random graph cut into parts, in the form that kernels take."""
 
     def __init__(self, rng: np.random.Generator, rows: list[int], max_degree: int) -> None:
         self.offsets = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
@@ -103,7 +103,7 @@ def test_a_range_outside_the_edges_is_reported(indptr: list[int]) -> None:
 
 @pytest.mark.parametrize("degree,count", [(2, 1), (5, 1), (5, 4), (30, 7), (200, 66), (100, 90)])
 def test_without_replacement_every_edge_is_drawn_equally_often(degree: int, count: int) -> None:
-    """Inclusion within 5 sigma of count / degree for every edge, over 10 000 seeds; no edge twice in one draw."""
+    """Each edge is drawn within 5 sigma of count / degree over 10 000 draws, never twice in one draw."""
     num_draws = 10_000
     drawn = _draw_many(degree, count, False, num_draws)
     assert (np.diff(np.sort(drawn, axis=1), axis=1) > 0).all()
@@ -115,7 +115,7 @@ def test_without_replacement_every_edge_is_drawn_equally_often(degree: int, coun
 
 @pytest.mark.parametrize("degree,count", [(5, 2), (30, 7), (100, 90)])
 def test_without_replacement_pairs_are_drawn_equally_often(degree: int, count: int) -> None:
-    """Joint inclusion of each pair of edges within 5.5 sigma, so that draws of one node do not lean on each other."""
+    """Each pair of edges is drawn together within 5.5 sigma of its chance, over 10 000 draws."""
     num_draws = 10_000
     drawn = _draw_many(degree, count, False, num_draws)
     is_in = np.zeros((num_draws, degree))

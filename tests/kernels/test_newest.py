@@ -1,4 +1,4 @@
-"""Is the newest row of each node the one that a list by hand says?"""
+"""Checks the newest row of each node against handwritten lists."""
 
 from __future__ import annotations
 

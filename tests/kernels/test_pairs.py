@@ -1,4 +1,4 @@
-"""Checks that the first edge between two nodes is found, and none where there is none."""
+"""Checks that the first edge between two nodes is found, and none if there is none."""
 
 from __future__ import annotations
 

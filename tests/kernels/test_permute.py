@@ -1,4 +1,4 @@
-"""Is the order a permutation, does it look uniform, and does it stay the same for ever?"""
+"""Checks that the order is a permutation, looks uniform, and stays the same for ever."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_where_a_position_lands_is_uniform(num_positions):
 
 
 def test_neighbours_are_torn_apart():
-    """Adjacent indices are not adjacent images more often than chance allows."""
+    """Adjacent indices map to adjacent values no more often than chance allows."""
     order = order_of(100_000, 3)
     assert np.count_nonzero(np.abs(np.diff(order)) == 1) < 15  # 2 expected
 

@@ -1,4 +1,4 @@
-"""Does a stream place nodes as the papers say, within limits?"""
+"""Checks that a stream places nodes as the papers define, within limits."""
 
 from __future__ import annotations
 

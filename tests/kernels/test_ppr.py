@@ -1,4 +1,4 @@
-"""Walks and choices equal the plain answer, bit by bit, for long lists and any limits."""
+"""Checks that walks and choices equal the plain answer, bit by bit, for long lists and any limits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_against_the_plain_answer(graph, folder, seeds, settings, rng_seed):
     write_parts(graph, folder, num_parts=1, direction="both")
     with LocalStore(open_dataset(folder)) as store:
         runner = PPRRunner(store, plan_ppr(store, settings, *seeds))
-        # What a batch leaves behind must not matter.
+        # The state that a batch leaves behind must not matter.
         runner.run(SeedNodes(ids={seed_type: np.arange(3) for seed_type in seeds}, rng_seed=0))
         found = runner.run(SeedNodes(ids={t: np.array(keys) for t, keys in seeds.items()}, rng_seed=rng_seed))
     naive = NaivePPR(graph, settings, rng_seed)
@@ -91,7 +91,7 @@ def test_typed_walks_equal_the_plain_answer(rng, tmp_path, options, direction):
 
 
 def test_a_walk_that_outgrows_its_segment_keeps_everything(tmp_path):
-    """A star of chains: the first push has more neighbours than a segment has room, and later ones add to it."""
+    """Star of chains: the first push finds more neighbours than fit in a segment, later ones add to it."""
     width = 3 * FIRST_CAPACITY
     hub, inner = np.zeros(width, np.int64), np.arange(1, width + 1)
     src, dst = np.concatenate([hub, inner]), np.concatenate([inner, inner + width])
@@ -103,10 +103,10 @@ def test_a_walk_that_outgrows_its_segment_keeps_everything(tmp_path):
 
 
 def test_a_shorter_path_that_is_found_late_counts_for_everything_behind_it(tmp_path):
-    """Node 1 is one hop away and waits long, for it has many edges; the chain 2, 3, 4 reaches node 5 before it does."""
+    """Node 1 is one hop away but waits for its many edges; the chain 2, 3, 4 reaches node 5 before it."""
     links = [(0, 1), (0, 2), (2, 3), (3, 4), (4, 5), (1, 5), (5, 6), (6, 7)]
     links += [(1, 10 + i) for i in range(40)]
-    links += [(i, 1) for i in (2, 3, 4, 5)]  # what brings node 1 over its threshold, when node 5 has been pushed
+    links += [(i, 1) for i in (2, 3, 4, 5)]  # bring node 1 over its threshold after node 5 was pushed
     src, dst = np.array(links).T
     graph = Graph(nodes={NODE: NodeTable(num_nodes=50)}, edges={EDGE: EdgeTable(src_keys=src, dst_keys=dst)}).check()
     settings = PPRSettings(direction="out", alpha=0.05, eps=0.0212, max_ppr_nodes=100)

@@ -1,4 +1,4 @@
-"""Are ragged rows copied to where they belong?"""
+"""Checks that ragged rows are copied to their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the kernels of raw ids agree with slow, obvious code?"""
+"""Checks that the kernels of raw ids agree with slow, obvious code."""
 
 from __future__ import annotations
 

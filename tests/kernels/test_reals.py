@@ -1,4 +1,4 @@
-"""Are the real numbers behind draws right, and the same everywhere?"""
+"""Checks that the real numbers behind draws are right, and the same everywhere."""
 
 from __future__ import annotations
 

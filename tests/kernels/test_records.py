@@ -1,4 +1,4 @@
-"""Records are framed and found as the checksums of the library say."""
+"""Checks that records are framed and found with the checksums of the library."""
 
 from __future__ import annotations
 

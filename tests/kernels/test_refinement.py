@@ -1,4 +1,4 @@
-"""Does every move pay, and does no move raise what parts hold above their limits?"""
+"""Checks that every move lowers the priced cut, and that no move raises the excess over limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do R-MAT edges fall where the model says, whatever is drawn together?"""
+"""Checks that R-MAT edges follow the model, whatever is drawn together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are rows put in order, stably, and summed up one after the other?"""
+"""Checks that rows are sorted stably, and summed one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are rows moved as slices are joined, and ids counted as a histogram counts them?"""
+"""Checks that rows move as joined slices, and that ids are counted as in a histogram."""
 
 from __future__ import annotations
 

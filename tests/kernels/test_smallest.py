@@ -1,4 +1,4 @@
-"""Does the heap keep what a sort would?"""
+"""Checks that the heap keeps what a sort would."""
 
 from __future__ import annotations
 

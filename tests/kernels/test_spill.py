@@ -1,4 +1,4 @@
-"""Do the kernels that number nodes and deal out edges agree with slow, obvious code?"""
+"""Checks that the kernels that number nodes and deal out edges agree with slow, obvious code."""
 
 from __future__ import annotations
 

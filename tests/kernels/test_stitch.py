@@ -1,4 +1,4 @@
-"""Are ids cut by part, and rows and runs put where their positions say?"""
+"""Checks that ids are split by part, and that rows and runs are put at their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a node see the edges up to its time, and no others?"""
+"""Checks that a node sees the edges up to its time, and no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EARLIEST, LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 @pytest.mark.parametrize("is_inclusive", [True, False])
 @pytest.mark.parametrize("num_nodes", [0, 1, TOGETHER - 1, TOGETHER, 3 * TOGETHER + 5])
 def test_rows_are_cut_where_bisection_says(rng: np.random.Generator, num_nodes: int, is_inclusive: bool) -> None:
-    """Rows of 0 to 700 edges in three parts, one of them without edges; equal times and the last times there are."""
+    """Rows of 0 to 700 edges, with equal times and extreme ones, in three parts, one without edges."""
     rows: list[list[np.ndarray]] = [[], [], []]
     parts = rng.integers(0, 2, num_nodes).astype(np.int32) * 2
     starts, degrees = np.empty(num_nodes, np.int64), np.empty(num_nodes, np.int64)

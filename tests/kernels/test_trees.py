@@ -1,4 +1,4 @@
-"""Do nodes of trees become numbers and nodes again?"""
+"""Checks that nodes of trees become numbers, and nodes again."""
 
 from __future__ import annotations
 

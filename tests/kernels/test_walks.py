@@ -1,4 +1,4 @@
-"""Do the kernels of walks with a memory judge and draw as the biases say?"""
+"""Checks that the kernels of second-order walks accept and draw as the biases say."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_fractions_are_those_of_the_numbers_own_streams() -> None:
 
 @pytest.mark.parametrize("return_bias,far_bias", [(1.0, 1.0), (4.0, 0.25), (0.25, 4.0), (0.5, 0.1), (2.0, 8.0)])
 def test_candidates_are_accepted_in_proportion_to_their_bias(return_bias: float, far_bias: float) -> None:
-    """Once what is open is settled, acceptance lies within 5 sigma of bias / largest bias."""
+    """Over all decided candidates, acceptance lies within 5 sigma of bias / largest bias."""
     num_walks = 20_000
     # Candidate 0 is where the walk came from, 1 is reached from there, 2 is not.
     candidates = np.tile(np.arange(3), (num_walks, 1))
@@ -65,7 +65,7 @@ def test_without_a_previous_node_every_candidate_is_accepted() -> None:
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("p,q", [(1.0, 1.0), (0.25, 4.0), (4.0, 0.25), (1e-6, 1.0)])
 def test_exact_draws_follow_the_law(p: float, q: float, is_weighted: bool) -> None:
-    """From t = 0 at v = 1, with parallel edges, one way back, one self loop and an edge without weight."""
+    """From t = 0 at v = 1, with parallel edges, one edge back, one self loop and an edge of weight 0."""
     weights = [1.0, 3.0, 0.0, 2.0, 0.5, 1.5, 1.0]
     edges = {
         1: list(zip([0, 2, 2, 3, 1, 4, 2], weights if is_weighted else [1.0] * 7, strict=True)),

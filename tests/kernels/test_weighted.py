@@ -1,4 +1,4 @@
-"""Are edges drawn in proportion to their weights, to the exact law, and never those without weight?"""
+"""Checks that weighted draws follow the exact law, and never take edges without weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAVY = 1 - 1e-9
 
 
 class Row:
-    """One row of weighted edges between other edges, as the kernels are given it."""
+    """One row of weighted edges between other edges, in the form that kernels take."""
 
     START = 3
 
@@ -55,7 +55,10 @@ def random_weights(rng: np.random.Generator, degree: int, kind: str) -> list[flo
 
 
 def check_law(chances: dict, drawn: Counter, where: str) -> None:
-    """Every outcome within 5 sigma of its chance, and none that has no chance; sigma is at least that of one draw."""
+    """Check that each outcome is within 5 sigma of its chance, and that impossible ones do not occur.
+
+    Sigma is at least that of one draw.
+    """
     num_draws = sum(drawn.values())
     assert set(drawn) <= {outcome for outcome, chance in chances.items() if chance > 0}, where
     for outcome, chance in chances.items():

@@ -1,4 +1,4 @@
-"""What every loader promises about epochs, failures, saved states and endings."""
+"""Promises of every loader about epochs, failures, saved states and endings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopstream.load.load_settings import OrderSettings
 from tests.load.graphs import flat
 
 DEADLINE_S = 20.0
-"""How long a test waits for what must happen soon."""
+"""Seconds that a test waits for an event that must come soon."""
 
 
 class BatchesContract:
@@ -70,7 +70,7 @@ class BatchesContract:
 
 
 class LoaderContract(BatchesContract):
-    """All promises; one kind of each family of loaders checks those that no way of making batches changes."""
+    """All promises; per family of loaders one kind checks those that do not depend on the way of sampling."""
 
     def test_set_epoch_names_an_epoch(self, new_loader):
         with new_loader() as one, new_loader() as other:
@@ -202,7 +202,7 @@ class LoaderContract(BatchesContract):
             seen = []
             for number in range(num_failures):
                 if number == 1:
-                    loader.set_epoch(1)  # what a script that counts epochs itself says again
+                    loader.set_epoch(1)  # a script that counts epochs itself sets it again
                 take_until_failure(loader, seen)
                 assert (loader.epoch, loader.state_dict()["next_batch"], len(seen)) == (1, index, index)
             rest, following = self.epochs(loader, 2)
@@ -211,7 +211,7 @@ class LoaderContract(BatchesContract):
 
     @pytest.mark.parametrize("num_threads", [0, 1, 4])
     def test_batches_before_a_failing_one_come_first_and_a_retry_begins_with_it(self, new_loader, num_threads):
-        """The second failure is of a retry; after it the loader, and another one with its state, go on to the end."""
+        """The retry fails too; then the loader, and another one with its state, complete the epochs."""
         with new_loader() as one:
             epochs = self.epochs(one, 2)
         failures, has_failed = [ArithmeticError("no luck")] * 2, threading.Event()

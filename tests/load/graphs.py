@@ -1,4 +1,4 @@
-"""Which graphs and stores do the loaders' tests share?"""
+"""Graphs and stores that the loaders' tests share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hopstream.tfgnn.graph_tensor import encode_graphs
 
 
 def make_plain_graph(rng: np.random.Generator, num_nodes: int = 80, num_edges: int = 400) -> Graph:
-    """A graph without types: ``x``, ``y`` and ``edge_attr``, and a split; the last five nodes are isolated."""
+    """Graph without types: ``x``, ``y``, ``edge_attr`` and a split; the last five nodes are isolated."""
     return Graph(
         nodes={
             NODE: NodeTable(
@@ -49,7 +49,7 @@ def local_store(graph: Graph, folder: Path, num_parts: int = 1, **options: objec
 
 
 class WatchedStore(Store):
-    """A store that does what another does, after it told a test about it."""
+    """A store that notifies a test and then acts as another store."""
 
     def __init__(self, store: Store, on_fetch: Callable[[], None] = lambda: None) -> None:
         self.store = store
@@ -123,7 +123,7 @@ KNOWS, CITES = ("user", "knows", "user"), ("paper", "cites", "paper")
 
 
 def make_timed_graph(rng: np.random.Generator, num_papers: int = 60, num_users: int = 25) -> Graph:
-    """Papers have a ``time``, users have none; edges of every kind of time and weight; many times are equal.
+    """Graph with every kind of time and weight: ``paper`` has times, ``user`` none; many are equal.
 
     ``rates`` has times of its own and ``stars``, some of them 0; ``rev_rates`` holds the reverses of most of them, with
     times of its own beside those of the papers; ``cites`` has the papers' times; ``knows`` has none.

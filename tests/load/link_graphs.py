@@ -1,4 +1,4 @@
-"""Which graphs do tests of links share?"""
+"""Graphs that tests of links share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ LIKES, FOLLOWS = ("user", "likes", "movie"), ("user", "follows", "user")
 
 
 def make_small_graph() -> Graph:
-    """Six nodes that can be sampled in the head: 0 → 1, 2 → 1, 3 → 0, 4 → 3, 5 → 2, 1 → 0, and split "test" 0 and 3."""
+    """Six nodes with edges 0 → 1, 2 → 1, 3 → 0, 4 → 3, 5 → 2 and 1 → 0.
+
+    Split "test" has edges 0 and 3.
+    """
     return Graph(
         nodes={NODE: NodeTable(num_nodes=6)},
         edges={EDGE: EdgeTable(src_keys=np.array([0, 2, 3, 4, 5, 1]), dst_keys=np.array([1, 1, 0, 3, 2, 0]))},
@@ -21,9 +24,9 @@ def make_small_graph() -> Graph:
 
 
 def make_rating_graph(rng: np.random.Generator, num_users: int = 40, num_movies: int = 60) -> Graph:
-    """Users who rate movies, the ratings backwards, and likes that nobody can look up; ratings have a time.
+    """Graph of users who rate movies; only ratings have a reverse type and times.
 
-    A user came at a time of their own, a movie when it was first rated.
+    The time of a user is random. The time of a movie is that of its first rating.
     """
     num_ratings = 8 * num_users
     users = rng.integers(0, num_users, num_ratings)

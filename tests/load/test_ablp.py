@@ -1,4 +1,4 @@
-"""Checks that anchors come with their label nodes, in one subgraph that does not hold the labels' edges."""
+"""Checks that anchors come with their label nodes, in one subgraph without the labels' edges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def edges(*pairs: tuple[int, int]) -> EdgeTable:
 
 
 def make_shop() -> Graph:
-    """Four users, five items: user 0 bought items 1 and 3 and returned item 2, user 1 bought 3, user 3 nothing."""
+    """Four users, five items; user 0 bought 1 and 3 and returned 2, user 1 bought 3, user 3 bought none."""
     return Graph(
         nodes={
             "user": NodeTable(num_nodes=4, features={"age": np.array([20, 30, 40, 50])}),
@@ -104,7 +104,7 @@ def test_induced_subgraphs_have_no_labels_and_all_other_edges_between_their_node
 
 
 def test_labels_are_left_out_of_induced_types_that_they_were_taken_from(tmp_path):
-    """Nobody asked for views, but the views that were held out for training are the answer."""
+    """Views are not the supervision type, but hold the labels, so these edges are left out too."""
     wants = ("user", "wants", "item")
     graph = make_shop()
     labelled = replace(graph, edges={**graph.edges, wants: edges((1, 3))}, label_types={wants: (VIEWS,)}).check()
@@ -118,7 +118,7 @@ def test_labels_are_left_out_of_induced_types_that_they_were_taken_from(tmp_path
 
 
 def test_labels_of_found_nodes_are_left_out_of_induced_subgraphs(tmp_path):
-    """User 2 is found along follows and is no anchor. Its buys edge to item 3, a label of user 0, stays out too."""
+    """User 2, found along follows, is no anchor; its edge to item 3, a label of user 0, stays out too."""
     graph = Graph(
         nodes={"user": NodeTable(num_nodes=4), "item": NodeTable(num_nodes=4)},
         edges={BUYS: edges((0, 3), (2, 3), (3, 1)), FOLLOWS: edges((2, 0), (0, 3))},
@@ -168,7 +168,7 @@ def test_an_anchor_without_labels_is_there_all_the_same(stores):
 
 
 def test_labels_are_drawn_uniformly_where_there_are_too_many(stores):
-    """One of the two items of user 0, over 400 epochs: 200 each, give or take 5 sigma."""
+    """One of the two items of user 0, over 400 epochs: each comes 200 times, within 5 sigma."""
     with make(stores[1], anchors=(0,), max_labels=1) as loader:
         chosen = [
             batch.node_keys["item"][batch.attributes[BUYS]["y_positive"][1, 0]] for _ in range(400) for batch in loader
@@ -233,7 +233,7 @@ def num_seeds(batch, seed_type: str) -> int:
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_anchors_and_labels_have_the_neighbourhoods_that_pagerank_gives_them_alone(stores, num_parts):
-    """Of users and of items; never along edge types that hold labels or their reverses."""
+    """Anchors are users and labels items; edge types of labels and their reverses are not followed."""
     store, others = stores[num_parts], [VIEWS, VIEWED_BY, FOLLOWS, LIKES]
     with make(store, EXACT, negatives=RETURNS) as loader:
         (batch,) = loader
@@ -250,7 +250,7 @@ def test_anchors_and_labels_have_the_neighbourhoods_that_pagerank_gives_them_alo
 
 
 def test_links_of_a_batch_s_labels_are_not_walked_along(stores, tmp_path):
-    """User 1 viewed item 3, which is said to be the label: scores are those of the graph without that view."""
+    """The label is item 3, which user 1 viewed: scores are those of the graph without that view."""
     given = {"supervision": VIEWS, "anchors": [1], "labels": {VIEWS: [[3]]}}
     shop, found = make_shop(), []
     without = {**shop.edges, VIEWS: edges((0, 0), (2, 3)), VIEWED_BY: edges((0, 0), (3, 2))}
@@ -362,7 +362,7 @@ def test_a_direction_that_is_not_held(tmp_path):
 
 
 SEPARATE = {"num_neighbors": {VIEWED_BY: [3, 2], "default": [0, 0]}}
-"""Followed whatever holds the labels."""
+"""Counts by which ``VIEWED_BY`` is followed, whichever edge types hold labels."""
 
 
 @pytest.mark.parametrize(

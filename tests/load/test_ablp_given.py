@@ -1,4 +1,4 @@
-"""Checks that anchors come with the label nodes that the user lists for them, from wherever the graph is."""
+"""Checks that anchors come with the label nodes that the user lists, wherever the graph is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GRAPH = make_graph()
 
 
 def bought(number: int) -> list[int]:
-    """What an anchor bought, so that all of its labels are edges."""
+    """Items that an anchor bought, so that all of its labels are edges."""
     return GRAPH.edges[BUYS].dst_keys[GRAPH.edges[BUYS].src_keys == ANCHORS[number]].tolist()
 
 
@@ -160,7 +160,7 @@ def test_what_is_given_may_be_written_again(stores):
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
 def test_labels_are_followed_by_no_edge_and_all_other_edges_are(stores, subgraph_type):
-    """All labels are edges; every anchor's are left out of its own batch, in both edge types, and only they."""
+    """All labels are edges; a batch leaves out its own anchors' labels, in both edge types, and no others."""
     pairs = {*zip(GRAPH.edges[BUYS].src_keys.tolist(), GRAPH.edges[BUYS].dst_keys.tolist(), strict=True)}
     num_followed = 0
     with make(stores[3], [-1, -1], subgraph_type=subgraph_type) as loader:
@@ -185,7 +185,7 @@ def test_labels_are_followed_where_they_are_not_excluded(stores):
 
 
 def test_a_supervision_type_of_no_edges_names_its_reverse(tmp_path):
-    """Nobody wants anything in the graph, but items know who wants them."""
+    """No edge has the supervision type, but edges of its reverse type hold the labels."""
     wanted_by = ("item", "rev_wants", "user")
     graph = replace(GRAPH, edges={VIEWED_BY: GRAPH.edges[VIEWED_BY], wanted_by: GRAPH.edges[BOUGHT_BY]}).check()
     some = [row[::2] for row in POSITIVES]
@@ -247,7 +247,7 @@ def test_empty_rows(stores):
 
 
 def test_labels_are_drawn_uniformly_where_there_are_too_many(stores):
-    """Two of five positives and one of two negatives, over 300 epochs: expected times each, within 5 sigma."""
+    """One of five positives and one of two negatives per epoch, over 300 epochs; 5 sigma of tolerance."""
     given = {BUYS: ([[1, 2, 3, 4, 5], [9]], [[6, 7], []])}
     counts = {name: np.zeros(40) for name in ("y_positive", "y_negative")}
     with make(stores[1], [1], anchors=("user", [4, 1]), labels=given, max_labels=2) as loader:
@@ -279,7 +279,7 @@ def test_batches_of_pyg_carry_labels_on_the_supervision_type(stores):
 
 
 def test_graphs_without_types(tmp_path):
-    """One supervision type is told of as tensors, several as dicts by edge type; edges to labels are not followed."""
+    """One supervision type gives tensors, several give dicts by edge type; label edges are not followed."""
     graph, other = make_plain_graph(np.random.default_rng(6)), (NODE, "meets", NODE)
     anchors = np.array([5, 2, 40])
     rows = [graph.edges[EDGE].dst_keys[graph.edges[EDGE].src_keys == anchor] for anchor in anchors]

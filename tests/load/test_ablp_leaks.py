@@ -1,4 +1,4 @@
-"""Are labels that the graph still holds elsewhere kept out of the message graph of the batch that they are to train?"""
+"""Checks that labels that the graph also holds elsewhere stay out of their batch's message graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREDICT = ("user", "predict", "movie")
 
 @pytest.fixture(scope="module", params=[1, 3])
 def folder(request, tmp_path_factory):
-    """Ratings and their reverses; the training links are in both and in the edge type that is to be predicted."""
+    """Ratings and reverses; both hold the training links, as does the edge type that is to be predicted."""
     rng = np.random.default_rng(9)
     pairs = np.unique(rng.integers(0, [[60], [30]], (2, 500)), axis=1)
     graph = hopstream.graph_from_arrays({RATES: pairs, RATED_BY: pairs[::-1]}, num_nodes={"user": 60, "movie": 30})
@@ -93,7 +93,7 @@ OWNED_BY = ("item", "had_by", "user")
 
 
 def test_labels_of_several_types_and_negatives_are_left_out_wherever_they_are_known_to_be(tmp_path):
-    """What is said by hand: two label types, one of negatives, each taken from another type with its own reverse."""
+    """Label types given by hand: two of positives, one of negatives, from source types with reverses."""
     rng = np.random.default_rng(11)
     liked, owned = (np.unique(rng.integers(0, 30, (2, 200)), axis=1) for _ in range(2))
     hated = liked[:, ::5]

@@ -1,4 +1,4 @@
-"""Tests the order of batches that threads sample ahead, that each raises its own error, and servers without room."""
+"""Tests of batches that threads sample ahead: order, an error per batch, and servers without room."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_error_is_raised_when_its_batch_is_taken() -> None:
 
 
 def test_a_batch_that_is_late_keeps_none_before_it_waiting() -> None:
-    """It is left out, and sampled by whoever takes it."""
+    """The late batch is left out; the thread that takes it samples it."""
     desk = SamplingAhead[int](next_step=0, stop=20, num_ahead=5, timeout_s=20.0, group=1)
     asked: list[tuple[int, int]] = []
 
@@ -157,11 +157,11 @@ def test_a_thread_that_is_interrupted_leaves_an_error_for_each_of_its_batches() 
 
 NUM_HUBS, PER_BATCH, NUM_BATCHES = 100, 1000, 8
 ROOM_BYTES = 10_000
-"""For requests: more than one batch needs at a time, 4 bytes for each of 1100 nodes, and less than three need."""
+"""Bytes for requests: room for one batch (4 bytes for each of 1100 nodes), but not for three."""
 
 
 def make_hubs_graph(rng: np.random.Generator) -> Graph:
-    """Every node but the hubs has three edges, all from hubs: a batch expands its seeds, and few nodes beside."""
+    """Graph in which all nodes but the hubs have three edges from hubs: a batch finds few nodes more."""
     others = np.arange(NUM_HUBS, NUM_HUBS + PER_BATCH * NUM_BATCHES)
     num_nodes, num_edges = NUM_HUBS + len(others), 3 * len(others)
     x = rng.standard_normal((num_nodes, 10)).astype(np.float32)
@@ -183,7 +183,7 @@ LOADERS: dict[str, tuple[Callable[..., Any], Any]] = {
 def test_batches_are_sampled_one_by_one_where_a_server_is_too_busy_for_a_group(
     rng: np.random.Generator, tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: str
 ) -> None:
-    """What others take of a server's memory leaves room for the requests of one batch, but not of several."""
+    """A busy server has memory for the requests of one batch, but not for those of several."""
     folder = tmp_path / "parts"
     write_parts(make_hubs_graph(rng), folder, num_parts=2, method="hash", links=[EDGE])
     make_loader, starts = LOADERS[refused]

@@ -1,4 +1,4 @@
-"""Is one part of a dataset that was appended to read as arrays with its newest edges?"""
+"""Checks that a part of an appended dataset is read as arrays with its newest edges."""
 
 from __future__ import annotations
 

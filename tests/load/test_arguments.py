@@ -1,4 +1,4 @@
-"""Every loader takes the fields of its record, checks them before it opens anything, and says what is wrong by name."""
+"""Checks that loaders take their record's fields, validate them first and name what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a batch the subgraph that the plan means, with the right rows of every column?"""
+"""Checks that a batch is the subgraph of its plan, with the right rows of every column."""
 
 from __future__ import annotations
 

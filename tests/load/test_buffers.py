@@ -1,4 +1,4 @@
-"""Is memory reused, and never while somebody still holds it?"""
+"""Checks that memory is reused, but never while an array still holds it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_arrays_outlive_their_pool():
 
 
 class TestLimit:
-    """Blocks are an eighth larger than what is asked for: of 36 units, four blocks of eight are had."""
+    """Blocks are an eighth larger than requested: 36 units hold four blocks of eight units."""
 
     unit = SMALL_BYTES
     limit = 36 * SMALL_BYTES

@@ -1,4 +1,4 @@
-"""Is a choice of features understood, and a wrong one refused?"""
+"""Checks that a choice of features is understood, and a wrong one refused."""
 
 from __future__ import annotations
 

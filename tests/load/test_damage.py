@@ -1,4 +1,4 @@
-"""Checks that a loader over a damaged file says so and names it, whatever the damage led to."""
+"""Checks that a loader over a damaged file names the file, whatever the damage leads to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does torch's ``DataLoader`` get the loader's batches, each once, whatever the number of workers?"""
+"""Checks that torch's ``DataLoader`` yields each batch once, with any number of workers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_workers_that_are_kept_are_told_of_epochs(files):
     for epoch in (0, 1, 4, 4):
         dataset.set_epoch(epoch)
         got.append(list(batches))
-    again = list(batches)  # nobody said that this is another epoch
+    again = list(batches)  # the epoch was not set
     dataset.set_epoch(1, next_batch=4)
     rest = list(batches)
     batches._iterator._shutdown_workers()

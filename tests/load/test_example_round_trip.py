@@ -1,4 +1,4 @@
-"""Is what is read back of sampled and written subgraphs the graph that they were sampled from?"""
+"""Checks that exported subgraphs, read back, are subgraphs of the graph they were sampled from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are exported subgraphs read back as they were written, each once, in any order, on any rank and after a resume?"""
+"""Checks that exported subgraphs are read once, unchanged: any order, any rank, after a resume."""
 
 from __future__ import annotations
 

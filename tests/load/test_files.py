@@ -1,4 +1,4 @@
-"""Are graphs read from what torch wrote, and nothing else than values?"""
+"""Checks that graphs are read from files that torch wrote, and nothing but values is loaded."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ HARMED: list[bool] = []
 
 
 class Harmful:
-    """What a pickle can do when it is loaded."""
+    """Code that a pickle runs when it is loaded."""
 
     def __reduce__(self):
         return harm, (True,)
@@ -187,7 +187,7 @@ def test_a_flipped_byte_is_never_an_error_of_others(tmp_path, rng):
 
 
 def test_two_kinds_of_files_are_read_at_the_same_time(tmp_path):
-    """What files may name is one list for the whole process."""
+    """The list of names that files may use is shared by the whole process."""
     allowed = torch.serialization.get_safe_globals()
     torch.save(plain_data(), tmp_path / "data.pt")
     torch.save(defaultdict(dict, {"a": {"x": torch.rand(3)}}), tmp_path / "feats.pt")
@@ -208,7 +208,7 @@ def test_two_kinds_of_files_are_read_at_the_same_time(tmp_path):
 
 
 class OfAnotherThread:
-    """What a user allows files to name while one is read."""
+    """Names that a user allows in files while another file is read."""
 
 
 @pytest.mark.parametrize("beside_others", [True, False])

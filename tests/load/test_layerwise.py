@@ -1,4 +1,4 @@
-"""Are embeddings that are inferred layer by layer those of the whole graph, and does a run that was killed go on?"""
+"""Checks that layer-wise embeddings equal those of the whole graph, and that a killed run resumes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mean_layer(number, node_type, batch):
 
 
 def whole_graph(graph: Graph, num_layers: int) -> np.ndarray:
-    """The same over all nodes at once."""
+    """The same layer over all nodes at once."""
     rows = graph.nodes["node"].features["x"]
     edges = graph.edges["node", "to", "node"]
     for number in range(num_layers):
@@ -278,7 +278,7 @@ def test_a_folder_of_other_things_is_refused(places, tmp_path, overwrite):
 
 
 def test_rows_are_never_taken_for_those_of_another_model(places, tmp_path):
-    """A run that was killed while it removed old rows, and a record that somebody removed."""
+    """A run killed while it removed old rows, and a removed record."""
     out = tmp_path / "out"
     infer(places.folders[3], out, tag="first")
     (out / "keys" / "node" / "part-00000.npy").unlink()
@@ -359,7 +359,7 @@ def test_rows_have_one_width(places, tmp_path):
 
 
 def rows_of(width, dtype, num_batches=None):
-    """A layer of zeros that fails after so many batches."""
+    """A layer of zeros that fails after a number of batches."""
     done = []
 
     def layer(number, node_type, batch):

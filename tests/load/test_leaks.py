@@ -1,4 +1,4 @@
-"""Do links that were held out, or that a batch is to predict, stay out of the edges that its messages follow?"""
+"""Checks that held-out links, and those that a batch predicts, stay out of its message edges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL = [-1, -1]
 
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory):
-    """Ratings and their reverses by the name ``rev_…``, held out as a new user would: ``reverse`` is left out."""
+    """Ratings and their reverses ``rev_…``, held out as a new user would: without ``reverse``."""
     graph = make_rating_graph(np.random.default_rng(5))
     edges = {t: graph.edges[t] for t in (RATES, RATED, FOLLOWS)}
     graph = split_links(replace(graph, edges=edges, edge_splits={}), RATES, by="pair", val=0.2, test=0.2)
@@ -37,7 +37,7 @@ def ratings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def oddly_named(tmp_path_factory):
-    """The same, but that the reverse type has a name of its own, and was given once."""
+    """The same graph, but its reverse type has another name, and was declared once."""
     graph = make_rating_graph(np.random.default_rng(5))
     back = ("movie", "seen_by", "user")
     edges = {RATES: graph.edges[RATES], back: graph.edges[RATED]}
@@ -67,7 +67,7 @@ def write(tmp_path_factory, graph: Graph):
 
 
 def num_leaks(folder, links, num_neighbors, **options) -> int:
-    """How many links of batches are edges, or reverses of edges, of the subgraphs that they come with."""
+    """Number of links of batches that are edges, or reversed edges, of their subgraphs."""
     found = num_links = 0
     with LinkNeighborLoader(folder, num_neighbors, links, batch_size=16, **options) as loader:
         for batch in loader:
@@ -93,7 +93,7 @@ def test_held_out_links_do_not_leak_whatever_counts_are_given(ratings, num_neigh
 
 
 def test_a_label_type_is_followed_where_it_is_named(ratings):
-    """The measure sees what leaks."""
+    """Check that ``num_leaks`` sees leaks."""
     assert num_leaks(ratings, (WILL, "test"), {"default": ALL, WILL: ALL}) > 0
 
 
@@ -182,7 +182,7 @@ def test_walks_follow_the_only_type_that_holds_no_labels(tmp_path_factory):
 @pytest.mark.parametrize("edge_type", [RATES, WILL])
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_strict_negatives_are_neither_left_nor_held_out_links(ratings, edge_type, mode):
-    """Half of the links stay where they were; they and those of all splits are links to both types."""
+    """Half of the links stay in the graph; these and the links of all splits count as links of both types."""
     graph = make_rating_graph(np.random.default_rng(5))
     links = set(zip(graph.edges[RATES].src_keys.tolist(), graph.edges[RATES].dst_keys.tolist(), strict=True))
     num_negatives = 0

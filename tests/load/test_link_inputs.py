@@ -1,4 +1,4 @@
-"""Do links mean the same however they are given, and are wrong ones refused with their place?"""
+"""Checks that links mean the same in any form, and that wrong ones are refused with their place."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_fingerprints_differ_where_links_do(small):
 
 
 def test_all_edges_take_no_memory(tmp_path):
-    """Of 200 000 edges, a batch of 8 costs a batch of 8."""
+    """A batch of 8 of 200 000 edges takes memory for 8."""
     graph = make_plain_graph(np.random.default_rng(1), num_nodes=1000, num_edges=200_000)
     with local_store(graph, tmp_path / "parts", links=[EDGE]) as store:
         ends(store, read(store, None), [1, 2])

@@ -1,4 +1,4 @@
-"""What is in a batch of links, in every mode, and which settings are refused?"""
+"""Tests of batches of links: their contents in every mode, and refused settings."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_labels_leave_0_to_negatives(small, labels, wanted):
 
 
 def test_labels_are_raised_by_what_all_of_them_say_not_those_of_a_batch(small):
-    """The second batch of one link holds no 0, and is raised as the first."""
+    """The second batch has one link and no label 0, and is raised as the first."""
     with LinkNeighborLoader(small, [1], PAIRS, 1, edge_label=[0, 1, 1], neg_sampling_ratio=1, num_threads=0) as loader:
         assert [batch.edge_label.tolist() for batch in loader] == [[1, 0], [2, 0], [2, 0]]
 
@@ -243,7 +243,7 @@ def test_no_link_of_a_batch_is_in_its_subgraph(ratings, rating_graph, direction,
 
 
 def test_reverses_are_known_by_name_or_declared(ratings, rating_graph):
-    """``rev_rates`` is the reverse of ``rates``; that ``likes`` has one must be said."""
+    """``rev_rates`` is known as the reverse of ``rates``; the reverse of ``likes`` must be declared."""
     excluded = []
     for links, options in [
         ((RATES, [[1], [2]]), {"exclude_links": True}),
@@ -277,7 +277,7 @@ def test_what_is_left_out_is_said_for_both_ways(small):
 
 
 def test_links_may_be_left_out_of_another_type(ratings, rating_graph):
-    """Links of one type that are edges of another one, as where those to predict have a type of their own."""
+    """Links of one type are edges of another, as if predicted links had a type of their own."""
     table = rating_graph.edges[RATES]
     links = (LIKES, np.stack([table.src_keys, table.dst_keys]))
     num_edges = []
@@ -314,7 +314,7 @@ def test_triplets_are_on_the_types_of_their_ends(ratings):
 
 
 def test_negatives_come_from_the_whole_graph_though_a_store_holds_parts(ratings):
-    """Which nodes are drawn does not depend on where they are, and all of them are."""
+    """Draws do not depend on the parts of nodes, and reach all nodes."""
     how = NegativeSampling("triplet", 200)
     batch = first_batch(ratings, (LIKES, [[0, 1], [0, 1]]), [1], 2, neg_sampling=how)
     assert set(batch["movie"].n_id[batch["movie"].dst_neg_index].flatten().tolist()) == set(range(60))
@@ -372,7 +372,7 @@ def test_the_links_of_a_rank_bring_their_times(ratings):
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("mode", [None, ("binary", 1), ("binary", 2), ("binary", 0.5), ("triplet", 1), ("triplet", 3)])
 def test_shapes_and_labels_are_those_of_pyg(small, mode, disjoint):
-    """PyG's own function, with a sampler that finds no neighbours."""
+    """Compare with PyG's own function, with a sampler that finds no neighbours."""
     links = torch.tensor([[0, 2, 0, 4], [1, 3, 3, 4]])
     how = None if mode is None else PygNegativeSampling(*mode)
 

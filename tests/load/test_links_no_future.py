@@ -1,4 +1,4 @@
-"""Does a neighbour or an edge from the future ever appear around a link? Never, and no link that is left out either."""
+"""Checks that no neighbour or edge from the future, nor a link left out, appears around a link."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOLDING = {
 
 @dataclass(frozen=True)
 class Links:
-    """Pairs of nodes, many of which are edges of a world, and when each is looked at."""
+    """Pairs of nodes, many of them edges of a world, each with its time."""
 
     edge_type: EdgeType
     keys: np.ndarray
@@ -102,7 +102,7 @@ def _check(world: World, links: Links, store: LocalStore, options: dict[str, Any
 
 
 def _sight(batch: MiniBatch) -> Sight:
-    """What is around the links of a batch: trees have their numbers, and seeds are the ends of links and negatives."""
+    """Nodes beyond the seeds, and edges, of a batch, each with the number of its tree."""
     assert batch.trees is not None
     nodes = {}
     for node_type, keys in batch.node_keys.items():

@@ -1,4 +1,4 @@
-"""Does a loader keep its promises: order, resume, ranks, threads, failures, and nothing left behind?"""
+"""Checks a loader's promises: order, resume, ranks, threads, failures, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_seeds_of_batches_that_are_sampled_together_are_looked_up_together(plain
             batches = iter(loader)
             found += [flat(next(batches)) for _ in range(5)]
             state = loader.state_dict()
-            loader.set_epoch(2)  # leaves the epoch: what was sampled of it is not wanted any more
+            loader.set_epoch(2)  # leaves the epoch: its sampled batches are discarded
             last = [flat(batch) for batch in loader]
             loader.load_state_dict(state)
             found += [flat(batch) for batch in loader] + last
@@ -234,7 +234,7 @@ def test_every_batch_comes_once_where_a_server_dies_and_comes_back(plain_stores,
 
 
 def take_epoch(loader, seen):
-    """Whether the server could be reached to the end of the epoch."""
+    """Whether the server could be reached until the end of the epoch."""
     try:
         for batch in loader:
             seen.append(flat(batch))
@@ -297,7 +297,7 @@ def test_a_store_that_hangs_is_named(plain_stores):
 
 
 def test_a_loader_left_behind_by_a_hang_does_not_share_its_memory(plain_stores):
-    """A worker that did not end in time still writes to its own workspace; the next iteration uses another."""
+    """A worker that hangs still writes to its own workspace; the next iteration uses another."""
     gate = threading.Event()
     store = WatchedStore(plain_stores[1])
     loader = plain_loader(store, num_threads=1, timeout_s=0.05)
@@ -338,7 +338,7 @@ def test_memory_stays_flat_over_epochs(tmp_path):
     for _ in range(10):
         for batch in loader:
             addresses.add(batch.edge_index["node", "to", "node"].ctypes.data)
-    assert len(addresses) < 15  # of 100 batches, of which at most six are alive at once
+    assert len(addresses) < 15  # of 100 batches, at most six of them alive at once
 
 
 @pytest.mark.parametrize("collate", ["numpy", pytest.param("pyg", marks=pytest.mark.slow)])
@@ -354,7 +354,7 @@ def test_private_memory_of_the_process_stays_flat_over_epochs(tmp_path, collate)
 
 
 def private_bytes():
-    """Memory of this process that no file and no other process holds."""
+    """Memory of this process that is neither file-backed nor shared."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 

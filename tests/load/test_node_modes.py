@@ -1,4 +1,4 @@
-"""What does each way of sampling nodes give, in small graphs whose batches can be written down?"""
+"""Checks each way of sampling nodes in small graphs, against handwritten batches."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_repeated_seeds_grow_trees_of_their_own(letters):
     batch = only_batch(letters, [1], seeds, rng_seed=2, **TREES)
     assert batch.n_id[:6].tolist() == seeds
     assert batch.batch.tolist() == [*range(6), *range(6)]
-    assert len(set(batch.n_id[6:].tolist())) > 1  # each tree draws anew
+    assert len(set(batch.n_id[6:].tolist())) > 1  # each tree has draws of its own
     assert only_batch(letters, [1], seeds, rng_seed=2).num_nodes == 7  # copies of one draw
 
 

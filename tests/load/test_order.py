@@ -1,4 +1,4 @@
-"""Every seed comes exactly once per epoch, on ranks that keep step, in batches that do not depend on the ranks."""
+"""Checks that each seed comes once per epoch, ranks keep step, and batches do not depend on ranks."""
 
 from __future__ import annotations
 

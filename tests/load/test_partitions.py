@@ -1,4 +1,4 @@
-"""Does a loaded part hold what the graph has, as arrays and as PyG's objects?"""
+"""Checks that a loaded part holds the data of the graph, as arrays and as PyG's objects."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_features_alone(typed):
 
 
 def test_one_part_alone(plain, typed, tmp_path):
-    """What other parts' folders would tell is None or empty, not made up."""
+    """Facts that lie in folders of other parts are None or empty."""
     for name, (_, root) in (("plain", plain), ("typed", typed)):
         shutil.copytree(root / "part-00001", tmp_path / name / "part-00001")
         shutil.copy(root / "manifest.json", tmp_path / name)
@@ -184,7 +184,7 @@ def test_halo_nodes(tmp_path, halo):
                     column, RaggedArray) else np.array(column)  # fmt: skip
                 assert same_column(found, wanted)
         for edge_type, edges in part.edges.items():
-            if halo["hops"]:  # whoever an edge of the part comes from is inner or halo
+            if halo["hops"]:  # the source of an edge of the part is an inner or a halo node
                 assert np.isin(
                     edges.src_ids, np.r_[part.nodes[edge_type[0]].inner_ids, part.nodes[edge_type[0]].halo_ids]
                 ).all()

@@ -1,4 +1,4 @@
-"""A saved place brings a loader back to where it was, and no other loader anywhere."""
+"""Checks that a saved place brings a loader back to it, and is refused by any other loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a loader of neighbourhoods keep a loader's promises, and what is in its batches?"""
+"""Checks the promises of the loader of PageRank neighbourhoods, and the contents of its batches."""
 
 from __future__ import annotations
 

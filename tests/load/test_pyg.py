@@ -1,4 +1,4 @@
-"""Does a batch have the attributes that users of PyG know, with the values they mean?"""
+"""Checks that a batch has the attributes that PyG's users know, with the values they mean."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_pinned_batches_are_pinned_and_equal(typed):
 
 
 def test_pinned_memory_is_handed_over_in_the_storage_that_torch_made(typed, monkeypatch):
-    """torch waits for copies from pinned memory that are under way by storage, so a batch must hold torch's own."""
+    """torch tracks copies from pinned memory by storage, so a batch must hold torch's own storage."""
     owned = []
     empty = torch.empty
 

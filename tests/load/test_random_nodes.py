@@ -1,4 +1,4 @@
-"""Are the nodes of a loader of random nodes random, all of them in turn, and the same wherever the parts are?"""
+"""Checks that random nodes come in random order, all in turn, and the same over any parts."""
 
 from __future__ import annotations
 

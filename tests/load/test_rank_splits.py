@@ -1,4 +1,4 @@
-"""Does every rank get its share of the seeds: all of them once, equally many, and near ones where that is wanted?"""
+"""Checks that ranks share all seeds once and equally, and get near ones on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do worker threads deliver in order, run ahead by a bounded amount, surface every failure, and end?"""
+"""Checks that worker threads deliver in order, run ahead within bounds, pass on failures, and end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopstream.load.load_settings import ConsumerSettings
 from hopstream.load.workers import InlineBatches, ThreadedBatches
 
 DEADLINE_S = 20.0
-"""How long a test waits for what must happen soon."""
+"""Seconds that a test waits for an event that must come soon."""
 
 
 class Producer:

@@ -1,4 +1,4 @@
-"""Mutants are found in moved code, applied and removed; the test that kills one is named."""
+"""Checks that mutants are found in moved code, applied and removed, and that killers are named."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def test_every_mutant_changes_its_line() -> None:
 
 
 def test_the_line_of_every_mutant_is_found() -> None:
-    """Where it is gone, put a mutant of the code in its place."""
+    """If a line is gone, replace its mutant by one of the new code."""
     mutants = json.loads(LIST.read_text())
     assert [f"{one['file']}: {one['old']}" for one in mutants if find(ROOT, one) is None] == []

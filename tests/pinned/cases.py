@@ -1,4 +1,4 @@
-"""Cases whose results are pinned: ways to load, walk, export and sample on servers, over datasets kept as bytes."""
+"""Cases with pinned results: loaders, walks, exports and sampling servers over stored datasets."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def walks_of(mode: str, folder: Path) -> Any:
 
 
 def exported_files(folder: Path, out: Path) -> dict[str, Any]:
-    """What an export to records, one to Parquet and a unigraph write, by file: bytes, or the columns of Parquet."""
+    """Files of two exports (records, Parquet) and a unigraph by path: bytes, or columns of Parquet."""
     world = folder / "export"
     for form in ("tfrecord", "parquet"):
         hopstream.export_subgraphs(
@@ -170,7 +170,7 @@ def exported_files(folder: Path, out: Path) -> dict[str, Any]:
 
 
 def _contents(path: Path) -> Any:
-    is_parquet = ".parquet-" in path.name  # its bytes are those of a version of pyarrow
+    is_parquet = ".parquet-" in path.name  # its bytes depend on the version of pyarrow
     return parquet.read_table(path).to_pydict() if is_parquet else path.read_bytes()
 
 

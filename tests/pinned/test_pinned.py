@@ -1,4 +1,4 @@
-"""Datasets, batches, walks, exports and saved states of an earlier revision are read and made as they were then.
+"""Checks that datasets and states of an earlier revision give the pinned batches, walks and exports.
 
 A digest changes only on purpose: see ``tests/pinned/write.py``.
 """
@@ -67,7 +67,7 @@ def test_exports_write_the_pinned_bytes(folder: Path, tmp_path: Path) -> None:
 
 
 def test_all_cases_are_pinned_and_differ(folder: Path) -> None:
-    """A digest that ignored what it is given would be the same for all."""
+    """A digest that ignored its input would be the same for all cases."""
     cases = {*LOADERS, *(f"walks, {mode}" for mode in test_walks.MODES), "exports"}
     assert set(WANTED) == cases
     assert set(SAVED) == set(RESUMED)

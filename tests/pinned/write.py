@@ -48,7 +48,7 @@ def write_datasets(folder: Path) -> None:
 
 
 def main() -> None:
-    """Add what is missing."""
+    """Add missing datasets, digests and states."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         if not DATASETS.exists():

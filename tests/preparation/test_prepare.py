@@ -1,4 +1,4 @@
-"""Do tables and chunked graphs become, in one call and in bounded memory, what is written of the graph in memory?"""
+"""Checks that tables and chunks become, in bounded memory, the dataset of the graph in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORK = WorkSettings(memory="2GiB", num_workers=0)
 
 
 def write_tables(folder: Path, rng: np.random.Generator) -> Path:
-    """Users with names, who follow one another."""
+    """Tables of users with names, who follow one another."""
     folder.mkdir()
     names = [f"u{n}" for n in rng.permutation(200)]
     (folder / "users.csv").write_text("id,age\n" + "".join(f"{n},{a}\n" for a, n in enumerate(names)))

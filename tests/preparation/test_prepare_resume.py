@@ -1,4 +1,4 @@
-"""Does preparation that was ended at any moment, in any of its steps, go on?"""
+"""Checks that preparation that was ended at any moment, in any step, resumes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def tell(stage, done, total):
 prepare(*sys.argv[1:3], work=WorkSettings(memory="2GiB", num_workers=int(sys.argv[3])), num_parts=2, method="ldg",
         tables=TableSettings(keep_raw_ids=False), halo=HaloSettings(hops=1), overwrite=True, progress=tell)
 """
-"""A job of many small tasks, which says how far it is."""
+"""Run a job of many small tasks, which reports its progress."""
 
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables, and the dataset that they must become."""
+    """Tables, and the wanted dataset."""
     folder = tmp_path_factory.mktemp("origin")
     source = write_tables(folder / "tables", np.random.default_rng(3))
     reading, halo = TableSettings(keep_raw_ids=False), HaloSettings(hops=1)
@@ -56,7 +56,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(origin: Path, tmp_path: Path) -> Path:
-    """Both of them, to work on."""
+    """A copy of the tables and of the wanted dataset, to work on."""
     return shutil.copytree(origin, tmp_path / "work")
 
 

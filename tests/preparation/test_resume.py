@@ -1,4 +1,4 @@
-"""Does every job that makes a folder go on where it was ended, and is one that fails never taken for what it makes?"""
+"""Checks that every job that makes a folder resumes, and that a failed one is not taken for complete."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ except SettingsError as error:  # it was killed when all was in its place
     if "holds something" not in str(error):
         raise
 """
-"""A job of many small tasks, which says how far it is."""
+"""Run a job of many small tasks, which reports its progress."""
 
 
 SMALL_DISPATCH = dispatch_folder.DispatchLimits(
@@ -94,7 +94,7 @@ class Verb:
         self.call(folder, **{"num_workers": 0, **self.options, **options})
 
     def check_done(self, folder: Path) -> None:
-        """What was made is what was wanted, and nothing is left beside it."""
+        """Check that the result is as wanted, and that nothing is left beside it."""
         self.check(folder)
         assert left_beside(folder) == []
 
@@ -163,13 +163,13 @@ def verb(request: pytest.FixtureRequest) -> Verb:
 
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The input of every job and what it must make of it, written when a test asks for them."""
+    """A folder per job for its input and wanted result, filled when a test needs it."""
     return {verb.name: tmp_path_factory.mktemp(verb.name) for verb in VERBS}
 
 
 @pytest.fixture
 def folder(verb: Verb, origins: dict[str, Path], tmp_path: Path) -> Path:
-    """Its input, and what it must make of it."""
+    """A copy of the job's input and wanted result."""
     origin = origins[verb.name]
     if not any(origin.iterdir()):
         verb.write(origin, np.random.default_rng(3))
@@ -177,7 +177,7 @@ def folder(verb: Verb, origins: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def stop_at(share: float) -> Callable[[str, int, int], None]:
-    """Progress that ends the job when so much of it is done."""
+    """Progress callback that ends the job at a share of its work."""
 
     def tell(stage: str, done: int, total: int) -> None:
         if done > share * total:
@@ -200,7 +200,7 @@ def test_a_killed_job_goes_on(verb: Verb, folder: Path):
 
 @pytest.mark.soak
 def test_twenty_kills(verb: Verb, folder: Path):
-    """Workers are killed with the job, at moments of any kind."""
+    """Workers are killed with the job, at random moments."""
     kill_again_and_again(
         PROGRAM, [folder, 2, verb.name], num_kills=20, max_lines=verb.max_lines,
         check=lambda: verb.check_done(folder), again=lambda: shutil.rmtree(folder / "got"),

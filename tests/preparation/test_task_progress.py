@@ -1,4 +1,4 @@
-"""Is what one process writes about its progress told by the other, and nothing left of it?"""
+"""Checks that progress written by one process is reported by another, and leaves no file."""
 
 from __future__ import annotations
 

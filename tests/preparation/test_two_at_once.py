@@ -1,4 +1,4 @@
-"""Does one process wait outside while another one writes to a place, whatever the two of them do?"""
+"""Checks that a process is refused while another one writes to the same place."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ try:
 except StateError as error:
     print(error)
 """
-"""Does something and stops before or within, until it gets a line."""
+"""Run a verb, and stop before it or within it until a line comes."""
 
 NEW = {"node": {"x": np.zeros((2, 4))}}
 WORK = WorkSettings(memory="2GiB", num_workers=0)
@@ -88,7 +88,7 @@ def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
 
 @contextmanager
 def stopped(folder: Path, verb: str, moment: str = "within") -> Iterator[subprocess.Popen[str]]:
-    """A process that has stopped; it goes on at the end, and must do what it is to do."""
+    """Hold a process in the middle of a verb; let it go on at the end, and check that it succeeds."""
     words = [sys.executable, "-c", PROGRAM, str(folder), verb, moment]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -115,7 +115,7 @@ def check_done(folder: Path, num_nodes: int, num_deltas: int, num_parts: int) ->
 
 
 def test_nothing_is_added_to_what_is_being_replaced(folder: Path):
-    """Or else it would be lost in silence. Whoever has the old dataset open keeps it."""
+    """An append would be lost silently. A process that has the old dataset open keeps it."""
     here = folder / "d"
     part = open_dataset(here).open_part(0)
     keys = part.node_keys["node"].tolist()
@@ -162,7 +162,7 @@ def test_nothing_is_replaced_that_is_being_read(folder: Path):
 
 
 def test_two_are_not_placed_into_one_root(folder: Path):
-    """Nor into a new one: its files would be those of both, under the manifest of one."""
+    """A new root is protected too: it would get files of both datasets, with the manifest of one."""
     root = folder / "new" / "root"
     write_parts(community_graph(np.random.default_rng(1), 60, 400), folder / "other", num_parts=2, method="hash")
     with stopped(folder, "place"):
@@ -188,7 +188,7 @@ def test_a_place_where_nothing_is_yet(folder: Path):
 
 @pytest.mark.slow
 def test_many_that_start_at_once(folder: Path):
-    """Each of them is done as a whole or refused; what one of them has made, no other one removes."""
+    """Each process finishes or is refused; none removes the result of another."""
     words = [sys.executable, "-c", PROGRAM, str(folder)]
     for verbs in (["prepare"] * 4, ["append", "compact"] * 2, ["dispatch", "prepare", "append", "compact"]):
         processes = [

@@ -1,4 +1,4 @@
-"""Is a dataset written whole or not at all, and is nothing else ever touched?"""
+"""Checks that a dataset is written whole or not at all, and that nothing else is touched."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_reader_keeps_its_maps_while_a_dataset_is_replaced(tmp_path, typed_gra
 
 
 def test_inputs_may_be_maps_and_views(tmp_path, typed_graph: Graph):
-    """Edges as the two columns of one file, features in Fortran order: what a reader may hand over."""
+    """Edges as two columns of one file, features in Fortran order, as readers may return them."""
     cites = typed_graph.edges["paper", "cites", "paper"]
     np.save(tmp_path / "edges.npy", np.stack([cites.src_keys, cites.dst_keys], axis=1))
     ends = np.load(tmp_path / "edges.npy", mmap_mode="r")

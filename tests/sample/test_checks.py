@@ -1,4 +1,4 @@
-"""Is a plan refused that the dataset cannot give, and are seeds refused that do not fit the plan?"""
+"""Checks that plans that the dataset cannot run, and seeds that do not fit a plan, are refused."""
 
 from __future__ import annotations
 

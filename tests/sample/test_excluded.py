@@ -1,4 +1,4 @@
-"""Are exactly the pairs of nodes that were given excluded?"""
+"""Checks that exactly the given pairs of nodes are excluded."""
 
 from __future__ import annotations
 

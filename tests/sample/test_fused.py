@@ -1,4 +1,4 @@
-"""Does drawing and relabelling in one pass find what drawing and then relabelling find?"""
+"""Checks that drawing and relabelling in one pass finds what two passes find."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def requests(strategy: Any) -> list[SampleRequest]:
 
 @pytest.mark.parametrize("strategy", ["uniform", "weighted", "top_k", "last", "labor"])
 def test_one_pass_finds_what_two_find(store: LocalStore, strategy: str) -> None:
-    """Maps grow while they are filled: they begin with room for few nodes, and hold what earlier requests found."""
+    """Maps start small, grow while they are filled, and keep what earlier requests found."""
     sampler, fused = FusedSampler(store), {False: (SlotMap(), EdgeBuffer()), True: (SlotMap(), EdgeBuffer())}
     plain = {False: SlotMap(), True: SlotMap()}
     slots: dict[bool, list[int]] = {False: [], True: []}
@@ -95,7 +95,7 @@ def test_the_kernel_packs_trees_as_the_contract_says() -> None:
 
 
 def test_memory_stays_as_it_is_when_requests_of_two_dtypes_take_turns(store: LocalStore) -> None:
-    """Neighbours of trees take 64 bits, others 32: a buffer that is made anew for each must not double each time."""
+    """Neighbours of trees take 64 bits, others 32; a change of dtype must not double the buffer each time."""
     sampler = FusedSampler(store)
     few, many = requests("uniform")[:2]
     neighbors, edges = SlotMap(), EdgeBuffer()

@@ -1,4 +1,4 @@
-"""Do plans expand each node as often as they should, grow their tables, and refuse what they cannot run?"""
+"""Checks that plans expand nodes as often as they should, grow tables, and refuse what cannot run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _run(store: LocalStore, runner: PlanRunner, seeds: SeedNodes) -> Found:
 
 
 def test_more_than_memory_holds_is_said_by_the_setting(rng: np.random.Generator, tmp_path: Path) -> None:
-    """More bytes than a process has addresses, so that no machine tries."""
+    """More bytes than the address space has, so that no machine allocates them."""
     graph = make_typed_graph(rng, num_papers=9000, num_authors=10)
     store = _write(graph, tmp_path / "parts", 2)
     plan = plan_from_num_neighbors(
@@ -66,7 +66,7 @@ def test_a_dag_of_ops_expands_each_found_node_once(rng: np.random.Generator, tmp
 @pytest.mark.parametrize("is_disjoint", [False, True])
 @pytest.mark.parametrize("num_parts", [1, 3])
 def test_nodes_that_are_reached_again_are_expanded_by_what_follows(rng, tmp_path, num_parts, is_disjoint) -> None:
-    """What the first op discovered is nothing new to the second, and yet the second's follower expands it."""
+    """The second op reaches only nodes that the first one found; its follower expands them all the same."""
     graph = make_typed_graph(rng, num_papers=12)
     store = _write(graph, tmp_path / "parts", num_parts)
 

@@ -1,4 +1,4 @@
-"""What does each way to sample give, on graphs that fit on a napkin?
+"""Examples of each way to sample, on graphs of a few edges.
 
 Every test is one small example: the graph as a list of edges, what is asked, and exactly what comes out, in keys. All
 neighbours are asked for unless the example is about choosing, so no result hangs on chance.
@@ -31,7 +31,7 @@ FOLLOWS, WANTS = ("user", "follows", "user"), ("user", "wants", "item")
 
 @dataclass(frozen=True)
 class Example:
-    """What came out: (tree, key) or key per node, and (source key, destination key, edge key) per edge."""
+    """Result: (tree, key) or key per node, and (source key, destination key, edge key) per edge."""
 
     nodes: Any
     edges: Any
@@ -58,7 +58,10 @@ class Asker:
         written: Direction = "in",
         **options: Any,
     ) -> Example:
-        """Sample; edges are (source, destination, *columns), and seeds of disjoint plans have trees 0, 1, … in turn."""
+        """Sample; edges are (source, destination, *columns).
+
+        Seeds of disjoint plans have the trees 0, 1, … in turn.
+        """
         is_plain = not isinstance(edges, Mapping)
         by_type = {EDGE: edges} if is_plain else edges
         by_node_type = {"node": seeds} if not isinstance(seeds, Mapping) else seeds
@@ -145,7 +148,7 @@ STAR = [(2, 0), (3, 0), (2, 1), (4, 2)]
 
 
 def test_directional(asker: Asker) -> None:
-    """Seeds first, then what each hop finds; a node is there once, whoever finds it."""
+    """Seeds come first, then the nodes of each hop; a node comes once, however often it is found."""
     found = asker.ask(STAR, [0, 1], [-1, -1])
     assert found.nodes == [0, 1, 2, 3, 4]
     assert found.edges == [(2, 0, 0), (3, 0, 1), (2, 1, 2), (4, 2, 3)]
@@ -171,7 +174,7 @@ TIMED = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 3, 25), (5, 3, 20)]
 
 
 def test_temporal(asker: Asker) -> None:
-    """Node 0 as it was at time 20 and at time 30: edges come in the order of time, none from later than its tree."""
+    """Node 0 at the times 20 and 30: edges come in order of time, none later than the time of its tree."""
     found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], time_attr="time")
     assert found.nodes == [(0, 0), (1, 0), (0, 2), (0, 3), (1, 2), (1, 3), (1, 1), (0, 5), (1, 5), (1, 4)]
     assert found.edges == [
@@ -183,7 +186,7 @@ def test_temporal(asker: Asker) -> None:
 
 
 def test_temporal_exclusive(asker: Asker) -> None:
-    """What happened at exactly the tree's time is not seen either."""
+    """An event at exactly the tree's time is not seen either."""
     options = {"time_attr": "time", "time_inclusive": False}
     found = asker.ask(TIMED, [0, 0], [-1, -1], columns=["time"], times=[20, 30], **options)
     assert found.nodes == [(0, 0), (1, 0), (0, 2), (1, 2), (1, 3), (1, 5), (1, 4)]
@@ -208,7 +211,7 @@ def test_temporal_by_the_later_of_two_times(asker: Asker) -> None:
 
 
 def test_edge_types_without_times_are_seen_at_any_time(asker: Asker) -> None:
-    """Only purchases have times; from when an item is known to be like another is not said."""
+    """Only purchases have times; other edges are seen at any time."""
     like = ("item", "like", "item")
     edges = {BUYS: [(0, 0, 10), (1, 0, 20)], like: [(1, 0)]}
     options = {"columns": ["time"], "time_attr": "time"}
@@ -217,7 +220,7 @@ def test_edge_types_without_times_are_seen_at_any_time(asker: Asker) -> None:
 
 
 def test_last(asker: Asker) -> None:
-    """The latest of what a tree may see, oldest of them first."""
+    """The latest edges that a tree may see, oldest first."""
     edges = [(1, 0, 30), (2, 0, 10), (3, 0, 20), (4, 0, 40)]
     options = {"columns": ["time"], "time_attr": "time", "strategies": {EDGE: "last"}}
     assert asker.ask(edges, [0], [2], times=[30], **options).edges == [(3, 0, 2), (1, 0, 0)]
@@ -235,14 +238,14 @@ def test_weighted(asker: Asker) -> None:
 
 
 def test_top_k(asker: Asker) -> None:
-    """The heaviest first; of equal weights the one that is stored first."""
+    """The heaviest edges come first, equal weights in stored order."""
     options = {"columns": ["weight"], "strategies": {EDGE: "top_k"}}
     assert asker.ask(WEIGHTED, [0], [3], **options).edges == [(3, 0, 2), (5, 0, 4), (1, 0, 0)]
     assert len(asker.ask(WEIGHTED, [0], [9], **options).edges) == 4
 
 
 def test_labor(asker: Asker) -> None:
-    """Nodes that share their neighbours choose the same of them, so a batch holds fewer nodes."""
+    """Nodes with common neighbours choose the same ones, so a batch holds fewer nodes."""
     edges = [(neighbor, node) for node in (0, 1) for neighbor in range(2, 12)]
     found = asker.ask(edges, [0, 1], [3], strategies={EDGE: "labor"}, labor=LaborSeeds(first=5))
     assert len(found.nodes) == 2 + 3
@@ -265,7 +268,7 @@ def test_labor_with_one_variate_for_all_hops(asker: Asker) -> None:
 
 
 def test_excluded(asker: Asker) -> None:
-    """An edge that is to be predicted is not followed, parallel ones neither, and the count fills from the others."""
+    """A predicted edge and its parallels are not followed, and the count is filled from other edges."""
     edges = [(1, 0), (2, 0), (1, 0), (3, 0), (0, 1)]
     assert asker.ask(edges, [0], excluded={EDGE: [(1, 0)]}).edges == [(2, 0, 1), (3, 0, 3)]
     assert asker.ask(edges, [0], [2], excluded={EDGE: [(1, 0)]}).edges == [(2, 0, 1), (3, 0, 3)]
@@ -283,7 +286,7 @@ def test_bidirectional(asker: Asker) -> None:
 
 
 def test_bidirectional_does_not_mirror_excluded_edges(asker: Asker) -> None:
-    """That 0 leads to 1 is to be predicted, so that 1 leads to 0 must not tell."""
+    """The edge from 0 to 1 is to be predicted, so 1 to 0 must not reveal it."""
     found = asker.ask([(1, 0), (2, 0), (0, 1)], [0], subgraph_type="bidirectional", excluded={EDGE: [(0, 1)]})
     assert found.edges == [(1, 0, 0), (2, 0, 1), (0, 2, 1)]
 
@@ -332,7 +335,7 @@ def test_induced_disjoint(asker: Asker) -> None:
 
 
 def test_induced_heterogeneous(asker: Asker) -> None:
-    """Nobody asked who buys item 1, but both who do are there."""
+    """No op follows the buyers of item 1, yet its edges from both found users are there."""
     edges = {BUYS: [(0, 0), (1, 0), (1, 1), (0, 1), (2, 1)], BOUGHT: [(0, 0), (1, 1)]}
     found = asker.ask(edges, {"item": [0]}, {BUYS: [-1, 0], BOUGHT: [0, -1]}, subgraph_type="induced")
     assert found.nodes == {"user": [0, 1], "item": [0, 1]}
@@ -340,7 +343,7 @@ def test_induced_heterogeneous(asker: Asker) -> None:
 
 
 def test_induced_has_edge_types_that_no_op_follows(asker: Asker) -> None:
-    """Who follows whom is not asked, and whom user 2 follows is not found."""
+    """No op follows ``follows``, and the one that user 2 follows is not found."""
     edges = {BUYS: [(0, 0), (1, 0), (2, 1)], FOLLOWS: [(0, 1), (1, 1), (2, 0), (1, 0)]}
     counts = {BUYS: [-1], FOLLOWS: [0]}
     found = asker.ask(edges, {"item": [0]}, counts, subgraph_type="induced")

@@ -1,4 +1,4 @@
-"""Are negatives no links where they must not be, early enough where time counts, and drawn with the right chances?"""
+"""Checks that negatives are no links, respect times, and are drawn with the right chances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RATED = ("item", "rated", "user")
 
 @dataclass
 class PairStore:
-    """As much of a store as negatives need: ids are keys backwards, and edges a set of pairs of keys."""
+    """The part of a store that negatives need: ids are reversed keys, and edges a set of key pairs."""
 
     num_users: int = 10
     num_items: int = 12
@@ -75,7 +75,7 @@ def test_triplets_keep_the_sources_of_positives():
 
 
 def test_in_batch_negatives_are_the_other_destinations():
-    """With one negative per other positive, everybody has everybody else's destination once."""
+    """With one negative per other positive, each link has every other destination once."""
     found = draw(PairStore(), NegativeSampling("triplet", 3, in_batch=True), [8, 1, 2, 3], [3, 4, 5, 6])
     assert found[0].tolist() == [8, 1, 2, 3] * 3
     others = found[1].reshape(3, 4).T.tolist()
@@ -165,7 +165,7 @@ def test_one_candidate_at_a_time_is_tried_where_there_is_room_for_no_more(monkey
 
 
 def test_strict_in_batch_falls_back_to_the_graph_where_the_batch_has_none():
-    """User 4 has rated all that the batch holds."""
+    """User 4 has rated all items of the batch."""
     store = PairStore(edges={(4, 0), (4, 1), (4, 2)})
     for rng_seed in range(20):
         found = draw(store, NegativeSampling("triplet", 1, strict=True, in_batch=True), [4, 5, 6], [0, 1, 2], rng_seed)
@@ -189,7 +189,7 @@ def test_nodes_of_negatives_are_there_at_the_time_of_their_link(rng, how, is_str
 
 
 def test_nodes_of_in_batch_negatives_are_there_at_the_time_of_their_link():
-    """Item i came at time i, so link 0 has no other item in its batch; the graph has items 0 for it."""
+    """Item i appears at time i, so link 0 finds no other item in its batch, but items 0 to 2 in the graph."""
     store = PairStore(item_times=np.arange(12))
     how = NegativeSampling("triplet", 1, in_batch=True)
     found = np.stack([draw(store, how, [5, 6, 7], [3, 4, 5], seed, times=[2, 4, 9])[1] for seed in range(30)])

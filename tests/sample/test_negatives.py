@@ -1,4 +1,4 @@
-"""Are the settings of negative sampling what users of PyG expect, and are settings refused that make no sense?"""
+"""Checks that settings of negative sampling mean what PyG's users expect; wrong ones are refused."""
 
 from __future__ import annotations
 

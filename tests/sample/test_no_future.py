@@ -1,4 +1,4 @@
-"""Does a neighbour from the future ever appear? Never, whatever the graph, the times and the way to sample."""
+"""Checks that no neighbour from the future appears, for any graph, times and way to sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a plan what its author meant, and is a wrong one refused?"""
+"""Checks that a plan is what its author meant, and that a wrong one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neighbourhoods are those of personalised PageRank, and what exactly is in them."""
+"""Checks that neighbourhoods are those of personalised PageRank, with their exact contents."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def starting(ids: Sequence[int], node_type: str = NODE, **options: Any) -> SeedN
 
 
 def rows_of(store, seed_type: str, seeds: Sequence[int], **options):
-    """Per seed, (node type, key, attributes rounded to six places) in the order of the batch; seeds are ids too."""
+    """Per seed, in batch order: (node type, id, attributes rounded to six places); seeds are ids."""
     found = PPRRunner(store, plan_ppr(store, PPRSettings(**options), seed_type)).run(starting(seeds, seed_type))
     rows = [[] for _ in seeds]
     for (_, _, node_type), (seed_slots, slots) in found.edge_index.items():
@@ -75,7 +75,7 @@ def rows_of(store, seed_type: str, seeds: Sequence[int], **options):
 
 
 class TestAgainstNetworkx:
-    """Where no node is a sink, scores are ``networkx.pagerank`` with ``alpha=1 - alpha``; they add up to 1."""
+    """Without sinks, scores are ``networkx.pagerank`` with ``alpha=1 - alpha``; they add up to 1."""
 
     def scores(self, store, num_nodes: int, **options) -> np.ndarray:
         found = PPRRunner(store, plan_ppr(store, PPRSettings(**EXACT, **options), NODE)).run(starting(range(num_nodes)))
@@ -109,7 +109,7 @@ class TestAgainstNetworkx:
         assert scores == pytest.approx(self.wanted(graph, 0.3), abs=1e-6)
 
     def test_where_walks_end_in_sinks_scores_are_in_proportion(self, store_of, rng):
-        """networkx sends a walk that ends in a sink back to its seed, which scales all scores of the seed alike."""
+        """networkx returns a walk from a sink to its seed, which scales all scores of the seed alike."""
         links = [(int(a), int(b)) for a, b in rng.integers(0, 40, (80, 2)) if a >= 8]
         graph = nx.MultiDiGraph(links)
         graph.add_nodes_from(range(40))
@@ -161,7 +161,7 @@ class TestByHand:
         assert [row[1] for row in rows_of(store, NODE, [0], direction="out", max_ppr_nodes=3)[0]] == [0, 4, 2]
 
     def test_a_node_is_pushed_while_its_residual_is_large_for_its_degree(self, store_of):
-        """Node 1 has 1/8 = alpha * 1/4 and three edges: it is pushed at eps 1/12; above, its score is a residual."""
+        """Node 1 has 1/8 = alpha * 1/4 and three edges: it is pushed at eps 1/12, and not above it."""
         links = [(0, 1), (0, 2), (1, 3), (1, 4), (1, 5)]
         store = store_of(plain_graph(links, 6))
         pushed = rows_of(store, NODE, [0], direction="out", eps=1 / 12 - 1e-9)[0]
@@ -170,14 +170,14 @@ class TestByHand:
         assert len(rows_of(store, NODE, [0], direction="out", eps=1 / 12 + 1e-9)[0]) == 3
 
     def test_top_up_fills_what_is_left_with_nodes_that_were_only_reached(self, store_of):
-        """Node 1 keeps its residual, for it has many edges; node 2 is a sink and is pushed, though it has less."""
+        """Node 1 keeps its residual, as it has many edges; node 2, a sink with less, is pushed."""
         links = [(0, 1), (0, 1), (0, 2), *((1, 3 + i) for i in range(9))]
         store = store_of(plain_graph(links, 12))
         options = {"direction": "out", "eps": 0.1}
         settled = [(NODE, 0, 0.5, 1.0), (NODE, 2, 0.083333, 0.5)]
         assert rows_of(store, NODE, [0], enable_residual_topup=False, **options)[0] == settled
         assert rows_of(store, NODE, [0], **options)[0] == [settled[0], (NODE, 1, 0.166667, 0.5), settled[1]]
-        assert rows_of(store, NODE, [0], max_ppr_nodes=2, **options)[0] == settled  # it takes nobody's place
+        assert rows_of(store, NODE, [0], max_ppr_nodes=2, **options)[0] == settled  # it displaces no other node
 
     def test_fetch_rounds_end_the_walk_where_they_end(self, store_of):
         """After one round nothing more is read: node 1 keeps all that came to it."""
@@ -196,10 +196,10 @@ class TestByHand:
 
 
 class TestChannels:
-    """A channel's walk follows its own edge types; half of it stays at the user, a share of half comes to each item."""
+    """A channel's walk follows its own edge types: half stays at the user, its items share the rest."""
 
     def test_each_channel_has_its_share_and_what_is_left_goes_by_score(self, store_of):
-        """Six nodes: three of the views, three of the likes, which have only two; the user is of the first channel."""
+        """Of six slots, views take three, the user's included; likes fill two; the last goes by score."""
         ratios = {VIEWS: 0.5, LIKES: 0.5}
         found = rows_of(store_of(typed_graph()), "user", [0], direction="out", typed_channel_ratios=ratios,
                         max_ppr_nodes=6)[0]  # fmt: skip
@@ -315,7 +315,7 @@ class TestWork:
             PPRRunner(store, plan).run(starting(store.lookup(NODE, np.array([17]))))
 
     def test_every_neighbour_has_the_same_chance_to_be_in_a_list_that_is_cut_short(self, store_of):
-        """A hub of 40 leaves passes on to 5: in 2000 batches each leaf is expected 250 times, within five sigma."""
+        """A hub of 40 leaves pushes to 5: each leaf is expected in 250 of 2000 batches, within 5 sigma."""
         store = store_of(plain_graph([(0, 1 + i) for i in range(40)], 41))
         plan = plan_ppr(store, PPRSettings(direction="out", num_neighbors_per_hop=5), NODE)
         runner, counts = PPRRunner(store, plan), np.zeros(41, np.int64)
@@ -328,7 +328,7 @@ class TestWork:
 
 
 class CountingStore(WatchedStore):
-    """Remembers which lists and degrees it was asked for."""
+    """A store that records requested lists and degrees."""
 
     def __init__(self, store) -> None:
         super().__init__(store)

@@ -1,4 +1,4 @@
-"""Settings of personalised PageRank: what is refused, and what they mean on a graph."""
+"""Tests of settings of personalised PageRank: refusals, and their meaning on a graph."""
 
 from __future__ import annotations
 

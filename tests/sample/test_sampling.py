@@ -1,4 +1,4 @@
-"""Every option of sampling reaches the plan, and what cannot be met is refused by name."""
+"""Checks that every option of sampling reaches the plan, and that impossible ones are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILMS = ("film",)
 
 @dataclass
 class Written:
-    """What ``Sampling`` asks of a store."""
+    """The facts of a store that ``Sampling`` reads."""
 
     schema: GraphSchema = SCHEMA
     time_attr: str | None = "time"
@@ -58,7 +58,7 @@ def test_time_forces_trees():
 
 
 def test_the_latest_are_taken_where_edges_have_times():
-    """``rates`` has the time of the users it leads to, ``knows`` too; ``rev_rates`` has its own; ``made_by`` none."""
+    """``rates`` and ``knows`` have the times of their users, ``rev_rates`` its own, ``made_by`` none."""
     every = ("film", "user", "studio")
     assert strategies(seed_types=every, time_attr="time", temporal_strategy="last") == {
         RATES: "last", RATED_BY: "last", KNOWS: "last", MADE_BY: "uniform",

@@ -1,4 +1,4 @@
-"""Are seeds understood in every way in which users name them, and refused where they make no sense?"""
+"""Checks that seeds are understood in every form that users give, and wrong ones are refused."""
 
 from __future__ import annotations
 

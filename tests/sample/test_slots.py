@@ -1,4 +1,4 @@
-"""Do slots and edges survive growth and resets?"""
+"""Checks that slots and edges survive growth and resets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_ids_are_numbered_by_first_occurrence() -> None:
 
 
 def test_a_map_of_trees_tells_ids_and_trees() -> None:
-    """Also after it has grown between two looks, and after a reset."""
+    """Also after growth between two look-ups, and after a reset."""
     slot_map = TreeSlotMap()
     for num_nodes in (10, 3 * FIRST_CAPACITY, 5):
         slot_map.reset()

@@ -1,4 +1,4 @@
-"""Does a run of a plan equal the plain answer, for every field of a plan, in whatever way it is run?"""
+"""Checks that any run of a plan equals the plain answer, for every field of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SeparateStore(LocalStore):
 
     @property
     def is_whole(self) -> bool:
-        """Said not to be, so that ops are not fused."""
+        """False, so that ops are not fused."""
         return False
 
 
@@ -34,7 +34,7 @@ def raw() -> Raw:
 
 @pytest.fixture(scope="module")
 def find_store(raw: Raw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int, type], LocalStore]]:
-    """A store of the graph in some number of parts."""
+    """A store of the graph in a given number of parts."""
     root = tmp_path_factory.mktemp("timed")
     stores: dict[tuple[int, type], LocalStore] = {}
 

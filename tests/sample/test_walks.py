@@ -1,4 +1,4 @@
-"""Do walks go where they may, with the chances that they should?"""
+"""Checks that walks take permitted steps only, with the right chances."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def typed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_transitions(counts: dict[object, Counter], chances: dict[object, dict[int, float]], where: str) -> None:
-    """Every transition within 5 sigma of its chance, and chi-square over all of them within 5 sigma of its mean."""
+    """Check each transition within 5 sigma of its chance, and chi-square over all within 5 of its mean."""
     chi_square, freedom = 0.0, 0
     for origin, drawn in counts.items():
         total, wanted = sum(drawn.values()), chances[origin]
@@ -83,7 +83,7 @@ def check_transitions(counts: dict[object, Counter], chances: dict[object, dict[
 
 
 def test_a_walk_on_a_ring_goes_round(tmp_path: Path) -> None:
-    """One way to go at every node, so the walks are known in full; in the other direction they go back."""
+    """Each node has one way to go, so walks are known in full; in the other direction they go back."""
     ring = np.arange(4)
     graph = Graph(
         nodes={"node": NodeTable(num_nodes=5)},
@@ -137,7 +137,7 @@ def test_second_order_transitions_follow_the_law(
     store: Store, monkeypatch: pytest.MonkeyPatch, p: float, q: float, is_weighted: bool, num_candidates: int,
     read_cost: float,
 ) -> None:  # fmt: skip
-    """By both ways, by rejection alone, or mostly by exact draws: the law is one."""
+    """Draws by both methods, by rejection alone, or mostly exact ones follow the same law."""
     monkeypatch.setattr(walk_memory, "FIRST_CANDIDATES", num_candidates)
     monkeypatch.setattr(walk_memory, "READ_COST", read_cost)
     options = {"weight_attr": "w"} if is_weighted else {}
@@ -166,7 +166,7 @@ def test_large_steps_are_taken_in_pieces(store: Store, monkeypatch: pytest.Monke
 
 
 def record_requests(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[SampleRequest]:
-    """What the store is asked to draw from now on."""
+    """Record the requests that the store gets from now on."""
     asked: list[SampleRequest] = []
     sample = store.sample
 
@@ -236,7 +236,7 @@ def test_walks_over_mapped_parts_equal_those_that_ask_for_candidates(
 
 
 def test_rounds_end_where_nothing_is_accepted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However dear reading is, it is done in the end: p = 1e-12 takes rejection 1e12 turns."""
+    """However expensive reading is, it ends: rejection would take 1e12 turns at p = 1e-12."""
     monkeypatch.setattr(walk_memory, "READ_COST", 1e9)
     walks = random_walks(store, [2] * 50, length=2, p=1e-12, rng_seed=RNG_SEED)
     assert {tuple(walk[1:]) for walk in walks.tolist() if walk[1] == 4} == {(4, 2)}
@@ -253,7 +253,7 @@ def test_restarts_lead_to_the_start_with_their_chance(store: Store) -> None:
 
 
 def test_a_restart_forgets_where_the_walk_came_from(store: Store) -> None:
-    """From 3, p = 1e-9 would always lead back to where the walk came from, and after a restart it came from nowhere."""
+    """From node 3, p = 1e-9 leads back to the previous node; after a restart there is none."""
     walks = random_walks(store, [3] * 3000, length=3, p=1e-9, restart_probability=0.5, rng_seed=RNG_SEED)
     after = Counter(int(walk[3]) for walk in walks if walk[1] == 0 and walk[2] == 3 and walk[3] != 3)
     assert after[0] > 0 and after[4] > 0, f"rng_seed = {RNG_SEED}: {after}"

@@ -1,4 +1,4 @@
-"""Who signs the certificates of tests?"""
+"""Certificate authority for tests."""
 
 from __future__ import annotations
 

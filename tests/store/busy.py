@@ -1,4 +1,4 @@
-"""Lets a server seem too busy to take a request."""
+"""Let a server seem too busy to take a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopstream.transport.connection import Connection
 
 
 def make_busy(connection: Connection, num_times: float) -> list[bool]:
-    """Refuse the first attempts of a connection; whether each of its attempts was refused is added to the list."""
+    """Refuse a connection's first attempts; the list tells of each attempt whether it was refused."""
     refused: list[bool] = []
     real: Any = connection._find_link
 

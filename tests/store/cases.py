@@ -1,4 +1,4 @@
-"""Which graphs are stores tested with, and what is the plain truth about them?"""
+"""Graphs that stores are tested with, and the plain truth about them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Case:
         return LocalStore(self.dataset, parts)
 
     def shared(self, parts: Sequence[int] | None = None) -> LocalStore:
-        """A store that stays open for all tests, as opening one takes longer than most of them: to be served."""
+        """A store to be served, shared by all tests: opening one takes longer than most tests."""
         chosen = tuple(range(self.num_parts) if parts is None else parts)
         if chosen not in self._shared:
             self._shared[chosen] = self.local(chosen)

@@ -1,4 +1,4 @@
-"""Which datasets do the store tests share?"""
+"""Datasets that the store tests share."""
 
 from __future__ import annotations
 

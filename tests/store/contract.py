@@ -1,4 +1,7 @@
-"""What every store must do, wherever its parts are. Each store's tests inherit this class."""
+"""Tests that every store must pass, wherever its parts are.
+
+Each store's tests inherit this class.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +143,7 @@ class StoreContract:
             rows = case.adjacency(edge_type, direction)
             near, _far = ends(edge_type, direction)
             keys = np.random.default_rng(9).permutation(len(rows))
-            keys = np.append(keys, keys[:9])  # a node that is asked for twice draws the same twice
+            keys = np.append(keys, keys[:9])  # a repeated node draws the same edges
             ids = store.lookup(near, keys)
             requests = [
                 SampleRequest(
@@ -326,7 +329,10 @@ class StoreContract:
 
 
 class EveryCaseContract(StoreContract):
-    """For one store that maps files and one that asks several others: graphs of each kind in each number of parts."""
+    """Contract over graphs of each kind in each number of parts, for two stores of different kinds.
+
+    One of the stores maps files, and one asks several others.
+    """
 
     @pytest.fixture(params=CASES, ids=id_of)
     def case(self, request: pytest.FixtureRequest, find_case: Callable[[str, int], Case]) -> Case:
@@ -335,7 +341,7 @@ class EveryCaseContract(StoreContract):
 
 @cache
 def drawn_positions(key: int, degree: int, count: int, is_replacing: bool) -> list[int]:
-    """What the reference draws, which is the same for all stores and all numbers of parts."""
+    """Draws of the reference, the same for all stores and all numbers of parts."""
     return naive.draw_positions(RNG_SEED, key, degree, count, is_replacing)
 
 
@@ -359,7 +365,7 @@ def sample(
 
 
 def assert_rows_equal(got: object, column: object, keys: np.ndarray) -> None:
-    """Rows that were fetched are those of the graph."""
+    """Check that fetched rows are those of the graph."""
     if isinstance(column, RaggedArray):
         assert isinstance(got, RaggedArray)
         assert got.is_string == column.is_string

@@ -1,4 +1,4 @@
-"""Starts, hurts and ends the server processes of a test, each by its own handle."""
+"""Start, freeze, kill and end the server processes of a test, each by its own handle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 START_S = 110.0
-"""As long as it may take a server to compile its kernels on a busy machine; a test may take 120 s in all."""
+"""Seconds for a server to compile its kernels on a busy machine; a test may take 120 s in all."""
 END_S = 20.0
 ROOT = Path(__file__).parents[2]
 
@@ -91,7 +91,7 @@ class ServerProcess:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    """Poll until something is so."""
+    """Poll until a condition holds."""
     ends = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < ends, f"{what}: not within {timeout_s:g} s"

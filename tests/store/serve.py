@@ -1,4 +1,4 @@
-"""Runs a server in a process of its own: ``python -m tests.store.serve`` prints where it listens."""
+"""Run a server in a process of its own: ``python -m tests.store.serve`` prints its location."""
 
 from __future__ import annotations
 

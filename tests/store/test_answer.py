@@ -1,4 +1,4 @@
-"""Is every request that makes no sense refused in words, before anything is gathered?"""
+"""Checks that senseless requests are refused in words, before anything is gathered."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LABOR: dict[str, object] = {"first": 1, "second": 2, "share": 0.5}
 
 
 def one(**fields: object) -> dict[str, object]:
-    """A request of one sample with some fields in place of others."""
+    """A request of one sample with some fields replaced."""
     return {"op": "sample", "requests": [{**SAMPLE, **fields}]}
 
 
@@ -197,7 +197,7 @@ def good_requests(case: Case) -> list[Frame]:
 
 
 def good_ways(case: Case) -> list[Frame]:
-    """A request in every way, with every array that it may have."""
+    """A request per way of drawing, with every array that it may have."""
     arrays = [IDS, IDS, IDS.astype(np.int64), np.stack([IDS, IDS]), np.arange(9, dtype=np.uint32)]
     places = {"ids": 0, "trees": 1, "times": 2, "excluded": 3, "candidates": 4}
     owner = [*BUYS, "in"]
@@ -230,7 +230,7 @@ def test_mutated_requests_in_every_way_never_bring_the_server_down(
 
 
 def send_mutated(server: StoreServer, good: list[Frame], rng: np.random.Generator) -> None:
-    """Send requests of which some bytes after the prefix are others, over connections that the server may end."""
+    """Send requests with some bytes after the prefix changed; the server may end their connections."""
     client = Peer(server.location)
     for request in good:
         assert "error" not in client.ask(request)[-1].header
@@ -239,7 +239,7 @@ def send_mutated(server: StoreServer, good: list[Frame], rng: np.random.Generato
         client.send(mutated(good[turn % len(good)], turn + 1000, rng, is_cut=turn % 7 == 0))
         try:
             header = list(client.frames(turn + 1000))[-1].header
-        except (EOFError, ConnectionError):  # its header is none
+        except (EOFError, ConnectionError):  # the header is malformed
             num_ended += 1
             client.close()
             client = Peer(server.location)
@@ -256,7 +256,7 @@ def send_mutated(server: StoreServer, good: list[Frame], rng: np.random.Generato
 
 
 def mutated(request: Frame, number: int, rng: np.random.Generator, *, is_cut: bool) -> bytes:
-    """The message of a request with other bytes, or with less of its header than it says."""
+    """The message of a request with changed bytes, or with less of its header than it claims."""
     message = bytearray(message_bytes(REQUEST, number, request))
     kind, flags, zero, header_bytes, *rest = PREFIX.unpack_from(message)
     for _ in range(rng.integers(1, 4)):
@@ -284,7 +284,7 @@ def test_a_neighbour_without_edge_id_weighs_eight_bytes(typed_case: Case) -> Non
 
 @pytest.mark.parametrize("times", [[], [1 << 40]])
 def test_edges_that_are_read_in_vain_for_the_heaviest_count(timed_case: Case, times: list[int]) -> None:
-    """The answer has 700 bytes; the edges of item 0 that come before a time are read to find its heaviest."""
+    """The answer has 700 bytes; item 0's edges before a time are scanned for its heaviest."""
     hub = timed_case.shared().lookup("item", np.zeros(1, np.int64)).repeat(60)
     record = {**SAMPLE, "owner": [*BUYS, "in"], "count": 1, "strategy": "top_k"}
     arrays = [hub, *(np.full(60, time) for time in times)]

@@ -1,4 +1,4 @@
-"""Is a cluster opened from a file or a list, with what is near mapped and what is gone named?"""
+"""Checks that a cluster opens from a file or a list, maps what is near and names what is gone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FAR = StoreSettings(prefer_local=False, timeout_s=20)
 
 @pytest.fixture
 def servers(typed_case: Case) -> Iterator[list[StoreServer]]:
-    """A server per part, each of which tells its folder."""
+    """A server per part, which names its folder."""
     with ExitStack() as stack:
         yield [stack.enter_context(StoreServer(typed_case.shared([part]), path=typed_case.root)) for part in range(3)]
 
@@ -357,7 +357,7 @@ def test_a_cluster_file_needs_the_parts_of_every_server(tmp_path: Path) -> None:
 
 
 def test_servers_of_different_datasets_are_named_by_their_addresses(find_case: Callable[[str, int], Case]) -> None:
-    """Also where their folders are on this machine, and would be mapped."""
+    """Also if their folders are local, and would be mapped."""
     cases = [find_case("typed", 3), find_case("typed", 4)]
     with (
         StoreServer(cases[0].shared([0]), path=cases[0].root) as one,

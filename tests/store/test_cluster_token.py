@@ -1,4 +1,4 @@
-"""Tests that the token file beside a cluster file lets in those who can read it, and goes to nobody else."""
+"""Tests that a cluster's token file lets in those who can read it, and is sent to nobody else."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def with_token_file(path: Path, name: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../c.token", "a/b", "", ".", "..", "x\0y", 7, True, ["c.token"], {}])
 def test_a_cluster_file_names_no_file_elsewhere(cluster_file: Path, name: Any) -> None:
-    """Else whoever wrote it, who also names the servers, would be sent what is in a file of the user's."""
+    """Else the cluster file's author, who also names the servers, would get the content of a user's file."""
     with pytest.raises(FormatError, match=r"token_file is .*; it must be the name of a file beside the cluster file"):
         read_cluster(with_token_file(cluster_file, name))
 
@@ -148,7 +148,7 @@ def test_a_token_file_that_is_not_of_whoever_wrote_the_cluster_file_is_not_used(
 def test_nor_is_one_that_takes_its_place_later(
     cluster_file: Path, put: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else a client that connects anew sends a token of its own to servers that somebody else has named."""
+    """Else a client that reconnects would send its own token to servers that another user has named."""
     security = read_cluster(cluster_file).access(None).security
     sent_elsewhere = pickle.loads(pickle.dumps(security))
     put(cluster_file.parent / "c.token")

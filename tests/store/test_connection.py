@@ -1,4 +1,4 @@
-"""Checks what a client hears of servers that do not answer, and that it finds those that do again."""
+"""Checks a client's errors for servers that do not answer, and that it finds them again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOON = StoreSettings(timeout_s=10)
 
 @contextmanager
 def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Listen at a port, do something with every connection, and close it."""
+    """Listen at a port, call a function with every connection, and close it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -160,7 +160,7 @@ def test_an_answer_of_one_frame_has_no_more_and_no_less(typed_case: Case) -> Non
 
 
 class FlakyServer:
-    """Answers each call with as many frames as it is told, and then loses the connection or ends the answer."""
+    """Server that answers each call with a planned number of frames, and then fails or ends the answer."""
 
     def __init__(self, plan: list[tuple[int, bool]]) -> None:
         self._plan = list(plan)

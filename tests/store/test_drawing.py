@@ -1,4 +1,4 @@
-"""What does each field of a request do to the draws of a node, and with which chances?"""
+"""Tests of what each field of a request does to the draws of a node, and of the chances of draws."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStore]:
 
 
 def ask(store: LocalStore, count: int = -1, num_rows: int = 1, **fields: Any) -> list[list[int]]:
-    """Neighbours that node 0 draws, as often as it is asked for."""
+    """Neighbours that node 0 draws, once per requested id."""
     request = SampleRequest(
         edge_type=EDGE, direction="in", ids=np.zeros(num_rows, np.int64), count=count, wants_edge_ids=True, **fields
     )
@@ -130,7 +130,7 @@ def test_exclusion_is_made_up_for(star: LocalStore) -> None:
 
 
 def test_labor_takes_the_same_neighbors_for_every_node(star: LocalStore) -> None:
-    """Variates belong to neighbours, so trees do not change them, and fewer are some of more."""
+    """Variates belong to neighbours, so trees do not change them, and few draws are a subset of many."""
     labor = LaborSeeds(first=5)
     few = ask(star, 2, num_rows=3, strategy="labor", labor=labor, trees=np.arange(3))
     assert few[0] == few[1] == few[2]
@@ -196,7 +196,7 @@ def draw_often(store: LocalStore, count: int, **fields: Any) -> list[tuple[int, 
 
 
 def check_inclusion(drawn: list[tuple[int, ...]], chances: dict[int, float], where: object) -> None:
-    """Every neighbour within 5 sigma of its chance to be among those drawn, and no other at all."""
+    """Check that each neighbour is drawn within 5 sigma of its chance, and no other neighbour is."""
     where = (f"rng_seed={RNG_SEED}", where)
     found = Counter(neighbor for own in drawn for neighbor in own)
     assert set(found) <= {neighbor for neighbor, chance in chances.items() if chance > 0}, where
@@ -259,7 +259,7 @@ def test_every_turn_with_replacement_has_the_same_chances(star: LocalStore, stra
 
 
 HUB_EXCLUDED = np.stack([np.zeros(300, np.int64), np.arange(1, 301)])
-"""Draws of a hub that meet these are thrown away."""
+"""Draws of a hub that hit these are rejected."""
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "weighted"])
@@ -284,7 +284,7 @@ def test_uniform_draws_of_a_hub_without_replacement_have_equal_chances(hub: Loca
 
 
 def chances_of_heavy(num_heavy: int, num_light: int, count: int) -> dict[int, float]:
-    """The exact chance of each number of heavy ones among so many successive draws; they weigh 3, light ones 1."""
+    """Exact chance of each number of heavy edges in successive draws; they weigh 3, light ones 1."""
     chances = {0: 1.0}
     for turn in range(count):
         grown: dict[int, float] = {}
@@ -302,7 +302,7 @@ def chances_of_heavy(num_heavy: int, num_light: int, count: int) -> dict[int, fl
 def test_draws_by_weight_of_a_hub_without_replacement_are_successive(
     hub: LocalStore, num_excluded: int, count: int
 ) -> None:
-    """Where few edges are left, too many draws are thrown away, and the rest is drawn from a list of them."""
+    """With few edges left, too many draws are rejected, so the rest is drawn from a list."""
     excluded = np.stack([np.zeros(num_excluded, np.int64), np.arange(1, num_excluded + 1)])
     drawn = draw_often(hub, count, strategy="weighted", excluded=excluded)
     assert all(len(set(own)) == count for own in drawn)
@@ -331,7 +331,7 @@ def test_labor_draws_have_equal_chances_over_seeds(star: LocalStore) -> None:
 
 
 def test_trees_draw_independently_of_each_other(star: LocalStore) -> None:
-    """What neighbouring trees draw, and trees whose numbers differ in one bit, is no likelier together than apart."""
+    """Neighbouring trees, and trees whose numbers differ in one bit, draw independently."""
     drawn = np.array(draw_often(star, 1))[:, 0]
     for other in (np.arange(NUM_DRAWS) ^ 1, np.arange(NUM_DRAWS) ^ 4096, np.arange(NUM_DRAWS) - 1):
         kept = other < NUM_DRAWS
@@ -369,7 +369,7 @@ def test_an_upper_bound_is_exact_where_all_eligible_edges_are_wanted(star: Local
 
 
 def test_memory_follows_what_is_drawn_not_what_is_looked_at(tmp_path: Path) -> None:
-    """All edges among a few candidates, from nodes of very many edges: 80 MB of positions would be wasted."""
+    """All edges to a few candidates, of nodes of many edges: 80 MB of positions would be wasted."""
     num_nodes, degree = 100, 100_000
     src_keys = np.tile(np.arange(degree) % num_nodes, num_nodes).astype(np.int64)
     graph = Graph(

@@ -1,4 +1,4 @@
-"""Are edges found by their keys in the parts that hold them?"""
+"""Checks that edges are found by their keys in the parts that hold them."""
 
 from __future__ import annotations
 

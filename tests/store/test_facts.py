@@ -1,4 +1,4 @@
-"""Does a client learn of a server what is so, and nothing that cannot be?"""
+"""Checks that a client learns the facts of a server, and refuses impossible ones."""
 
 from __future__ import annotations
 

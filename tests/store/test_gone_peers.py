@@ -1,4 +1,4 @@
-"""Tests that a routed store names the servers that do not answer, pinged in parallel, and the parts lost with them."""
+"""Tests that a routed store names the servers that answer no ping, and the parts lost with them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def opened(servers: list[StoreServer]) -> Iterator[RoutedStore]:
 
 @contextmanager
 def silent(folder: Path, parts: tuple[int, ...]) -> Iterator[RemoteStore]:
-    """What should be a server takes connections and says nothing."""
+    """A listener in place of a server accepts connections and sends nothing."""
     with LocalStore(open_dataset(folder)) as known, socket.create_server(("127.0.0.1", 0)) as listener:
         facts = StoreFacts.of(known, max_ids=1 << 20, parts=parts)
         yield RemoteStore(f"tcp://127.0.0.1:{listener.getsockname()[1]}", SETTINGS, facts=facts)

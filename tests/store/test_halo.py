@@ -1,4 +1,4 @@
-"""Is what a halo here has asked of nobody, and is the rest counted?"""
+"""Checks that rows in a local halo need no request, and that all others are counted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def served(tmp_path_factory):
 
 @contextmanager
 def opened(served, here=(0,), **halo) -> Iterator[RoutedStore]:
-    """Some parts here, with a halo, and the others asked of their servers."""
+    """Open a store with some local parts, a halo, and servers for the other parts."""
     root, servers = served
     hopstream.dataset.add_halo(root, **{"hops": 0, **halo})
     settings = StoreSettings(prefer_local=False, cache_bytes=0)
@@ -63,7 +63,7 @@ def batches_of(store: RoutedStore, part: int = 0, **options) -> list[MiniBatch]:
 
 
 def num_asked(served) -> int:
-    """Requests that servers have counted; they count one a moment after its answer."""
+    """Requests counted by servers, which count one a moment after its answer."""
     before = -1
     while before != (before := sum(server.stats.num_requests for server in served[1])):
         time.sleep(0.05)
@@ -103,7 +103,7 @@ def test_more_is_saved_with_more_copies(served):
 
 
 def test_the_expected_share_is_near_what_is_saved(served):
-    """Over many epochs of the training nodes that a part owns, which the model starts from."""
+    """Over many epochs of the training nodes of a part, which the model starts from."""
     root, _ = served
     halo = {"hops": 0, "budget": 4000, "fanouts": [4, 3], "batch_size": 16}
     expected = hopstream.dataset.add_halo(root, **halo).savings[0].row_share
@@ -120,7 +120,7 @@ def test_the_expected_share_is_near_what_is_saved(served):
 
 
 def test_several_parts_here(served):
-    """A halo's copy of a row whose part is here is not used, and each part's halo serves all."""
+    """Copies of rows of local parts are not used, and all parts' halos are."""
     with opened(served, here=(0, 2)) as store:
         wanted = [batches_of(store, part) for part in range(4)]
     for halo in ({"hops": 1, "features": "all"}, {"hops": 2, "budget": 9000}):
@@ -134,7 +134,7 @@ def test_several_parts_here(served):
 
 
 def test_requests_straight(served):
-    """Ids of here, of the halo and of elsewhere in any order, repeated; edges by id; columns in two halves."""
+    """Local, halo and remote ids in any order, repeated; edges by id; columns in two halves."""
     rng = np.random.default_rng(0)
     with opened(served) as plain, opened(served, hops=1, features="node:x") as store:
         ids = rng.integers(0, store.book.num_ids(NODE), 500)

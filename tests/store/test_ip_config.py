@@ -1,4 +1,4 @@
-"""Is DGL's file of machines read as DGL reads it, and does each machine get its parts?"""
+"""Checks that DGL's file of machines is read as DGL reads it, and each machine gets its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a store of mapped files honour the contract?"""
+"""Checks that a store of mapped files fulfils the contract."""
 
 from __future__ import annotations
 

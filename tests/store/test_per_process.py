@@ -1,4 +1,4 @@
-"""Does each process open a source for itself, once, and close it?"""
+"""Checks that each process opens a source for itself, once, and closes it."""
 
 from __future__ import annotations
 

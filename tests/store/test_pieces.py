@@ -1,4 +1,4 @@
-"""Are requests cut into pieces that cover every row once and are not too heavy?"""
+"""Checks that pieces of requests cover each row once and stay within the budget."""
 
 from __future__ import annotations
 

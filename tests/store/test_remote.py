@@ -1,4 +1,4 @@
-"""Does a store on a server honour the contract, and are its failures told in time and in words?"""
+"""Checks that a store on a server fulfils the contract, and reports failures in time and in words."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_bug_in_an_operation_of_a_server_process_is_told(typed_case: Case) -> 
 def test_closing_ends_calls_under_way(typed_case: Case) -> None:
     class WaitingStore(LocalStore):
         def num_drawn_bound(self, request: SampleRequest) -> IntArray:
-            if len(request.ids):  # a server that starts asks for none
+            if len(request.ids):  # a starting server samples without ids
                 is_entered.set()
                 assert may_go_on.wait(30)
             return super().num_drawn_bound(request)
@@ -231,7 +231,7 @@ def num_under_way(store: RemoteStore) -> int:
 
 
 def test_no_array_is_written_after_closing(typed_case: Case) -> None:
-    """Many threads are inside the store while it is closed, some of them reading an answer."""
+    """Many threads use the store while it is closed; some of them read an answer."""
     feature = typed_case.dataset.manifest.schema.nodes["author"]["feat"]
     ids = np.zeros(200_000, np.int64)
     outs = [np.empty((len(ids), *feature.shape), feature.numpy_dtype) for _ in range(4)]

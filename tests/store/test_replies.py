@@ -1,4 +1,4 @@
-"""Is an answer believed only as far as it fits the request?"""
+"""Checks that an answer is accepted only as far as it fits the request."""
 
 from __future__ import annotations
 

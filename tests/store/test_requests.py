@@ -1,4 +1,4 @@
-"""Is every request that the dataset cannot answer refused, and told why?"""
+"""Checks that requests that the dataset cannot answer are refused, with the reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_schema() -> GraphSchema:
 
 @dataclass
 class Facts:
-    """What checks ask of a store."""
+    """The facts of a store that checks read."""
 
     schema: GraphSchema = field(default_factory=make_schema)
     book: PartitionBook = field(

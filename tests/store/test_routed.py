@@ -1,4 +1,4 @@
-"""Checks that a store over many stores honours the contract, and that a replica steps in where one is gone."""
+"""Checks that a store over many stores fulfils the contract, and that replicas replace lost ones."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_servers_that_hang_are_all_asked_at_once_and_leave_time_for_a_replica(ty
         stores: list[Store] = []
         for part in range(3):
             facts = RemoteStore(stack.enter_context(StoreServer(typed_case.shared([part]))).location).facts
-            stub = stack.enter_context(Stub())  # takes connections and never says a word
+            stub = stack.enter_context(Stub())  # accepts connections and sends nothing
             stores.append(RemoteStore(str(stub.where), settings, facts=facts))
         stores.append(RemoteStore(stack.enter_context(StoreServer(typed_case.shared())).location, settings))
         store = stack.enter_context(RoutedStore(stores, settings))
@@ -359,7 +359,7 @@ def test_a_part_without_store_is_refused(typed_case: Case) -> None:
 
 
 class Asker(threading.Thread):
-    """A thread that asks the same again and again, and keeps what was not as it should be."""
+    """A thread that repeats the same requests and keeps every wrong answer."""
 
     def __init__(self, store: Store, case: Case) -> None:
         super().__init__()
@@ -385,7 +385,7 @@ class Asker(threading.Thread):
 
 @pytest.mark.soak
 def test_answers_stay_the_same_while_servers_die_and_come_back(typed_case: Case, rng: np.random.Generator) -> None:
-    """Three servers, every part on two of them; one at a time is killed or frozen, while four threads ask."""
+    """Three servers, each part on two; one at a time is killed or frozen while four threads ask."""
     settings = StoreSettings(timeout_s=8)
     all_parts = ("0,1", "1,2", "2,0")
     with ExitStack() as stack:
@@ -432,7 +432,7 @@ NEVER, ALWAYS = 0, 1e9
         ((ALWAYS, NEVER), [], (1, 1)),  # the other one is asked at once
         ((3, NEVER), [1], (4, 0)),  # the only one that is there
         ((1, 1), [], (2, 1)),  # once more, as the other one is too busy as well
-        ((ALWAYS, 4), [], (2, 5)),  # the last one is waited for
+        ((ALWAYS, 4), [], (2, 5)),  # the last one is retried until it answers
     ],
 )
 def test_a_store_that_is_too_busy_is_asked_again_after_its_replicas(

@@ -1,4 +1,4 @@
-"""Tests that the cache of rows returns correct rows, stays within its bound and keeps the rows needed soonest."""
+"""Tests that the row cache returns correct rows, keeps its bound, and keeps rows needed soonest."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LONGEST = 3000
 
 
 def ragged_truth(ids: np.ndarray, name: str, feature: FeatureSchema) -> RaggedArray:
-    """Rows that are short, now and then empty, and long in places."""
+    """Short rows, some of them empty and some long."""
     lengths = np.where(ids % 3 == 0, 0, ids % 40) if name != "empty" else np.zeros(len(ids), np.int64)
     lengths = np.where((ids % 100 == 7) & (name == "text"), LONGEST, lengths)
     values = np.repeat(ids, lengths) + np.arange(lengths.sum()) - np.repeat(offsets_of(lengths)[:-1], lengths)
@@ -92,7 +92,7 @@ def fetch(
     cache: RowCache, ids: np.ndarray, announcement: Announcement | None = None, fails: bool = False,
     columns: Columns = X,
 ) -> int:  # fmt: skip
-    """Fetch rows as a store does; how many the cache held."""
+    """Fetch rows as a store does; return how many were cached."""
     found = cache.find(table_of(cache, columns), ids, announcement)
     whole = truth(ids, columns)
     out = {name: np.full_like(column, 99) for name, column in whole.items() if isinstance(column, np.ndarray)}
@@ -111,8 +111,8 @@ def announce(cache: RowCache, ids: np.ndarray, columns: Columns = X) -> Announce
 
 
 def check_is_sound(cache: RowCache, columns: Columns = X) -> None:
-    """Nothing is pinned or waiting once nothing is under way; every slot belongs to one entry, or goes on from one."""
-    cache.find(table_of(cache, columns), np.empty(0, np.int64), None).end()  # takes back what was dropped
+    """Check that no row is pinned or awaited, and that each slot belongs to one entry or continues one."""
+    cache.find(table_of(cache, columns), np.empty(0, np.int64), None).end()  # takes back dropped rows
     index, state = table_of(cache, columns).rows.index, table_of(cache, columns).rows.index.state
     used = np.setdiff1d(np.arange(state[NUM_USED]), index.free[: state[NUM_FREE]])
     if len(index.chain):
@@ -345,7 +345,7 @@ LISTS = {"list": FeatureSchema(dtype="uint8", shape=(1,), is_ragged=True)}
 
 
 def keep_lists(cache: RowCache, ids: np.ndarray, lengths: np.ndarray) -> int:
-    """Fetch rows of some lengths; how many were given up for them."""
+    """Fetch rows of some lengths; return how many rows were evicted."""
     found = cache.find(table_of(cache, LISTS), ids, None)
     num_evicted = found.num_evicted + found.keep(lists(lengths), found.fresh_at)
     found.end()
@@ -361,7 +361,7 @@ def keep_lists(cache: RowCache, ids: np.ndarray, lengths: np.ndarray) -> int:
     ids=["equal", "empty", "some long", "two lengths", "exponential"],
 )  # fmt: skip
 def test_slots_fit_the_first_rows(lengths: np.ndarray) -> None:
-    """Their size is about the best: with another one these rows would take little less memory."""
+    """The slot size is near the best: another size would save little memory for these rows."""
     cache, few = RowCache(1 << 22), NUM_FIRST_ROWS - 1
     keep_lists(cache, np.arange(few), lengths[:few])
     assert cache.counts().num_rows == few

@@ -1,4 +1,4 @@
-"""Does a request for neighbours come out of a frame as it went in, and is it cut so that nothing is lost?"""
+"""Checks that requests for neighbours survive their frames, and are cut without loss."""
 
 from __future__ import annotations
 

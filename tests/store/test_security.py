@@ -1,4 +1,4 @@
-"""Does a server answer only those it knows, and does a client talk only to the server it means?"""
+"""Checks that a server answers only known clients, and that a client trusts only its server."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nothing_is_answered_before_the_token(typed_case: Case) -> None:
         for token in (None, "wrong", TOKEN + TOKEN):
             with Peer(server.location, says_hello=False) as peer:
                 peer.send(encode_hello(token) + message_bytes(REQUEST, 1, describe))
-                with suppress(ConnectionError):  # the end of a connection with bytes that nobody read may come first
+                with suppress(ConnectionError):  # the end of a connection with unread bytes may come first
                     assert peer.read_welcome() == (Status.REFUSED, "the token is missing or wrong")
                 assert peer.is_closed_within(5)
         assert server.stats.num_requests == 0

@@ -1,4 +1,4 @@
-"""Does a server refuse what it must, survive what it is sent, and end as it is told?"""
+"""Checks that a server refuses wrong messages, survives faults, and closes in order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_messages_that_a_client_does_not_send_end_its_connection(client: Peer, s
 
 
 class BrokenStore(LocalStore):
-    """A store with a bug that shows after the first frames."""
+    """A store that fails after the first frames."""
 
     def _sample(self, request: SampleRequest) -> SampleReply:
         if request.ids.max(initial=0) > 5:
@@ -144,7 +144,7 @@ def test_closing_refuses_new_calls_and_twice_is_once(typed_case: Case) -> None:
 
 
 class GatedStore(LocalStore):
-    """A store whose draws wait until they are let through."""
+    """A store whose draws wait for an event."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.dataset)
@@ -152,7 +152,7 @@ class GatedStore(LocalStore):
         self.may_go_on = threading.Event()
 
     def num_drawn_bound(self, request: SampleRequest) -> IntArray:
-        if len(request.ids):  # a server that starts asks for none
+        if len(request.ids):  # a starting server samples without ids
             self.is_entered.set()
             assert self.may_go_on.wait(30)
         return super().num_drawn_bound(request)

@@ -1,4 +1,4 @@
-"""Does a server's memory stay small, whatever it is asked for?"""
+"""Checks that a server's memory stays small, whatever it is asked for."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.transport.peer import Peer
 
 
 def private_bytes(pid: int) -> int:
-    """Memory of the process that no file stands behind; pages of mapped files are the page cache's."""
+    """Anonymous memory of a process; pages of mapped files belong to the page cache."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
 class PeakMemory:
-    """The most private memory that a process has while a block runs, looked at without a pause."""
+    """Peak of a process's private memory during a block, polled without a pause."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -80,7 +80,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(heavy: Path) -> Iterator[ServerProcess]:
-    """One server for all questions, so that what an answer leaves behind counts for the next one, too."""
+    """One server for all requests, so that memory left by one answer counts for the next."""
     with ServerProcess(heavy) as process:
         yield process
 
@@ -95,7 +95,7 @@ def heavy_fetch(owner: str, name: str, ids: IntArray) -> tuple[dict[str, object]
 
 
 def heavy_way(ids: IntArray, count: int, **arrays: IntArray) -> tuple[dict[str, object], list[IntArray]]:
-    """A request for neighbours with arrays that hide some of them; ``labor`` is the strategy if there are none."""
+    """Request for neighbours with arrays that hide some; without arrays the strategy is ``labor``."""
     places: dict[str, object] = {name: 1 + i for i, name in enumerate(arrays)}
     if not arrays:
         places = {"strategy": "labor", "labor": {"first": 1, "second": 2, "share": 0.5}}
@@ -104,7 +104,7 @@ def heavy_way(ids: IntArray, count: int, **arrays: IntArray) -> tuple[dict[str, 
 
 
 def heavy_records(num_records: int, **arrays: IntArray) -> tuple[dict[str, object], list[IntArray]]:
-    """So many requests for neighbours of no nodes, each naming the same arrays: a small frame that asks for much."""
+    """``num_records`` requests of no nodes that name the same arrays: a small frame that asks for much."""
     (record,) = heavy_way(np.empty(0, np.uint32), 1, **arrays)[0]["requests"]  # type: ignore[misc]
     return {"op": "sample", "requests": [record] * num_records}, [np.empty(0, np.uint32), *arrays.values()]
 
@@ -118,7 +118,7 @@ MANY_IDS = (1 + np.arange(1 << 20) % (LONG_ROWS - 1)).astype(np.int64)
 @pytest.mark.parametrize(
     ("what", "ends_with"),
     [
-        # It takes the most, so it comes first: allocators keep some of what answers before it took.
+        # It takes the most, so it comes first: allocators keep some memory of earlier answers.
         (heavy_way(HUB, 500_000, excluded=MILLION_PAIRS), None),
         (heavy_fetch("node", "x", np.arange(MANY, dtype=np.uint32)), None),
         (heavy_fetch("text", "body", np.arange(3000, dtype=np.uint32) % LONG_ROWS), None),

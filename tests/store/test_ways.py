@@ -1,4 +1,4 @@
-"""Do stores near and far draw in every way, and answer for pairs and links?"""
+"""Checks that local and remote stores draw in every way, and answer for pairs and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are all edges of a type read, in the order of keys, in requests of any size?"""
+"""Checks that all edges of a type are read, in the order of keys, in requests of any size."""
 
 from __future__ import annotations
 

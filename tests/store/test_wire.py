@@ -1,4 +1,4 @@
-"""Do names of types come back from JSON, and failures from frames, as what they were?"""
+"""Checks that names of types survive JSON, and that failures survive frames."""
 
 from __future__ import annotations
 

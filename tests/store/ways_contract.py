@@ -1,4 +1,4 @@
-"""Does every store draw in every way that a request can ask for, and answer for pairs and links?
+"""Tests that a store draws in every way that requests offer, and answers for pairs and links.
 
 Each store's tests inherit this class beside ``StoreContract``.
 """
@@ -32,7 +32,7 @@ WAYS: dict[str, list[dict[str, Any]]] = {
 """Strategy to numbers of neighbours; item 0 has more than 100, and more than 512, and the others fewer."""
 LIMITS = ["nothing", "trees", "times", "exclusive", "excluded", "candidates", "candidates of trees", "all"]
 FEW_LIMITS = ["nothing", "exclusive", "all"]
-"""For stores that ask another one, which draws."""
+"""Limits for stores that forward draws to another store."""
 NUM_ROWS = 24
 BAD: list[tuple[dict[str, Any], type[HopstreamError]]] = [
     ({"trees": np.array([0, -1])}, SettingsError),
@@ -59,7 +59,7 @@ BAD: list[tuple[dict[str, Any], type[HopstreamError]]] = [
     ({"strategy": "weighted", "edge_type": LIKES}, SettingsError),
     ({"strategy": "last", "edge_type": KNOWS}, SettingsError),
 ]
-"""Fields that make a request one that cannot be answered."""
+"""Fields that make a request invalid."""
 
 
 class WaysContract:
@@ -221,7 +221,7 @@ WANTED: dict[tuple[object, ...], list[list[tuple[int, int]]]] = {}
 
 
 def wanted_rows(case: Case, request: SampleRequest, what: tuple[str, str]) -> list[list[tuple[int, int]]]:
-    """What the reference answers to a request of ``requests_of`` under a limit, worked out once."""
+    """The reference's answer to a request of ``requests_of`` under a limit, computed once."""
     asked = (*what, request.edge_type, request.direction, request.count, request.is_replacing)
     if asked not in WANTED:
         WANTED[asked] = naive_sampling.answer(case.graph, request, time_attr="stamp", weight_attr="price")

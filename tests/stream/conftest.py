@@ -1,4 +1,4 @@
-"""Which dataset do the tests of graph-store mode share?"""
+"""Dataset that the tests of graph-store mode share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does a test start a compute rank in a process of its own?
+"""Run a compute rank in a process of its own.
 
-``python -m tests.stream.consume LOCATIONS BATCHES`` takes some batches, says so, and waits until its input ends or
-somebody kills it. With ``LOCATIONS RANK WORLD_SIZE`` it takes one epoch after the other, as it is told line by line.
+``python -m tests.stream.consume LOCATIONS BATCHES`` takes some batches, reports it, and waits until its input ends or
+it is killed. With ``LOCATIONS RANK WORLD_SIZE`` it takes an epoch per line of input.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from tests.stream.serving import digest_of, node_loader, remote_graph
 
 PACE_S = 0.01
-"""What a step of training takes."""
+"""Seconds that a step of training takes."""
 
 
 def take_some(locations: str, num_batches: int) -> None:
@@ -26,7 +26,10 @@ def take_some(locations: str, num_batches: int) -> None:
 
 
 def take_epochs(locations: str, rank: int, world_size: int) -> None:
-    """A line says the epoch and where to halt, an empty one to go on; what the epoch had is written as digests."""
+    """Take the epoch that each line of input names, and write digests of its batches.
+
+    A line holds the epoch and the batch at which to halt. An empty line lets the epoch go on.
+    """
     graph = remote_graph(locations)
     while line := sys.stdin.readline():
         epoch, halt_at = map(int, line.split())

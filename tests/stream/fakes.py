@@ -1,4 +1,4 @@
-"""What stands in for sampling, for its consumers and for time in tests of the scheduler?"""
+"""Fakes of sampling, of its consumers and of time, for tests of the scheduler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def batch_of(message: Frame | None) -> tuple[int, int] | None:
 
 
 class FakeJob:
-    """Makes messages; ``work`` is what it does meanwhile."""
+    """Make messages; ``work`` is called for each of them."""
 
     stage = "pretending"
 
@@ -118,7 +118,7 @@ def add(
 
 
 NEXT: weakref.WeakKeyDictionary[Scheduler, dict[int, tuple[tuple[int, int], int]]] = weakref.WeakKeyDictionary()
-"""What a consumer that goes through a channel's share asks for next, and of which iteration."""
+"""The next step and the iteration of a consumer, per scheduler and channel."""
 NEXT_LOCK = threading.Lock()
 
 
@@ -150,7 +150,7 @@ def take(
 def fetch(
     scheduler: Scheduler, channel_id: int, step: int | None = None, turn: int | None = None, lowest: int = 0
 ) -> Any:
-    """Which batch is fetched, the next one if none is named: ``(epoch, step)``, or None at the end of the epoch."""
+    """Fetch a batch, the next one by default: its ``(epoch, step)``, or None at the end of the epoch."""
     step = next_step(scheduler, channel_id) if step is None else step
     return batch_of(take(scheduler, channel_id, step, FETCH_S, turn, lowest))
 
@@ -187,7 +187,7 @@ class Call:
         return not self._thread.is_alive()
 
     def result(self) -> Any:
-        """What it returned, or raise what it raised."""
+        """Return the call's result or raise its error."""
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
         if self._error is not None:
@@ -230,16 +230,16 @@ class HandClock:
     def wait_watched(self, num_rounds: int = 3) -> None:
         """Return when the watch has gone over all channels that often, from now on."""
         with self._looked:
-            # A round looks twice, and one that is under way may have looked before the clock was moved.
+            # A round reads the clock twice, and a round in progress may have read it before the move.
             wanted = self._num_looks + 2 * num_rounds + 2
             assert self._looked.wait_for(lambda: self._num_looks >= wanted, DEADLINE_S)
 
 
 class FakeTime:
-    """Time that stands still while any of a number of threads does something.
+    """Time that stands still while any of a number of threads works.
 
-    When all of them sleep, it jumps to where the first one wakes, and only that one goes on. So what the threads do is
-    the same in every run, and takes exactly the time that they say.
+    When all of them sleep, it jumps to the earliest wake-up, and only that thread goes on. So runs are deterministic,
+    and work takes exactly as long as the threads say.
     """
 
     def __init__(self, num_threads: int, until_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Encodes and decodes frames as the transport does, without a connection."""
+"""Encode and decode frames as the transport does, without a connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.transport.peer import message_bytes
 
 
 class _Said:
-    """A stream of which everything is there already, and then its end."""
+    """A stream with all bytes available, followed by its end."""
 
     def __init__(self, data: bytes) -> None:
         self._left = memoryview(data)
@@ -62,5 +62,5 @@ def sent(frame: Frame) -> Frame:
 
 
 def call_of(frame: Frame) -> Call:
-    """A request as a server's listener hands it on; whoever asks may ask for everything and waits for the answer."""
+    """The call that a listener makes of a request; its client has all rights and no deadline."""
     return Call(cast(Any, SimpleNamespace(identity=None)), 1, frame, math.inf, 0, Account(1 << 62))

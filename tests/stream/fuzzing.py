@@ -1,7 +1,7 @@
-"""Makes requests that nobody sends who means well.
+"""Make malformed requests.
 
-Some bytes of a sensible request are changed; or its header is read, fields and arrays are changed, taken out, added or
-given another type, and it is encoded again, so that what decodes frames lets it through to an operation.
+Either some bytes of a sensible request are changed, or fields and arrays of its header are changed, removed, added or
+given another type. A request of the second kind is encoded again, so that it decodes and reaches an operation.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def with_changed_bytes(rng: np.random.Generator, message: bytes) -> bytes:
 
 
 def with_changed_fields(rng: np.random.Generator, frame: Frame) -> bytes:
-    """A request with one to three of its fields or arrays changed; seldom the frame tells wrong of its arrays."""
+    """A request with one to three fields or arrays changed; few frames misdescribe their arrays."""
     header, arrays = json.loads(json.dumps(frame.header)), [np.array(array) for array in frame.arrays]
     for _ in range(int(rng.integers(1, 4))):
         if arrays and rng.random() < 0.4:
@@ -75,7 +75,7 @@ def with_changed_fields(rng: np.random.Generator, frame: Frame) -> bytes:
 
 
 def change_field(rng: np.random.Generator, header: dict[str, Any]) -> None:
-    """Change a field, at whatever depth; which operation is asked for, and of which dataset, nearly never."""
+    """Change a field at any depth; the operation and the dataset rarely change."""
     at: Any = header
     while True:
         names = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -141,7 +141,7 @@ def as_bytes(array: np.ndarray) -> bytes:
 
 
 def sensible_requests(server: StoreServer, channel_id: int, backend_id: int, config: Mapping[str, Any]) -> list[Frame]:
-    """A request of every operation of a server that samples, with arrays and records where it may have them.
+    """Requests for every operation of a sampling server, with arrays and records where permitted.
 
     Args:
         server: A server of the small graph of times and weights.
@@ -210,7 +210,7 @@ class Reached:
 
 
 def mutated(rng: np.random.Generator, request: Frame) -> bytes:
-    """A request that is damaged in one of the two ways: three of four times in what it says."""
+    """Damage a request in one of both ways: fields with a chance of 3/4, bytes else."""
     if rng.random() < 0.25:
         return with_changed_bytes(rng, message_bytes(REQUEST, 1, request))
     return with_changed_fields(rng, request)

@@ -1,4 +1,4 @@
-"""How does a test cut the connections between a loader and a server?"""
+"""Proxy that cuts the connections between a loader and a server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Passes bytes on between clients and a server, and cuts all connections again and again.
+    """Pass bytes on between clients and a server, and cut all connections again and again.
 
-    It cuts in the middle of what the server sends, when ``cut_after`` bytes of answers have passed since the last cut,
-    and refuses connections for ``refuse_s`` then.
+    It cuts in mid-answer, when ``cut_after`` bytes of answers have passed since the last cut, and then refuses
+    connections for ``refuse_s``.
     """
 
     def __init__(self, port: int, server: tuple[str, int], *, cut_after: int, refuse_s: float) -> None:

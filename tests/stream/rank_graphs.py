@@ -1,4 +1,4 @@
-"""Which graph, and which servers of it, do the tests of a rank's inputs share?"""
+"""Graph, and servers of it, that the tests of a rank's inputs share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a test start a server that samples in a process of its own?
+"""Run a server that samples in a process of its own.
 
 ``python -m tests.stream.serve`` is ready when it prints where it listens.
 """
@@ -25,7 +25,7 @@ from hopstream.transport.security import ServerSecurity
 
 
 def poison(bad_step: int) -> None:
-    """Let the making of one batch of every loader of nodes fail, as a bug would."""
+    """Let the making of one batch of each loader of nodes fail, as a bug would."""
     start = NodeMaker._start
 
     def failing_start(self: NodeMaker, epoch: int, step: int) -> SeedBatch:
@@ -37,7 +37,7 @@ def poison(bad_step: int) -> None:
 
 
 def slow_down(seconds: float) -> None:
-    """Let every batch of every loader of nodes take longer."""
+    """Slow down each batch of each loader of nodes."""
     start = NodeMaker._start
 
     def slow_start(self: NodeMaker, epoch: int, step: int) -> SeedBatch:

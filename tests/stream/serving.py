@@ -1,4 +1,4 @@
-"""How do tests run servers that sample, in this process or in processes of their own that can be hurt?"""
+"""Run sampling servers, in this process or in processes that tests can freeze and kill."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TIMED = {"time_attr": "time", "weight_attr": "stars", "neighbor_keys": True}
 
 
 def write_timed_parts(root: Path, nums_parts: Sequence[int]) -> dict[int, Path]:
-    """The small graph of times and weights in several numbers of parts, with all that loaders can ask for."""
+    """Write the small graph of times and weights in several numbers of parts, for all loaders."""
     graph = make_timed_graph(np.random.default_rng(11), num_papers=120, num_users=50)
     for num_parts in nums_parts:
         write_parts(
@@ -55,7 +55,7 @@ def remote_graph(locations: str, timeout_s: float = 60.0, cache_bytes: int | Non
 
 
 def node_loader(source: object, **options: Any) -> NeighborLoader:
-    """What the tests of failures iterate: 30 batches on each of 4 ranks."""
+    """Loader of the failure tests: 30 batches on each of 4 ranks."""
     options = {"batch_size": 1, "shuffle": True, "collate": "numpy", "num_threads": 1, **options}
     return NeighborLoader(source, [3, 2], ("paper", None), **options)
 
@@ -88,7 +88,7 @@ def serve_here(
     token: str | None = None,
     wrap: Callable[[Store], Store] = lambda store: store,
 ) -> Iterator[Served]:
-    """Serve every part of a dataset from a server of this process; ``wrap`` is put around what they sample from."""
+    """Serve each part of a dataset from a server in this process; ``wrap`` wraps what they sample from."""
     served = Served()
     settings = StoreSettings(prefer_local=False, timeout_s=10.0, security=ClientSecurity(token=token))
 
@@ -115,7 +115,7 @@ def serve_here(
 
 
 class Answer:
-    """Keeps the frames of an answer."""
+    """Collect the frames of an answer."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -128,14 +128,14 @@ class Answer:
 
 
 class Caller:
-    """Asks a server of this process, over one connection."""
+    """Send requests to a server of this process over one connection."""
 
     def __init__(self, server: StoreServer, token: str | None = None) -> None:
         self._connection = Connection(Location.parse(server.location), ClientSecurity(token=token))
         self._dataset_id = server._answers._store.dataset_id
 
     def __call__(self, op: str, arrays: Sequence[np.ndarray] = (), **header: object) -> list[Frame]:
-        """The frames that a request is answered with."""
+        """The frames of the answer to a request."""
         answer = Answer()
         request = Frame({"op": op, "dataset": self._dataset_id, **header}, arrays)
         self._connection.call(request, 20.0, op, answer)
@@ -151,7 +151,7 @@ class Caller:
 def asked_all(
     server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), token: str | None = None, **header: object
 ) -> list[Frame]:
-    """The frames that one request is answered with, over a connection of its own."""
+    """The frames of the answer to one request, over a new connection."""
     with Caller(server, token) as call:
         return call(op, arrays, **header)
 
@@ -163,7 +163,7 @@ def asked(server: StoreServer, op: str, arrays: Sequence[np.ndarray] = (), **hea
 
 
 class SamplingProcess:
-    """A server of one part in a process of its own, that can be killed and started again at the same address."""
+    """Server of one part in its own process, which can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path, part: int, locations: str, number: int, arguments: Sequence[object]) -> None:
         self._command = [
@@ -174,7 +174,7 @@ class SamplingProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting for it."""
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, cwd=ROOT, env=environment(), text=True
         )  # fmt: skip
@@ -201,7 +201,7 @@ class SamplingProcess:
         self.wait_ready()
 
     def freeze(self) -> None:
-        """Stop the process where it is; it keeps its connections and answers nothing."""
+        """Stop the process by a signal; it keeps its connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         wait_until(self._is_frozen, "every thread of the server is stopped")
@@ -259,7 +259,7 @@ def locations_of(processes: Sequence[SamplingProcess]) -> str:
 
 
 def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
-    """What a server says of its channels."""
+    """A server's description of its channels."""
     connection, answer = Connection(Location.parse(location), SETTINGS.security), Answer()
     try:
         connection.call(Frame({"op": "describe_channels", "dataset": dataset_id}), 10.0, "a test", answer)
@@ -270,7 +270,7 @@ def channels_at(location: str, dataset_id: str) -> list[dict[str, Any]]:
 
 
 def channel_ids_at(service: SamplingService) -> list[int]:
-    """The keys of a service's channels, which it tells nobody but their compute ranks."""
+    """The keys of a service's channels, which only their compute ranks learn."""
     with service._scheduler._lock:
         return list(service._scheduler._channels)
 
@@ -291,23 +291,23 @@ class RankProcess:
         )
 
     def begin(self, epoch: int, at: int) -> None:
-        """Have it take an epoch; it halts when it has had ``at`` batches."""
+        """Let the process take an epoch; it halts after ``at`` batches."""
         self._say(f"{epoch} {at}")
         assert self._hear() == "halted"
 
     def go_on(self) -> None:
-        """Have it take the rest, no batch sooner than a moment after the last one."""
+        """Let the process take the rest, with a pause before each batch."""
         self._say("")
 
     @property
     def has_finished(self) -> bool:
-        """Whether it has had the whole epoch, and has said so."""
+        """Whether the process has reported the end of the epoch."""
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
         return bool(poll.poll(0))
 
     def digests(self) -> list[str]:
-        """Of every batch of the epoch; waits for the last."""
+        """Digests of every batch of the epoch; waits for the last."""
         return self._hear().split()
 
     def end(self) -> None:
@@ -333,12 +333,12 @@ class RankProcess:
 
 
 def digest_of(batch: MiniBatch) -> str:
-    """Hex digits that differ where anything in a batch does."""
+    """Hex digest of all contents of a batch."""
     return hashlib.sha256(repr(flat(batch)).encode()).hexdigest()
 
 
 class ConsumerProcess:
-    """A compute rank in a process of its own, that has taken some batches and does nothing more."""
+    """A compute rank in a process of its own, which has taken some batches and then idles."""
 
     def __init__(self, locations: str, num_batches: int) -> None:
         command = [sys.executable, "-m", "tests.stream.consume", locations, str(num_batches)]
@@ -352,7 +352,7 @@ class ConsumerProcess:
         assert self._process.stdout.readline() == "waiting\n"
 
     def kill(self) -> None:
-        """Also where it has ended already."""
+        """Kill the process, unless it has ended already."""
         self._process.kill()
         self._process.wait(END_S)
         for stream in (self._process.stdin, self._process.stdout):

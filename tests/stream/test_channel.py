@@ -1,4 +1,4 @@
-"""Which batches does a channel make, in which order, and how many ahead?
+"""Examples of which batches a channel makes, in which order, and how many ahead.
 
 The cases are small enough to be read as an explanation.
 """
@@ -94,9 +94,9 @@ class TestMakingAhead:
         channel = new_channel(Share(first=0, stride=1, num_steps=8), credit=2)
         assert channel.take_work() == 0
         assert channel.take_work() == 1
-        assert not channel.has_work(may_hoard=True)  # two are being made
+        assert not channel.has_work(may_hoard=True)  # two batches are in progress
         finish(channel, 0)
-        assert not channel.has_work(may_hoard=True)  # one waits, one is being made
+        assert not channel.has_work(may_hoard=True)  # one waits, one is in progress
         del channel.done[0]  # it was fetched
         assert channel.take_work() == 2
 
@@ -170,7 +170,7 @@ class TestAsking:
 
 
 class TestPuttingBack:
-    """What could not be made, or not be kept, is made again."""
+    """A batch that could not be made or kept is made again."""
 
     def test_one_that_was_asked_for_is_the_first(self):
         channel = new_channel(Share(first=0, stride=1, num_steps=4))
@@ -245,7 +245,7 @@ class TestEpochs:
         assert not channel.is_epoch_done
         finish(channel, 2)
         assert channel.is_epoch_done
-        assert channel.is_mid_epoch  # nobody has fetched them
+        assert channel.is_mid_epoch  # they were not fetched
         channel.done.clear()
         assert not channel.is_mid_epoch
 

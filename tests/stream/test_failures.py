@@ -1,4 +1,4 @@
-"""What does a consumer see where a server, another consumer or the sampling itself fails?
+"""Tests of what a consumer sees if a server, another consumer or the sampling itself fails.
 
 Two servers, each with one of two parts and no replica, and four compute ranks.
 """
@@ -40,7 +40,7 @@ from tests.stream.serving import (
 WORLD_SIZE = 4
 LEASE_S = 1.5
 LEASE_SLACK_S = 1.5
-"""How much later than its lease a channel may go: servers look at leases four times in one."""
+"""Seconds by which a channel may outlive its lease: servers check leases four times per lease."""
 DEADLINE_S = 90.0
 SOAK_ROUNDS, SOAK_S = 20, 300.0
 Batches = list[dict[str, object]]
@@ -84,7 +84,7 @@ def ranked_loader(source: Any, rank: int) -> NeighborLoader:
 
 
 def disturbed_epochs(servers: list[SamplingProcess], epoch: int, at: int, disturb: Callable[[], None]) -> list[Batches]:
-    """An epoch of every rank; something is done when all of them have had ``at`` batches, while they go on."""
+    """An epoch of every rank; ``disturb`` is called when all have had ``at`` batches, while they go on."""
     have_come = threading.Barrier(WORLD_SIZE + 1)
 
     def consume(rank: int) -> Batches:
@@ -122,7 +122,7 @@ def rank_processes(servers: list[SamplingProcess]) -> Iterator[list[RankProcess]
 
 
 def kill_a_server(ranks: list[RankProcess], victim: SamplingProcess, epoch: int, at: int) -> list[list[str]]:
-    """An epoch of every rank, in the middle of which a server is killed and started again; digests of its batches."""
+    """Kill and restart a server in the middle of an epoch; return the digests of each rank's batches."""
     for rank in ranks:
         rank.begin(epoch, at)
     for rank in ranks:
@@ -145,12 +145,12 @@ def test_a_killed_server_that_is_started_again_costs_no_batch(
 ) -> None:
     with rank_processes(mortal_servers) as ranks:
         for epoch, victim in enumerate(victims):
-            # While it starts, what the other one asks of it fails, and so do that one's batches.
+            # While it starts, the other server's requests to it fail, and so do that server's batches.
             assert kill_a_server(ranks, mortal_servers[victim], epoch, 5) == wanted_digests[epoch::2]
 
 
 def kill_a_client(servers: list[SamplingProcess], wanted: list[Batches], dataset_id: str) -> None:
-    """A rank in another process dies in mid-epoch: its channels go with their leases, and others get their batches."""
+    """Kill a rank in mid-epoch: its channels end with their leases, and others get their batches."""
 
     def workers_at(server: SamplingProcess) -> set[str]:
         return {str(channel["worker"]) for channel in channels_at(server.location, dataset_id)}
@@ -215,7 +215,7 @@ def test_a_stopped_server_is_told_in_time_and_then_goes_on(
 def test_the_server_that_another_one_waits_for_is_named(
     servers: list[SamplingProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that is asked has the batch made all the time; the other one, whose rows it needs, is asked nothing."""
+    """The first server is still making the batch; the error names the frozen one that it waits for."""
     monkeypatch.setattr(client.RemoteSession, "_by_preference", lambda session, step: session._servers[:1])
     with ranked_loader(remote_graph(locations_of(servers), timeout_s=1.0), 0) as loader:
         iterator = iter(loader)
@@ -235,7 +235,7 @@ def test_the_server_that_another_one_waits_for_is_named(
 def test_a_server_that_others_ask_in_vain_for_a_while_costs_no_batch(
     timed_parts: dict[int, Path], wanted: list[Batches]
 ) -> None:
-    """Longer than what servers allow one another, shorter than what the loader allows for a batch."""
+    """The freeze outlasts the servers' own timeout, but not the loader's timeout for a batch."""
     with serve_processes(timed_parts[2], "--store-timeout", 0.5) as servers:
 
         def hang() -> None:
@@ -264,7 +264,7 @@ def test_a_server_that_is_stopped_for_a_while_costs_no_batch(
 def test_a_server_that_comes_back_makes_what_is_still_needed(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it hangs a replica makes the batches of its share, and those that it held are no use to anyone."""
+    """While a server hangs, a replica makes its batches; what it had made before is not needed again."""
     monkeypatch.setattr(client, "POLL_S", 0.2)
     monkeypatch.setattr(client, "SLACK_S", 0.2)
     monkeypatch.setattr(client, "AVOID_S", 0.5)

@@ -1,6 +1,6 @@
-"""Does every channel get the same share of the sampling threads, whatever its batches cost and its consumer does?
+"""Checks that channels share the sampling threads equally, whatever batches cost or consumers do.
 
-Most tests run in a time of their own, in which a batch takes exactly what it is said to take.
+Most tests run in fake time, in which a batch takes exactly its configured cost.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tests.stream.fakes import (
 )
 
 COSTS_S = (0.001, 0.002, 0.003, 0.005, 0.008, 0.013, 0.025, 0.040)
-"""What batches of eight channels take: the costliest forty times as long as the cheapest."""
+"""Seconds per batch of eight channels: the costliest take forty times as long as the cheapest."""
 PLUG = 99
 START_S = 1.0
-"""When the measurement begins: until then all threads are held up."""
+"""Start of the measurement in seconds: until then all threads are held up."""
 ENDLESS = 60_000
 Cost = Callable[[int], float]
 
 
 class FakeWorld:
-    """A scheduler in fake time, and who had its threads when."""
+    """A scheduler in fake time, and a record of the use of its threads."""
 
     def __init__(self, threads: int, for_s: float) -> None:
         self.num_threads = threads
@@ -47,7 +47,7 @@ class FakeWorld:
         self._costs: dict[int, Cost] = {}
 
     def run(self, channels: Iterable[Callable[[Scheduler], None]]) -> dict[int, float]:
-        """Begin the channels while all threads are held up, let time pass, and tell what sampling time each had."""
+        """Start channels while all threads are held up, let time pass, and return sampling seconds of each."""
         with scheduling(self.time, threads=self.num_threads, lease_s=1e9, slow_s=1e9) as scheduler:
             try:
                 self.channel(PLUG, lambda _: START_S, num_steps=self.num_threads, credit=self.num_threads)(scheduler)
@@ -64,7 +64,7 @@ class FakeWorld:
     def channel(
         self, channel_id: int, cost_s: Cost, *, num_steps: int = ENDLESS, credit: int = ENDLESS
     ) -> Callable[[Scheduler], None]:
-        """What adds a channel whose batch ``step`` takes ``cost_s(step)``."""
+        """A function that adds a channel whose batch ``step`` takes ``cost_s(step)`` seconds."""
 
         def work(epoch: int, step: int) -> None:
             started = self.time.now
@@ -78,7 +78,7 @@ class FakeWorld:
         return start
 
     def sampling_s(self, from_s: float = START_S) -> dict[int, float]:
-        """Sampling time of every channel since then."""
+        """Sampling seconds of every channel since ``from_s``."""
         total: dict[int, float] = defaultdict(float)
         for channel_id, started, ended in self.made:
             if channel_id != PLUG and ended > from_s:
@@ -86,13 +86,13 @@ class FakeWorld:
         return dict(total)
 
     def num_made(self) -> dict[int, int]:
-        """Batches of every channel."""
+        """Number of batches of every channel."""
         ids = [channel_id for channel_id, _, _ in self.made if channel_id != PLUG]
         return {one: ids.count(one) for one in set(ids)}
 
 
 def jain_index(shares: Iterable[float]) -> float:
-    """1 where all shares are equal, 1/n where one of n has all."""
+    """Jain's index: 1 if all shares are equal, 1/n if one of n has all."""
     x = np.array(list(shares))
     return float(x.sum() ** 2 / (len(x) * (x**2).sum()))
 
@@ -116,7 +116,7 @@ def test_channels_of_different_cost_get_equal_time(threads, order):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_channels_whose_cost_varies_get_equal_time(threads):
-    """Batches take from nothing to several times the mean, so what the last one took says little of the next."""
+    """Costs vary from nothing to several times the mean, so the last batch tells little of the next."""
     draws = np.random.default_rng(4).exponential(1.0, (len(COSTS_S), 8192))
     world = FakeWorld(threads, for_s=12.0)
     check_fair(
@@ -139,7 +139,7 @@ def test_channels_whose_cost_changes_get_equal_time(threads):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_at_no_time_is_a_channel_far_behind(threads):
-    """Not only in the end: any two channels differ by no more than what a few of the costliest batches take."""
+    """At each batch, not only in the end, channels differ by at most a few of the costliest batches."""
     world = FakeWorld(threads, for_s=4.0)
     world.run(world.channel(n, lambda _, c=cost_s: c) for n, cost_s in enumerate(COSTS_S))
     total = dict.fromkeys(range(len(COSTS_S)), 0.0)
@@ -190,12 +190,12 @@ def test_a_newcomer_gets_its_share_from_then_on_and_no_more(threads):
     world.run([start_all])
     check_fair(world.sampling_s(comes_at), 4)
     first = next(started for channel_id, started, _ in world.made if channel_id == 3)
-    assert first - comes_at <= 0.021  # it is among the next, behind what is being made
+    assert first - comes_at <= 0.021  # it is among the next, behind the batches in progress
     soon = dict.fromkeys(range(4), 0)
     for channel_id, started, _ in world.made:
         if comes_at <= started < comes_at + 0.4 and channel_id != PLUG:
             soon[channel_id] += 1
-    assert max(soon.values()) - min(soon.values()) <= 1 + threads, soon  # nobody stands back for it
+    assert max(soon.values()) - min(soon.values()) <= 1 + threads, soon  # no channel yields to it
 
 
 def test_what_a_channel_owes_when_it_goes_is_owed_by_the_next_one_of_its_backend():

@@ -1,4 +1,4 @@
-"""Checks that a server that samples stays whole whatever it is sent."""
+"""Checks that a sampling server stays sound whatever it is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.stream.serving import Caller, Served, asked, asked_all, channel_ids_a
 CONFIG: dict[str, Any] = {"num_neighbors": [2, 2], "batch_size": 25, "rng_seed": 3}
 """120 papers, so 5 batches."""
 RENEWED_EVERY = 100
-"""Requests after which there is a channel again; some requests destroy it."""
+"""Requests after which the channel is made again; some requests destroy it."""
 GROWTH_BYTES = 200 << 20
 REACHING_SHARE = 0.5
 SOAK_MESSAGES, SOAK_SHARDS, SOAK_S = 1_000_000, 10, 2400.0
@@ -33,7 +33,7 @@ OURS = {
     "FormatError", "SettingsError", "VersionMismatch", "ChannelLost", "StateError", "UnknownNameError", "IdRangeError",
     "StoreTimeout",
 }  # fmt: skip
-"""None of these is a bug of the server."""
+"""Errors that are no bugs of the server."""
 needs_request_limit = pytest.mark.skipif(
     "max_request_bytes" not in {one.name for one in fields(SamplingLimits)}, reason="servers have no such limit yet"
 )
@@ -47,7 +47,7 @@ def served(timed_parts: dict[int, Path]) -> Iterator[Served]:
 
 
 def renew(call: Caller, served: Served) -> tuple[int, int]:
-    """Destroy all channels, and make one whose epoch 0 is under way; its number and that of its backend."""
+    """Destroy all channels, and start epoch 0 of a new one; return its id and that of its backend."""
     for channel_id in channel_ids_at(served.services[0]):
         call("destroy_sampling_input", channel_id=channel_id)
     options, arrays = encode_options(CONFIG)
@@ -65,7 +65,7 @@ def renew(call: Caller, served: Served) -> tuple[int, int]:
 
 @dataclass
 class Outcome:
-    """What became of mutated requests."""
+    """Outcome of mutated requests."""
 
     num_messages: int
     reached: Reached
@@ -78,7 +78,7 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Requests of which an operation heard."""
+        """Share of requests that reached an operation."""
         return self.reached.total / self.num_messages
 
     def check(self) -> None:
@@ -90,11 +90,11 @@ class Outcome:
         assert self.share >= REACHING_SHARE
         assert all(self.reached.by_operation.values()), self.reached.by_operation
         assert self.growth_bytes < GROWTH_BYTES
-        assert self.most_more < 10_000, self.longest  # no message is much longer than what it is about
+        assert self.most_more < 10_000, self.longest  # no message is much longer than the values it names
 
 
 def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome:
-    """Send mutated requests past the transport, straight to what decodes and answers them."""
+    """Send mutated requests directly to decoding and answering, past the transport."""
     (server,) = served.servers
     process, started = psutil.Process(), time.monotonic()
     with Caller(server) as call:
@@ -106,7 +106,7 @@ def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome
             if number % RENEWED_EVERY == 0:
                 counted = dict(outcome.reached.by_operation)
                 requests = sensible_requests(server, *renew(call, served), CONFIG)
-                outcome.reached.by_operation.update(counted)  # these calls were none of the mutated
+                outcome.reached.by_operation.update(counted)  # these calls were not mutated
                 if number in (0, 1000):
                     before = process.memory_info().rss
             send(server, mutated(rng, requests[int(rng.integers(0, len(requests)))]), outcome)
@@ -119,7 +119,7 @@ def fuzz(served: Served, num_messages: int, rng: np.random.Generator) -> Outcome
 
 
 def send(server: StoreServer, ticket: bytes, outcome: Outcome) -> None:
-    """Have one request answered, and note how."""
+    """Answer one request, and record the outcome."""
     try:
         request = frame_of(ticket)
     except FormatError as error:  # its connection ends
@@ -138,7 +138,7 @@ def send(server: StoreServer, ticket: bytes, outcome: Outcome) -> None:
 
 
 def test_what_is_mutated_is_what_servers_answer(served: Served) -> None:
-    """Every operation has a request, and none of them is refused as it stands."""
+    """Each operation has a request, and servers refuse none of the unchanged requests."""
     (server,) = served.servers
     with Caller(server) as call:
         channel_id, backend_id = renew(call, served)
@@ -172,7 +172,7 @@ def test_a_million_mutated_requests_are_refused_and_harm_nobody(
 @needs_request_limit
 @pytest.mark.parametrize("op", ["init_sampling_backend", "register_sampling_input", "split", "no_such_operation"])
 def test_a_request_of_too_many_bytes_is_refused(timed_parts: dict[int, Path], op: str) -> None:
-    """Also one of an operation that would not look at what it brings; before anything is made of it."""
+    """The limit also holds for operations that ignore their arrays, before anything is decoded."""
     limits: Any = {"max_request_bytes": 1 << 20}
     with serve_here(timed_parts[1], SamplingLimits(threads=1, **limits)) as served:
         (server,) = served.servers

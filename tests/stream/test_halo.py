@@ -1,4 +1,4 @@
-"""Do servers that sample use the halo of their part, make the same batches, and tell of it?"""
+"""Checks that sampling servers use the halo of their part, make the same batches, and report it."""
 
 from __future__ import annotations
 

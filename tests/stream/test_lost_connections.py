@@ -1,4 +1,4 @@
-"""Does a loader go on where the network cuts its connections in the middle of an answer?"""
+"""Checks that a loader goes on if the network cuts its connections in the middle of an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSE_S = 0.3
 
 @contextmanager
 def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator[tuple[list[Proxy], str]]:
-    """The first servers can be reached through proxies alone; the proxies, and where the loader is to ask."""
+    """Put proxies before the first servers; return the proxies and the locations for the loader."""
     locations = served.locations.split(",")
     with ExitStack() as stack:
         proxies = []
@@ -37,7 +37,7 @@ def behind_proxies(served: Served, cut_after: int, num_proxies: int) -> Iterator
 def test_connections_that_are_cut_again_and_again_cost_no_batch(
     timed_parts: dict[int, Path], num_proxies: int, num_threads: int
 ) -> None:
-    """Where all servers are behind proxies there is nobody else to ask while one refuses."""
+    """All servers are behind proxies, so there is no other server while one refuses."""
     with node_loader(timed_parts[1], batch_size=4) as local:
         wanted = [flat(batch) for batch in local]
     with serve_here(timed_parts[2]) as served, behind_proxies(served, 15_000, num_proxies) as (proxies, locations):

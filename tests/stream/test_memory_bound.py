@@ -1,4 +1,4 @@
-"""Tests that a server that samples stays within ``--memory-bytes`` and still answers every client."""
+"""Tests that a sampling server stays within ``--memory-bytes`` and still answers every client."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ SAME, MIXED, SMALL = (BATCH_SIZE,) * 4, (1000, 3000, 6000, 10_000), (300, 500, 7
 """Batches of four loaders at once."""
 MEMORY_BYTES = 250_000_000
 SLACK = 1.1
-"""What the system's allocator may keep beyond the bound."""
+"""Factor for memory that the system's allocator may keep beyond the bound."""
 NUM_FETCHING = 8
 REST_S = 2.0
-"""How long a server has nothing to do before one looks at what it keeps."""
+"""Seconds that a server is idle before its memory is measured."""
 HALT_S = 3.0
-"""How long loaders take no batch after the first, so that servers make as many ahead as they may."""
+"""Seconds that loaders pause after the first batch, so that servers make as many ahead as they may."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ class Served:
 
 @contextmanager
 def served(folder: Path, *words: object) -> Iterator[Served]:
-    """Run ``hopstream serve --sample`` and see to it that it ends well."""
+    """Run ``hopstream serve --sample`` and check its exit status."""
     command = [
         sys.executable, "-m", "hopstream.cli", "serve", str(folder), "--sample", "--threads", "2", "--credit", "32",
         "--json", *map(str, words),
@@ -115,7 +115,7 @@ def loader(source: Any, **more: Any) -> NeighborLoader:
 
 
 def digest_of(batch: MiniBatch) -> str:
-    """Hex digits that differ where anything in a batch does."""
+    """Hex digest of all contents of a batch."""
     found = hashlib.blake2b(repr((batch.epoch, batch.index, batch.num_sampled_nodes)).encode())
     for array in (
         batch.input_ids, batch.node_keys["node"], batch.edge_index[LINKS], batch.node_features["node"]["x"]
@@ -126,7 +126,7 @@ def digest_of(batch: MiniBatch) -> str:
 
 @pytest.fixture(scope="module")
 def wanted(folder: Path) -> dict[int, list[str]]:
-    """Digests of the batches that a loader of files makes, by their size."""
+    """Digests of a file loader's batches, by batch size."""
     found = {}
     for size in {*SAME, *MIXED, *SMALL}:
         with loader(folder, batch_size=size) as local:
@@ -135,7 +135,7 @@ def wanted(folder: Path) -> dict[int, list[str]]:
 
 
 def warm_up(server: Served) -> int:
-    """Have the server open its graph and load what it samples with; the memory that it has then."""
+    """Have the server open its graph and load its sampling code; return its memory in bytes after that."""
     with loader(graph_of(server), seeds=("node", np.arange(64)), batch_size=16) as small:
         assert len(list(small)) == 4
     return private_bytes(server.pid)
@@ -154,7 +154,7 @@ def epoch_of(server: Served, batch_size: int = BATCH_SIZE, cache_bytes: int | st
 
 @dataclass
 class Growth:
-    """What a server takes beyond what it had at the start: at the most, and soon after it has nothing to do."""
+    """Bytes that a server takes above those at its start: the peak, and the rest soon after its work."""
 
     most: int
     rest: int
@@ -180,7 +180,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def fetching(server: Served, folder: Path) -> Iterator[None]:
-    """Meanwhile, several clients fetch large answers of a store, all of which must be right."""
+    """Run several clients that fetch large answers meanwhile, and check the answers."""
     ids = np.random.default_rng(1).integers(0, NUM_NODES, 8192)
     request = FetchRequest(entity="node", names=("x",), ids=ids)
     is_over = threading.Event()
@@ -220,7 +220,7 @@ def test_a_server_stays_within_its_bound(folder: Path, wanted: dict[int, list[st
 
 @pytest.mark.slow
 def test_a_server_whose_trainers_keep_rows_stays_within_its_bound(folder: Path, wanted: dict[int, list[str]]) -> None:
-    """It samples for them ahead, and is asked for the rows that they lack."""
+    """The server samples ahead for trainers, which also ask it for the rows that they lack."""
     with served(folder, "--memory-bytes", "250MB") as server:
         before = warm_up(server)
         for sizes in (SAME, MIXED):
@@ -232,7 +232,7 @@ def test_a_server_whose_trainers_keep_rows_stays_within_its_bound(folder: Path, 
 
 @pytest.mark.slow
 def test_a_batch_that_cannot_fit_is_told(folder: Path, wanted: dict[int, list[str]]) -> None:
-    """It is an error that names the flag, takes no more memory than there is, and leaves other loaders alone."""
+    """The error names the flag; the batch takes no more memory than allowed and disturbs no other loader."""
     with served(folder, "--memory-bytes", MEMORY_BYTES) as server:
         before = warm_up(server)
         with PeakMemory(server.pid) as peak, ThreadPoolExecutor(1) as pool:
@@ -252,7 +252,7 @@ NUM_CLIENTS, MAX_BYTES = 24, 16 << 20
 
 @pytest.mark.slow
 def test_fetches_that_find_no_room_are_repeated(folder: Path) -> None:
-    """A server that may hold a few answers at once refuses the others, and all of them come in the end."""
+    """A server that may hold few answers at once refuses the others; all of them come in the end."""
     ids = np.random.default_rng(9).permutation(NUM_NODES)[: 8192 * NUM_CLIENTS].reshape(NUM_CLIENTS, -1)
     most = 0
     is_done = threading.Event()

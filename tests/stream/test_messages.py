@@ -1,4 +1,4 @@
-"""Does a mini-batch arrive as it was made, and is everything else refused?"""
+"""Checks that a mini-batch arrives as it was made, and that everything else is refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def sent(batch: Batch) -> Batch:
 
 
 def plain(value: Any) -> Any:
-    """A value in which equality means: the same kinds, the same bits."""
+    """A value whose equality means equal kinds and equal bits."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, RaggedArray):
@@ -132,7 +132,7 @@ def test_the_message_is_json_with_numbered_arrays() -> None:
 
 
 def test_a_batch_has_the_arrays_of_its_frame_and_no_copies_but_of_slots() -> None:
-    """So they lie where the connection was told to put them; slots travel in 32 bits where they fit."""
+    """Arrays stay where the connection put them; slots travel in 32 bits where they fit."""
     frame = encode_batch(small_batch())
     batch = decode_batch(frame, BUFFERS)
     assert isinstance(batch, MiniBatch)

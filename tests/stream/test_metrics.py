@@ -1,4 +1,4 @@
-"""A server's numbers are what it did, and its health pages tell the truth in time."""
+"""Checks that a server's counters match its work, and that its health pages are right in time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def request(location: str, path: str, method: str = "GET") -> tuple[int, str, Ma
 
 
 class Numbers:
-    """What ``/metrics`` says, as Prometheus's own parser reads it."""
+    """Contents of ``/metrics``, read by Prometheus's own parser."""
 
     def __init__(self, location: str) -> None:
         status, text, headers = request(location, "/metrics")
@@ -104,13 +104,13 @@ def watched(served: Served) -> Iterator[MetricsServer]:
 
 @pytest.fixture
 def store_server(served_folder: Path) -> Iterator[StoreServer]:
-    """A server where nothing samples."""
+    """A server without sampling."""
     with LocalStore(open_dataset(served_folder)) as store, StoreServer(store) as server:
         yield server
 
 
 class Failing:
-    """A way to open a graph that fails until it is mended, and waits where it is told to."""
+    """Opener of a graph that fails until it is repaired, and waits on an event."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = store
@@ -205,7 +205,7 @@ def test_an_asker_who_leaves_is_counted(served_folder: Path):
     ):
         asking = connection.start(Frame({"op": "hold", "dataset": store.dataset_id}), 20.0, "hold", OneFrame())
         wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 1, "the request is there")
-        del asking  # nobody will read the answer
+        del asking  # the answer will not be read
         abandoned = {"operation": "hold", "outcome": "abandoned"}
         wait_until(lambda: Numbers(watched.location).of("hopstream_requests_total", **abandoned) == 1, "it is counted")
         wait_until(lambda: Numbers(watched.location).of("hopstream_calls_under_way") == 0, "it has ended")
@@ -276,7 +276,7 @@ def test_sampling_is_counted_as_it_happens(watched: MetricsServer, served: Serve
         settled: list[tuple[Numbers, ChannelStats]] = []
 
         def has_settled() -> bool:
-            """Nothing was made or fetched while the numbers were read."""
+            """Whether no batch was made or fetched while the numbers were read."""
             (channel,) = served.services[0]._scheduler._channels.values()
             before = replace(channel.stats)
             numbers = Numbers(watched.location)
@@ -749,13 +749,13 @@ def connected_to(server: StoreServer, token: str | None = None) -> Connection:
 
 
 def connected(location: str) -> socket.socket:
-    """A connection that has asked for nothing yet."""
+    """A connection that has sent nothing yet."""
     host, port = urlsplit(location).hostname, urlsplit(location).port
     return socket.create_connection((host, port), timeout=20)
 
 
 def received(connection: socket.socket) -> bytes:
-    """All that comes until the other side ends the connection."""
+    """All bytes until the other side ends the connection."""
     found = b""
     try:
         while more := connection.recv(65536):
@@ -766,7 +766,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def raw(location: str, sent: bytes) -> bytes:
-    """What is answered to bytes."""
+    """The answer to raw bytes."""
     with connected(location) as connection:
         connection.sendall(sent)
         return received(connection)

@@ -1,4 +1,4 @@
-"""Do hundreds of channels that came and went leave anything behind?"""
+"""Checks that hundreds of channels that came and went leave nothing behind."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hopstream.errors import RemoteError
 from tests.stream.fakes import add, fetch, no_work, scheduling, settle
 
 NUM_WARM = 40
-"""Cycles after which everything that is kept for good is there."""
+"""Cycles after which all permanent memory is allocated."""
 NUM_CYCLES = 200
 MAX_GROWTH_BYTES = 64 << 10
-"""Far less than a single byte of each of the messages that pass would add up to."""
+"""Far less than one leaked byte per message would add up to."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def traced_bytes() -> int:
 
 
 def check_flat(cycle: Callable[[int], None]) -> None:
-    """Go through many cycles, and compare threads, files and memory after the first few and in the end."""
+    """Run many cycles; compare threads, files and memory after the first few and at the end."""
     process = psutil.Process()
     for n in range(NUM_WARM):
         cycle(n)

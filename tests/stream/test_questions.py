@@ -1,4 +1,4 @@
-"""Checks that a RemoteGraph answers what the dataset holds, and refuses what makes no sense."""
+"""Checks that a RemoteGraph answers with the dataset's contents, and refuses senseless questions."""
 
 from __future__ import annotations
 

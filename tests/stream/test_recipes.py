@@ -1,4 +1,4 @@
-"""Does what a user asked of a loader arrive at a server unchanged, and nothing else?"""
+"""Checks that the options of a user's loader, and nothing else, arrive at a server unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VALUES = st.recursive(
 
 
 def sent(options: dict[str, Any]) -> dict[str, Any]:
-    """What a server makes of options, after the whole way."""
+    """Options as a server decodes them."""
     header, arrays = encode_options(options)
     frame = sent_frame(Frame({"options": header}, arrays))
     return decode_options(frame.header["options"], frame.arrays)

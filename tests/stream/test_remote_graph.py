@@ -1,4 +1,4 @@
-"""Checks that a loader over a ``RemoteGraph`` keeps the promises of every loader, and what it says where it cannot."""
+"""Checks that a loader over a ``RemoteGraph`` keeps the promises of loaders, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestRemoteLoader(LoaderContract):
 
     @pytest.mark.parametrize("leave", ["raise", "close", "lose"])
     def test_leaving_early_leaves_no_thread(self, new_loader: Any, leave: str) -> None:
-        """Threads of the open store stay until the loader is closed; none of the iteration does."""
+        """Threads of the open store stay until the loader is closed; threads of the iteration end."""
         with new_loader() as loader:
             iterator = iter(loader)
             next(iterator)
@@ -134,11 +134,11 @@ def test_what_a_server_makes_ahead_is_bounded_by_what_the_loader_asked(
 
 @pytest.mark.parametrize("num_threads", [0, 3])
 def test_a_trainer_that_keeps_rows_fetches_those_that_it_lacks(timed_parts: dict[int, Path], num_threads: int) -> None:
-    """Its servers fetch nothing for it; without a cache they fetch all, and it nothing."""
+    """Its servers fetch no rows for it; without a cache they fetch all, and it fetches none."""
     with serve_here(timed_parts[2]) as served:
 
         def rows_of(cache_bytes: int | None) -> list[tuple[int, int]]:
-            """Rows that each epoch asked of servers, and took from the cache."""
+            """Rows that each epoch requested of servers, and took from the cache."""
             graph = remote_graph(served.locations, cache_bytes=cache_bytes)
             options: dict[str, Any] = {"node_features": {"paper": ["x"]}, "edge_features": [], "edge_keys": False}
             found = []
@@ -272,7 +272,7 @@ def test_too_many_channels_are_told_to_the_user(timed_parts: dict[int, Path]) ->
                 next(iter(one))
                 with pytest.raises(StoreUnavailable, match=r"the server has 1 channels, as many as it may have"):
                     next(iter(two))
-            assert len(list(two)) == len(two)  # who goes makes room
+            assert len(list(two)) == len(two)  # a loader that closes makes room
 
 
 def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int, Path]) -> None:
@@ -285,12 +285,12 @@ def test_a_loader_that_no_server_has_room_for_is_not_made(timed_parts: dict[int,
             with pytest.raises(StoreUnavailable, match=message) as error:
                 node_loader(graph, batch_size=7)
             assert all(server.location in str(error.value) for server in served.servers)
-            del error  # whose frames hold what was opened
+            del error  # its frames hold the opened stores
             gc.collect()
             assert {one for one in threading.enumerate() if "tcp://" in one.name} <= threads
             wait_until(lambda: len(process.net_connections()) <= len(connections), "the connections are closed")
             assert (served.num_channels, served.num_backends) == (2, 2)
-        with node_loader(graph, batch_size=40) as two:  # who goes makes room
+        with node_loader(graph, batch_size=40) as two:  # a loader that closes makes room
             assert len(list(two)) == len(two)
 
 
@@ -516,7 +516,7 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
     timed_parts: dict[int, Path], graph: RemoteGraph, two_processes: list[SamplingProcess], tmp_path: Path
 ) -> None:
     def layer(number: int, node_type: str, batch: MiniBatch) -> np.ndarray:
-        """What the batch holds of its neighbours, and of the rows of the layer before."""
+        """Sum of the batch's neighbours and of the rows of the layer before."""
         total = float(len(batch.node_keys["paper"]))
         rows = [f for columns in batch.node_features.values() for f in columns.values() if isinstance(f, np.ndarray)]
         total += sum(float(one.sum()) for one in rows)
@@ -541,7 +541,7 @@ def test_embeddings_are_inferred_from_servers_as_from_the_folder(
 def test_what_is_dropped_without_being_closed_leaves_nothing(
     timed_parts: dict[int, Path], two_processes: list[SamplingProcess], num_threads: int
 ) -> None:
-    """Neither threads, nor connections, nor channels at servers."""
+    """No threads, connections, or channels at servers remain."""
 
     def names() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("hopstream")]
@@ -575,7 +575,7 @@ def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, 
     held = threading.Event()
 
     class Held:
-        """A graph that nobody can open for now."""
+        """A graph whose opening waits for an event."""
 
         def __init__(self, store: Any) -> None:
             assert held.wait(20)
@@ -595,7 +595,7 @@ def test_a_batch_that_is_never_ready_is_given_up_in_time(timed_parts: dict[int, 
 def test_closing_while_a_channel_is_being_made_leaves_none(
     timed_parts: dict[int, Path], monkeypatch: pytest.MonkeyPatch, is_answer_lost: bool
 ) -> None:
-    """Whether its number comes in the end, or the call is given up before."""
+    """Also if the call that makes the channel is abandoned before its answer."""
     reached, held = threading.Event(), threading.Event()
     register = SamplingService.register_sampling_input
 

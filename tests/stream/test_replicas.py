@@ -1,4 +1,4 @@
-"""What does a consumer see where servers fail whose parts others hold, too?
+"""Tests of what a consumer sees if servers fail whose parts other servers hold too.
 
 Two parts with two replicas each: four servers in processes of their own, all of which sample.
 """
@@ -20,15 +20,15 @@ from tests.stream.serving import SamplingProcess, locations_of, node_loader, rem
 pytestmark = pytest.mark.slow
 
 PEER_TIMEOUT_S = 2.0
-"""How long servers wait for one another."""
+"""Seconds that servers wait for one another."""
 CALL_TIMEOUT_S = 4.0
-"""How long the loader waits for an answer to anything but a fetch."""
+"""Seconds that the loader waits for any answer but that to a fetch."""
 PAUSED_S = POLL_S + SLACK_S
-"""How long a server that hangs may hold up a batch, as the documents say."""
+"""Seconds that a hanging server may hold up a batch, as documented."""
 BUSY_S = 8.0
-"""What the same takes longer on a machine that does other things, too."""
+"""Seconds that the same may take longer on a busy machine."""
 SECONDS_S = 5.0
-"""What the documents call seconds."""
+"""Upper bound of the "seconds" in the documents."""
 Batches = list[dict[str, object]]
 
 
@@ -62,7 +62,10 @@ def wanted(timed_parts: dict[int, Path]) -> Batches:
 def take(
     servers: list[SamplingProcess], disturb_at: int, disturb: Callable[[], None], num_threads: int = 2
 ) -> tuple[Batches, float]:
-    """An epoch, and the longest wait for one batch; something is done before batch ``disturb_at``."""
+    """Take an epoch; return it and the longest wait for a batch.
+
+    ``disturb`` is called before batch ``disturb_at``.
+    """
     settings = StoreSettings(prefer_local=False, timeout_s=CALL_TIMEOUT_S)
     graph = RemoteGraph(locations_of(servers), settings=settings, timeout_s=60.0)
     with node_loader(graph, batch_size=2, num_threads=num_threads, prefetch=2) as loader:
@@ -81,7 +84,7 @@ def take(
 def test_a_server_that_is_paused_before_the_first_batch_costs_no_batch(
     servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches
 ) -> None:
-    """It holds the loader up while that registers there, and all others once while they ask it for rows."""
+    """The server delays the loader's registration, and once each other server's request for rows."""
     got, longest_s = take(servers, 0, victim.freeze)
     assert got == wanted
     print(f"longest wait {longest_s:.2f} s")  # noqa: T201
@@ -91,7 +94,7 @@ def test_a_server_that_is_paused_before_the_first_batch_costs_no_batch(
 def test_a_server_that_is_paused_in_the_middle_holds_up_a_batch_as_long_as_is_said(
     servers: list[SamplingProcess], victim: SamplingProcess, wanted: Batches
 ) -> None:
-    """One thread, so that nothing that comes meanwhile hides the wait."""
+    """With one thread, no other work hides the wait."""
     started = time.monotonic()
     got, longest_s = take(servers, 20, victim.freeze, num_threads=1)
     took_s = time.monotonic() - started
@@ -104,7 +107,7 @@ def test_a_server_that_is_paused_in_the_middle_holds_up_a_batch_as_long_as_is_sa
 def test_killed_servers_that_stay_away_cost_no_batch_as_long_as_others_have_their_parts(
     mortal_servers: list[SamplingProcess], wanted: Batches
 ) -> None:
-    """One is killed in the middle of an epoch, one before the first batch of another, and then the last of a part."""
+    """Kill a server in mid-epoch, one before another epoch's first batch, and then the last of a part."""
     servers, waits_s = mortal_servers, []
     for at, number in ((20, 1), (0, 0)):
         got, longest_s = take(servers, at, servers[number].kill)
@@ -132,7 +135,7 @@ def test_killed_servers_that_stay_away_cost_no_batch_as_long_as_others_have_thei
 def test_rows_come_from_a_server_that_was_gone_when_the_loader_was_made(
     mortal_servers: list[SamplingProcess], wanted: Batches
 ) -> None:
-    """Where it is back, and the server that had its part is gone."""
+    """The server is back, and the other server of its part is gone."""
     gone, _, replica, _ = mortal_servers
     gone.kill()
     with node_loader(remote_graph(locations_of(mortal_servers)), batch_size=2) as loader:

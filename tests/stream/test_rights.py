@@ -1,4 +1,4 @@
-"""Tests that a token may ask exactly for what its rights allow, as docs/graph-store.md says."""
+"""Tests that a token permits exactly the requests that docs/graph-store.md lists for its rights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INPUT = encode_options({"seeds": ("paper", "train")})
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One part, of which every operation has something to answer."""
+    """One part with data for every operation."""
     graph = make_timed_graph(np.random.default_rng(3))
     graph = replace(graph, edge_splits={RATES: {"train": np.arange(0, 100, 2)}}).check()
     root = tmp_path_factory.mktemp("rights") / "parts"
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreServer]:
-    """A server that samples and knows two tokens; it tells strangers at once that they are not let in."""
+    """A sampling server with two tokens, which refuses strangers without delay."""
     monkeypatch.setattr(listener, "FREE_REFUSALS", 1 << 20)
     table = tmp_path / "tokens"
     table.touch(mode=0o600)
@@ -73,7 +73,7 @@ def fail(folder: Path) -> Iterator[Frame]:
 
 
 class Frames:
-    """Keeps the frames of an answer."""
+    """Collect the frames of an answer."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -87,7 +87,7 @@ class Frames:
 
 @dataclass
 class Asker:
-    """Asks a server with one token."""
+    """Send requests to a server with one token."""
 
     connection: Connection
     dataset_id: str
@@ -124,7 +124,7 @@ def register(ask: Asker, backend_id: int) -> int:
 
 
 def requests(ids: Mapping[str, int]) -> dict[str, Callable[[Asker], object]]:
-    """A question of each kind, which a server answers where it answers; ``ids`` are those of an admin's."""
+    """A valid request of each kind; ``ids`` are those of an admin's backend and channel."""
     few = np.arange(3, dtype=np.uint32)
     cites, channel = [*CITES, "in"], ids["channel"]
     return {
@@ -157,7 +157,7 @@ def requests(ids: Mapping[str, int]) -> dict[str, Callable[[Asker], object]]:
 
 
 def outcome(question: Callable[[Asker], Any], ask: Asker, op: str) -> str:
-    """What came of a question."""
+    """The outcome of a request."""
     try:
         answer = question(ask)
     except AccessDenied as error:
@@ -169,7 +169,7 @@ def outcome(question: Callable[[Asker], Any], ask: Asker, op: str) -> str:
 
 
 def measured(server: StoreServer) -> list[str]:
-    """The table, as lines of Markdown."""
+    """The measured table, as lines of Markdown."""
     with ExitStack() as stack:
         askers = {name: stack.enter_context(asking(server, token)) for name, token in TOKENS.items()}
         admin = askers["`admin`"]
@@ -189,7 +189,7 @@ def test_who_may_ask_for_what_is_what_the_page_says(server: StoreServer) -> None
     table = measured(server)
     text = PAGE.read_text()
     assert "\n".join(table) in text, "docs/graph-store.md has another table; it is:\n" + "\n".join(table)
-    # Whoever is not let in has asked for nothing.
+    # Clients that are not let in send no request.
     num_asked = 3 + 2 * (len(table) - 2)
     wait_until(lambda: server.stats.num_requests == num_asked and server.stats.num_failures == 2, "all are counted")
 
@@ -226,7 +226,7 @@ def test_rights_follow_the_file(server: StoreServer, tmp_path: Path) -> None:
     table = tmp_path / "tokens"
     with pytest.raises(AccessDenied, match="stats needs admin rights"):
         stats()
-    for text in ("trainer admin rrr\n", "trainer admin\n"):  # of half a file, what was read before stays in force
+    for text in ("trainer admin rrr\n", "trainer admin\n"):  # half a file is ignored; the previous table stays
         table.write_text(text)
         assert stats()
     table.write_text("another admin xxx\n")

@@ -37,13 +37,13 @@ from tests.store.processes import wait_until
 NUM_LOADERS = 3
 NUM_ROUNDS = 2
 EPOCHS_PER_ROUND = 2
-"""Every loader ends so many epochs, at least, between one replacement and the next."""
+"""Epochs that every loader ends at least between two replacements."""
 PATIENCE_S = 60.0
 
 
 @dataclass
 class Secrets:
-    """Files of a token table, of a client's token, and of certificate, key and roots; replaced as administrators do."""
+    """Files of tokens, certificate, key and roots, replaced as administrators replace them."""
 
     folder: Path
     authority: Authority = field(default_factory=lambda: Authority("our root"))
@@ -58,18 +58,21 @@ class Secrets:
         return self.folder / name
 
     def put(self, name: str, content: bytes) -> None:
-        """Replace a file at once."""
+        """Replace a file atomically."""
         new = self.folder / f".{name}.new"
         new.touch(mode=0o600)
         new.write_bytes(content)
         new.replace(self.folder / name)
 
     def table(self, *tokens: str) -> None:
-        """The lines that are in force; the servers ask one another with the first."""
+        """Write the lines in force; servers use the first one for each other."""
         self.put("tokens", "".join(f"trainer-{token} admin {token}\n" for token in tokens).encode())
 
     def new_certificate(self) -> int:
-        """Another certificate of the same authority: its serial number. For a moment it and the key do not fit."""
+        """Issue another certificate of the same authority; return its serial number.
+
+        For a moment the certificate and the key do not fit.
+        """
         identity = self.authority.issue("store.example")
         self.put("server.key", identity.key)
         self.put("server.pem", identity.certificate)
@@ -82,7 +85,7 @@ class Secrets:
 
 @pytest.fixture
 def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Secrets:
-    monkeypatch.setattr(listener, "FREE_REFUSALS", 1 << 20)  # probes with old tokens are told at once
+    monkeypatch.setattr(listener, "FREE_REFUSALS", 1 << 20)  # probes with old tokens are refused at once
     return Secrets(tmp_path)
 
 
@@ -110,7 +113,7 @@ def serve(folder: Path, secrets: Secrets) -> Iterator[list[StoreServer]]:
 
 
 class Loading:
-    """Loaders that take epoch after epoch, each in a thread, and compare them with those of the folder."""
+    """Loaders that take epochs in threads, and compare them with those of the folder."""
 
     def __init__(self, folder: Path, locations: str, secrets: Secrets) -> None:
         self._folder, self._locations, self._secrets = folder, locations, secrets
@@ -161,7 +164,7 @@ class Loading:
 
 
 def serial_of(server: StoreServer, secrets: Secrets) -> int:
-    """The certificate that a new connection is shown."""
+    """Serial number of the certificate that a new connection gets."""
     place = Location.parse(server.location)
     context = ssl.create_default_context(cafile=str(secrets.path("roots.pem")))
     with (
@@ -185,7 +188,7 @@ def wait_for_tokens(servers: list[StoreServer], tokens: set[str]) -> None:
 
 
 def check_new_connections(servers: list[StoreServer], secrets: Secrets, old: str, new: str, serial: int) -> None:
-    """Who comes now is shown the new certificate, is let in with the new token, and is not with the old one."""
+    """Check that new connections get the new certificate, and need the new token instead of the old one."""
     roots = secrets.path("roots.pem")
     for server in servers:
         assert serial_of(server, secrets) == serial

@@ -1,4 +1,4 @@
-"""Does the scheduler give every consumer its batches, whatever consumers and batches do?"""
+"""Checks that the scheduler gives every consumer its batches, whatever consumers and batches do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.stream.fakes import (
 
 
 def waiting_in(scheduler: Scheduler, channel_id: int) -> int:
-    """Batches of a channel that wait, when all threads have come to rest."""
+    """Waiting batches of a channel, once all threads are idle."""
     settle(scheduler)
     waiting = scheduler.describe(channel_id)[0]["num_waiting"]
     assert isinstance(waiting, int)
@@ -187,7 +187,7 @@ class TestEpochs:
             assert [fetch(scheduler, 1) for _ in range(2)] == [(2, 3), None]
 
     def test_a_batch_of_the_epoch_before_is_thrown_away(self):
-        """Also where the client does not number its iterations."""
+        """Also if the client does not number its iterations."""
         gates = [Gate(), Gate()]
         with scheduling() as scheduler:
             channel = add(scheduler, 1, lambda epoch, step: gates[epoch](epoch, step), num_steps=4)
@@ -264,7 +264,7 @@ class TestCredit:
 
 
 class TestSkipping:
-    """What a consumer was given by other servers is not kept for it."""
+    """Batches that a consumer got from other servers are not kept for it."""
 
     def test_what_waits_below_gives_its_place_up_and_the_share_goes_on_from_there(self):
         made: list[int] = []
@@ -294,7 +294,7 @@ class TestSkipping:
             scheduler.begin(1, 0, 0, 0)
             assert fetch(scheduler, 1, 9, lowest=9) == (0, 9)
             assert fetch(scheduler, 1, 1) == (0, 1)
-            assert fetch(scheduler, 1, 2, lowest=15) == (0, 2)  # whoever asks for it has not got it
+            assert fetch(scheduler, 1, 2, lowest=15) == (0, 2)  # a consumer that asks for it does not have it
             assert fetch(scheduler, 1, 10, lowest=10) == (0, 10)
 
     def test_what_is_made_ahead_is_not_before(self):
@@ -365,7 +365,7 @@ class TestBufferBytes:
             assert [waiting_in(scheduler, channel_id) for channel_id in (1, 2, 3)] == [3, 0, 1]
 
     def test_those_that_were_about_to_hoard_stop_too(self):
-        """A channel that could go on when it was looked at last cannot when its turn comes."""
+        """A channel that was ready at the last check is no longer so when its turn comes."""
         gate = Gate()
         with scheduling(buffer_bytes=0) as scheduler:
             add(scheduler, 9, gate, num_steps=1)
@@ -430,7 +430,7 @@ class TestBufferBytes:
             assert waiting_in(scheduler, 2) + waiting_in(scheduler, 3) == 3
 
     def test_what_was_asked_for_and_not_fetched_does_not_pile_up(self):
-        """A client that asks for every batch and never waits has no more than its credit, and can ask again."""
+        """A client that requests every batch without waiting gets its credit at most, and can ask again."""
         with scheduling(buffer_bytes=4 * MESSAGE_BYTES) as scheduler:
             add(scheduler, 1, num_steps=60, credit=2)
             scheduler.begin(1, 0, 0, 0)
@@ -444,7 +444,7 @@ class TestBufferBytes:
             assert [fetch(scheduler, 1, step) for step in range(60)] == [(0, step) for step in range(60)]
 
     def crowd(self, scheduler: Scheduler) -> None:
-        """The first of three channels takes all the room."""
+        """Three channels, of which the first takes all the room."""
         for channel_id in (1, 2, 3):
             add(scheduler, channel_id, num_steps=9, credit=8)
             scheduler.begin(channel_id, 0, 0, 0)
@@ -453,7 +453,7 @@ class TestBufferBytes:
 
 
 class Failing:
-    """Work that fails the first times."""
+    """Work that fails for the first few times."""
 
     def __init__(self, num_failures: int, error: BaseException) -> None:
         self.num_left = num_failures
@@ -466,7 +466,7 @@ class Failing:
 
 
 class Unspeakable(Exception):
-    """An error that cannot be put into words."""
+    """An error whose text cannot be made."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
@@ -753,12 +753,12 @@ class TestLimits:
 
 
 UNIT = 2 * SMALL_BYTES
-"""What messages of tests of memory are multiples of."""
+"""Unit of message sizes in tests of memory."""
 LIMIT = 10 * UNIT
 
 
 class Memory:
-    """A pool of ten units, and what makes messages of it; counts how often each batch was tried."""
+    """A pool of ten units, and jobs that allocate from it; counts the attempts of each batch."""
 
     def __init__(self, limit_bytes: int = LIMIT + LIMIT // 4) -> None:  # blocks are an eighth larger than messages
         self.pool = BufferPool(0, limit_bytes)
@@ -787,7 +787,7 @@ def bounded(**limits: Any) -> AbstractContextManager[Scheduler]:
 
 
 def add_of(scheduler: Scheduler, channel_id: int, job: type, num_steps: int = 100, **more: Any) -> SampledChannel:
-    """A channel whose epoch has begun, and which makes nothing ahead unless it is told to."""
+    """A channel whose epoch has begun, and which makes nothing ahead unless ``first`` says so."""
     share = Share(first=more.pop("first", num_steps), stride=1, num_steps=num_steps)
     channel = scheduler.add(channel_id, 1, f"rank {channel_id}", share, credit=4, new_job=job, **more)
     scheduler.begin(channel_id, 0, 0, 0)
@@ -795,11 +795,11 @@ def add_of(scheduler: Scheduler, channel_id: int, job: type, num_steps: int = 10
 
 
 class TestMemory:
-    """--memory-bytes: batches wait for memory, and hold up nobody who has it."""
+    """With --memory-bytes, batches wait for memory and hold up no batch that has it."""
 
     def test_one_that_waits_for_a_slow_reader_holds_up_no_other_and_is_tried_no_more_than_is_of_use(self):
         memory = Memory()
-        with bounded(threads=2, clock=HandClock()) as scheduler:  # no time passes, so others cannot be held up for some
+        with bounded(threads=2, clock=HandClock()) as scheduler:  # time stands still: none is held up for it
             add_of(scheduler, 1, memory.job(1, 6))
             add_of(scheduler, 2, memory.job(2, 1))
             waiting = add_of(scheduler, 3, memory.job(3, 6))
@@ -833,7 +833,7 @@ class TestMemory:
             assert not waiting.needs_all
 
     def test_it_is_not_overtaken_for_ever(self):
-        """Small batches never leave it the memory alone, unless the next ones wait for it."""
+        """Small batches would never leave it all the memory, unless the next ones waited for it."""
         memory = Memory()
         is_over = threading.Event()
         with bounded(threads=3) as scheduler:
@@ -882,14 +882,14 @@ class TestMemory:
                 SettingsError, match=rf"batch 3 .* the {LIMIT} bytes that --memory-bytes leaves .* 0 by"
             ):
                 fetch(scheduler, 1, 3)
-            # As others, alone, and alone once more: what has just left may hold its memory for a moment.
+            # With others, alone, and alone once more: a removed channel may hold its memory for a moment.
             assert memory.tried(1) == [3, 3, 3]
             assert fetch(scheduler, 2, 0) == (0, 0)
 
     def test_a_message_that_left_a_moment_ago_is_no_reason_to_give_up(self):
         memory = Memory()
         with bounded() as scheduler:
-            held = [memory.pool.take((6 * UNIT,), np.uint8)]  # nobody counts it
+            held = [memory.pool.take((6 * UNIT,), np.uint8)]  # it is not counted
             waiting = add_of(scheduler, 1, memory.job(1, 9))
             call = Call(lambda: fetch(scheduler, 1, 0))
             until(lambda: waiting.needs_all)
@@ -950,7 +950,7 @@ class TestMemory:
             assert big.batch_bytes == 3 * UNIT
 
     def test_idle_channels_do_not_throw_each_other_out(self):
-        """Two of them, each with more than half of all memory, and nobody who asks."""
+        """Two channels, each with more than half of all memory, and no request."""
         memory = Memory()
         with bounded(threads=2) as scheduler:
             channels = [add_of(scheduler, n, memory.job(n, 6), first=0) for n in (1, 2)]
@@ -1026,7 +1026,7 @@ class TestClosing:
 
 
 class Maker:
-    """What a channel makes its jobs with; it lives as long as the channel."""
+    """The job factory of a channel; it lives as long as the channel."""
 
     def __init__(self, jobs: list[weakref.ref[FakeJob]]) -> None:
         self._jobs = jobs
@@ -1038,7 +1038,7 @@ class Maker:
 
 
 def test_channels_and_jobs_are_let_go_of():
-    """Also by threads that worked for them last and have nothing else to do."""
+    """Also by idle threads that last worked for them."""
     makers: list[weakref.ref[Maker]] = []
     jobs: list[weakref.ref[FakeJob]] = []
     with scheduling(threads=2) as scheduler:

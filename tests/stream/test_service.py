@@ -1,4 +1,4 @@
-"""Checks what a server that samples answers to each of its operations, and what it refuses."""
+"""Checks a sampling server's answers to each of its operations, and its refusals."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_an_input_is_registered_sampled_fetched_and_destroyed(
 
 
 def test_all_channels_of_a_rank_are_destroyed_by_its_key(server: StoreServer, served: Served) -> None:
-    """Which a client needs that never got the answer with its channel's number."""
+    """A client that never got the answer with its channel's id needs this."""
     for key in ("train", "val"):
         for rank in (0, 1):
             if (key, rank) != ("val", 1):
@@ -201,7 +201,7 @@ def test_a_stream_ends_with_the_batch_that_failed(served: Served, server: StoreS
 
 @pytest.mark.parametrize("op", ["fetch_one_sampled_message", "fetch_sampled_messages"])
 def test_only_the_bytes_of_batches_are_counted_by_the_service(served: Served, server: StoreServer, op: str) -> None:
-    """The transport counts those of every other answer."""
+    """The transport counts the bytes of all other answers."""
     channel_id = register(server, init(server))
     scheduler = served.services[0]._scheduler
     channel = scheduler._channels[channel_id]
@@ -343,7 +343,7 @@ def test_a_channel_is_described(server: StoreServer) -> None:
     every = asked(server, "describe_channels").header
     assert [one["channel"] for one in every["channels"]] == [found["channel"]]
     assert not {"channel_id", "worker_key", "backend_id"} & (found.keys() | every["channels"][0].keys())
-    assert str(channel_id) not in str(every)  # who reads this cannot use the channel
+    assert str(channel_id) not in str(every)  # readers of this cannot use the channel
     assert (every["totals"]["num_channels"], every["totals"]["num_waiting"]) == (1, 2)
 
 
@@ -438,7 +438,7 @@ def test_a_full_server_refuses_before_it_builds_a_loader(
     with pytest.raises(StoreUnavailable, match=full):
         asked(server, "init_sampling_backend", **header, worker_key="rank 3")
     assert served.num_backends == 1
-    asked(server, "init_sampling_backend", **header, worker_key="rank 0")  # which has its channel
+    asked(server, "init_sampling_backend", **header, worker_key="rank 0")  # rank 0 has its channel
     monkeypatch.setattr(service, "MAX_BACKENDS", 2)
     with pytest.raises(StoreUnavailable, match="the server has 2 backends, as many as it may have; close loaders"):
         asked(server, "init_sampling_backend", **{**header, "backend_key": "test"})
@@ -532,7 +532,7 @@ def test_requests_for_another_dataset_are_refused(server: StoreServer) -> None:
 
 
 class Gate:
-    """Opens a graph when it is told to, and counts how often it was asked."""
+    """Open a graph when an event permits it, and count the calls."""
 
     def __init__(self, open_graph: Callable[[], Any]) -> None:
         self._open_graph = open_graph
@@ -577,7 +577,7 @@ def test_who_asks_for_a_backend_in_the_making_waits_for_it(
         if failure is None:
             assert len({future.result(20)[0]["backend_id"] for future in futures}) == 1
         else:
-            # A caller that comes after the failure makes the backend anew, and its graph can be opened.
+            # A later caller makes the backend again, and its graph can be opened.
             errors = [future.exception(20) for future in futures]
             assert any(error is not None and str(failure) in str(error) for error in errors)
     assert service.init_sampling_backend(init_request())[0]["backend_id"] > 0
@@ -585,7 +585,7 @@ def test_who_asks_for_a_backend_in_the_making_waits_for_it(
 
 
 def test_who_waits_for_the_graph_hears_why_it_was_not_opened() -> None:
-    """Once for all of them, and in the words of the one that tried: also where it ran out of time itself."""
+    """The waiters share an attempt, and get its error unchanged, also if it is a timeout."""
     began, go, num_tries = threading.Event(), threading.Event(), 0
 
     def open_graph() -> LocalStore:
@@ -601,7 +601,7 @@ def test_who_waits_for_the_graph_hears_why_it_was_not_opened() -> None:
         assert began.wait(30)
         calls += [pool.submit(service._graph_of_all) for _ in range(4)]
         wait_until(lambda: sum(call.running() for call in calls) == 5, "all of them ask")
-        threading.Event().wait(0.1)  # and have come as far as waiting
+        threading.Event().wait(0.1)  # until they wait
         go.set()
         for call in calls[:1]:
             assert str(call.exception(30)) == "part 3 gave no answer"

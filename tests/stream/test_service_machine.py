@@ -1,7 +1,7 @@
-"""Does a server that samples keep its word over any sequence of what clients, leases and crashes do?
+"""Checks that a sampling server keeps its word over any sequence of calls, leases and crashes.
 
 Two clients act at random on a service with real loaders over a small graph, beside a model that says which batch must
-come; after every step what the service keeps is compared with what it must be.
+come. After every step the state of the service is compared with what it must be.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class World:
 
     @cache  # noqa: B019 - one world for all examples
     def wanted(self, config: int, rank: int) -> Batches:
-        """Epoch by epoch."""
+        """Batches of each epoch."""
         with NeighborLoader(
             self.path, seeds=("paper", None), rank=rank, world_size=WORLD_SIZE, collate="numpy", num_threads=0,
             **CONFIGS[config],
@@ -75,7 +75,7 @@ def world():
 
 @dataclass(eq=False)
 class Model:
-    """What a client knows of its channel."""
+    """A client's view of its channel."""
 
     client: int
     config: int
@@ -96,7 +96,7 @@ class Model:
 
 
 class ClientsOfAService(RuleBasedStateMachine):
-    """Two clients, two ways of sampling, two sampling threads, and time that a rule moves."""
+    """Two clients, two ways of sampling, two sampling threads, and a clock that a rule moves."""
 
     channels: Bundle[Model] = Bundle("channels")
 
@@ -124,7 +124,7 @@ class ClientsOfAService(RuleBasedStateMachine):
         assert self.service.close() == []
 
     def ask(self, op: str, arrays: Any = (), **header: Any) -> list[Frame]:
-        """What the service answers; raises what it tells of."""
+        """The service's answer; raises the error that it holds."""
         request = sent(Frame(header, arrays))
         frames = [sent(answer) for answer in self.service.operations[op](request)]
         for frame in frames:
@@ -192,7 +192,7 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule(model=channels)
     def take_the_epoch(self, model: Model) -> None:
-        """The share from its first to its last batch, each by its number; then the epoch is done."""
+        """Take the share from its first to its last batch by number; then the epoch is done."""
         if not model.is_there or model.epoch < 0:
             return
         for step in model.own:
@@ -209,7 +209,7 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule(model=channels)
     def stall(self, model: Model) -> None:
-        """Nobody asks for anything until nothing is left to do."""
+        """Send no request until the scheduler is idle."""
         totals = settle(self.scheduler)
         if model.is_there:
             known = self.described(model)
@@ -227,7 +227,7 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule(client=st.integers(0, 1))
     def disconnect(self, client: int) -> None:
-        """A client forgets all it had; its leases run out, and not those of the other one, who asks meanwhile."""
+        """One client goes silent: its leases expire, and those of the other client, which asks, do not."""
         self.now += 0.6 * LEASE_S
         for model in self.models:
             if model.client != client and model.is_there:
@@ -247,14 +247,14 @@ class ClientsOfAService(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The server is killed and started again: it knows of nobody."""
+        """Kill and restart the server, which forgets all channels."""
         self.service.close()
         self.begin_service()
         for model in self.models:
             model.is_there = False
 
     def expire(self) -> None:
-        """What the scheduler's watch does."""
+        """Do the work of the scheduler's watch thread."""
         for channel in self.scheduler._expire():
             self.scheduler.on_expired(channel)
 

@@ -1,4 +1,4 @@
-"""Which limits of sampling does a server accept?"""
+"""Checks which limits of sampling a server accepts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Does the scheduler keep its word over any sequence of what clients, batches and crashes do?
+"""Checks that the scheduler keeps its word over any sequence of calls, batches and crashes.
 
-Two clients act at random on real threads, beside a model that says which batch must come; after every step what the
-scheduler keeps of its channels is compared with what it must be.
+Two clients act at random on real threads, beside a model that says which batch must come. After every step the
+scheduler's state of its channels is compared with what it must be.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = st.integers(0, MAX_STEPS - 1)
 
 
 class CrashError(Exception):
-    """What goes wrong in the making of a batch."""
+    """Error in the making of a batch."""
 
 
 class Crashes:
@@ -54,7 +54,7 @@ class Crashes:
 
 @dataclass(eq=False)
 class Model:
-    """What a client knows of its channel."""
+    """A client's view of its channel."""
 
     client: int
     channel: SampledChannel
@@ -73,7 +73,7 @@ class Model:
         return self.channel.share
 
     def own_from(self, step: int) -> int:
-        """The first own batch from there on, found by counting."""
+        """The first own batch from a step on, found by counting."""
         while step < self.share.first or (step - self.share.first) % self.share.stride:
             step += 1
         return step
@@ -83,7 +83,7 @@ class Model:
 
 
 class Job:
-    """Makes a channel's messages, unless it is held up or crashes."""
+    """Make a channel's messages, unless the gate is closed or a crash is planned."""
 
     stage = "pretending"
 
@@ -167,7 +167,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     @rule(model=channels, step=STEPS, ahead=st.integers(0, MAX_STEPS))
     def fetch_from_elsewhere_and_go_on(self, model: Model, step: int, ahead: int) -> None:
-        """Other servers gave all batches before one, which is below, at or above the one that is asked for."""
+        """Other servers gave all batches below ``ahead``, which is below, at or above the requested step."""
         if self.is_refused(model, step):
             return
         model.asked.add(step)
@@ -187,7 +187,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     @rule(model=channels, step=STEPS)
     def abandon(self, model: Model, step: int) -> None:
-        """A client asks and goes away; what it asked for is made, or was there already and is lost."""
+        """A client asks and leaves; its batch is made, or was there already and is lost."""
         if self.is_refused(model, step):
             return
         model.asked.add(step)
@@ -199,7 +199,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
 
     @rule(model=channels)
     def stall(self, model: Model) -> None:
-        """Nobody asks for anything until nothing is left to do."""
+        """Send no request until the scheduler is idle."""
         totals = settle(self.scheduler)
         if model.is_there:
             known = self.scheduler.describe(model.channel_id)[0]
@@ -234,7 +234,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         change=st.sampled_from(["destroyed", "next epoch", "next iteration"]),
     )
     def change_under_waiters(self, model: Model, steps: list[int], change: str) -> None:
-        """While clients wait for batches that do not come, the channel goes, or goes on to another epoch."""
+        """While clients wait for batches, their channel is removed or starts another epoch."""
         if not model.is_there or model.epoch < 0:
             return
         self.gate.close()
@@ -256,7 +256,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         self.gate.open()
 
     def check_outcome(self, call: Call, epoch: int, step: int) -> None:
-        """A call ended before the change with a batch of the old epoch, or with it."""
+        """Check that a call ended with a batch of the old epoch before the change, or with the change."""
         try:
             batch = batch_of(call.result())
         except ChannelLost:
@@ -297,7 +297,7 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
                     assert not done
 
     def is_refused(self, model: Model, step: int | None) -> bool:
-        """Whether there is nothing to fetch; checks that a call is told so."""
+        """Whether there is no batch to fetch; check the error or result of such a call."""
         wanted: type[Exception]
         if not model.is_there:
             wanted = ChannelLost
@@ -318,11 +318,11 @@ class ClientsOfAScheduler(RuleBasedStateMachine):
         num_crashes = 0
         while self.check(model, step, message):
             num_crashes += 1
-            assert num_crashes <= 3  # one that was made before two more were planned
+            assert num_crashes <= 3  # a batch from before two more crashes were planned
             message = take(self.scheduler, model.channel_id, step, FETCH_S, model.turn)
 
     def check(self, model: Model, step: int, message: Any) -> bool:
-        """Check that a message is the one that was asked for; whether it tells of its crash."""
+        """Check that a message is the requested one; return whether it reports its crash."""
         try:
             assert batch_of(message) == model.message(step)
         except RemoteError as error:

@@ -1,4 +1,4 @@
-"""Finds the examples that the real TF-GNN wrote."""
+"""Find the examples that the real TF-GNN wrote."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 OWN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).parents[2].parent / "shared" / "golden" / "tfgnn"
-"""More of them, which are no part of the project."""
+"""More golden files, outside of the project."""
 
 _STEMS = [path.with_name(path.name.removesuffix(".tfrecord")) for f in (OWN, SHARED) for path in f.glob("*.tfrecord")]
 each_golden = pytest.mark.parametrize("stem", sorted(_STEMS), ids=lambda stem: f"{stem.parent.parent.name}-{stem.name}")
-"""Runs a test for every ``<stem>.schema.pbtxt``, ``<stem>.tfrecord`` and ``<stem>.values.json``."""
+"""Run a test for every ``<stem>.schema.pbtxt``, ``<stem>.tfrecord`` and ``<stem>.values.json``."""
 
 
 def golden_path(stem: Path, end: str) -> Path:

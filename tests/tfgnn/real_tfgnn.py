@@ -1,4 +1,4 @@
-"""Answers what the real TF-GNN 1.0.3 does: questions as JSON from the standard input, answers to the standard output.
+"""Answer what the real TF-GNN 1.0.3 does: questions as JSON on stdin, answers on stdout.
 
 Run by the interpreter that has it, which need not have Hopstream: see "Beside the real libraries" in CONTRIBUTING.md.
 """
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 def specs(asked: list[dict[str, Any]]) -> list[Any]:
-    """What TF-GNN's builder makes of programs."""
+    """Specs that TF-GNN's builder makes of programs."""
     import programs
     from google.protobuf import text_format
     from tensorflow_gnn.proto import graph_schema_pb2
@@ -32,7 +32,7 @@ def specs(asked: list[dict[str, Any]]) -> list[Any]:
 
 
 def names(asked: list[str]) -> list[list[str]]:
-    """Which files TF-GNN writes for values of ``--output_samples``."""
+    """Names of the files that TF-GNN writes for values of ``--output_samples``."""
     import apache_beam as beam
     import tensorflow as tf
     from tensorflow_gnn.data import unigraph

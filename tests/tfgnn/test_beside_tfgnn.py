@@ -1,4 +1,4 @@
-"""Hopstream beside the real TF-GNN 1.0.3: names and order of ops, names of files, and what records hold.
+"""Compares with the real TF-GNN 1.0.3: names and order of ops, names of files, and records.
 
 ``golden/answered.json`` is what the library answered to ``golden/asked.json``; ``--tfgnn-python`` asks again.
 """
@@ -26,7 +26,7 @@ ANSWER_S = 500
 
 
 def answers(python: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """What the real library answers."""
+    """Answers of the real library."""
     script = Path(__file__).with_name("real_tfgnn.py")
     ran = subprocess.run(
         [python, script], input=json.dumps(asked), capture_output=True, text=True, timeout=ANSWER_S, check=False
@@ -63,7 +63,7 @@ def test_the_golden_samples_are_those_of_tfgnn(tfgnn_python: str):
 
 
 def test_files_have_the_names_of_tfgnn(tmp_path: Path):
-    """But those that TF-GNN calls by a pattern, ``?`` included: they are refused."""
+    """Files have TF-GNN's names; names that TF-GNN would turn into a pattern are refused."""
     world = write_world(tmp_path, num_parts=1)
     words = ["tfgnn-sample", "--graph_schema", f"{world}/parts", "--sampling_spec", f"{world}/spec.pbtxt"]
     for name, names in zip(ASKED["names"], ANSWERED["names"], strict=True):
@@ -77,7 +77,7 @@ def test_files_have_the_names_of_tfgnn(tmp_path: Path):
 
 
 def test_records_hold_what_those_of_tfgnn_hold(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """``#id`` is written of sets that declare it or have nothing else; ops without a strategy draw uniformly."""
+    """``#id`` is written for sets that declare it or have nothing else; ops draw uniformly by default."""
     asked, wanted = ASKED["sampled"], ANSWERED["sampled"]
     for name, text in {**asked["files"], "spec.pbtxt": asked["spec"]}.items():
         (tmp_path / name).write_text(text)
@@ -97,6 +97,6 @@ def test_records_hold_what_those_of_tfgnn_hold(tmp_path: Path, caplog: pytest.Lo
 
 
 def values_of(record: bytes) -> dict[str, list[Any]]:
-    """Sorted values by name, without those of the set that the spec does not reach, which TF-GNN leaves out."""
+    """Sorted values by name, without the set that the spec does not reach, which TF-GNN leaves out."""
     lists = {name: of.tolist() for name, of in sorted(decode_example(record).items()) if "/unreached." not in name}
     return {name: sorted(v.decode() if isinstance(v, bytes) else v for v in of) for name, of in lists.items()}

@@ -1,4 +1,4 @@
-"""Messages are those that protobuf reads."""
+"""Checks that messages equal those that protobuf reads."""
 
 from __future__ import annotations
 

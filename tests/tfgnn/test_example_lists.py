@@ -1,4 +1,4 @@
-"""The lists of many messages are those that protobuf reads of each, however it is written."""
+"""Checks that lists of many messages equal those that protobuf reads of each."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_lists_are_those_of_each_message(of):
 
 
 def test_messages_that_are_written_otherwise_are_read_too():
-    twice = example(a=[1]) + example(a=[2, 3])  # protobuf joins what is concatenated, and the last of a key counts
+    twice = example(a=[1]) + example(a=[2, 3])  # protobuf merges these; the last value of a key counts
     records = [example(a=[7, 300]), unpacked(b"a", [1, 2, 3]), twice, b"", example(b=[1.5])]
     lists = decode_examples(records, ["a"])["a"]
     assert np.diff(lists.offsets).tolist() == [2, 3, 2, 0, 0]
@@ -95,7 +95,7 @@ def test_messages_that_are_written_otherwise_are_read_too():
 
 
 def test_unusual_messages_are_left_to_protobuf():
-    """Values that are not packed, a list in two pieces, fields nobody knows: all are allowed."""
+    """Unpacked values, a list in two pieces and unknown fields are all valid."""
     two_pieces = b"\x0a\x0f\x0a\x0d\x0a\x01a\x12\x08\x1a\x06\x0a\x01\x07\x0a\x01\x09"
     usual = example(a=[5])
     for record in (unpacked(b"a", [7, 9]), two_pieces, b"\x98\x06\x01" + unpacked(b"a", [7, 9])):
@@ -185,7 +185,7 @@ def test_names_in_another_order_take_no_time_for_each_pair_of_them():
             locate()
             took.append(time.thread_time() - start)
         times.append(min(took))
-    assert times[0] < 40 * times[1]  # 14 looks for a name, of which most miss caches; 4,500 took 500 times as long
+    assert times[0] < 40 * times[1]  # 14 look-ups of a name, most of which miss caches; 4,500 took 500 times as long
 
 
 ONE = (np.array([1]), np.array([0, 1]))

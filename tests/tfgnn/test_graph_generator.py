@@ -1,4 +1,4 @@
-"""Random graphs are valid under their spec, and the same for the same seed."""
+"""Checks that random graphs are valid under their spec, and repeat for the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas are read, refused where they contradict themselves, and turned into ours and back."""
+"""Checks that schemas are read, refused if contradictory, and converted to ours and back."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_compiled_messages_are_those_that_are_declared():
 
 
 def numbered_names(holder):
-    """The names and numbers of all fields and of all values of enumerations; maps have no fields of their own."""
+    """Names and numbers of all fields and of all values of enumerations; maps count as one field."""
     for message in [*getattr(holder, "message_type", ()), *getattr(holder, "nested_type", ())]:
         if not message.options.map_entry:
             yield from ((field.name, field.number) for field in message.field)
@@ -189,7 +189,7 @@ def numbered_names(holder):
 
 
 def test_messages_have_the_numbers_of_tensorflow_gnn():
-    """From its published definitions."""
+    """The numbers are those of its published definitions."""
     fields = {
         name: {field.name: field.number for field in message_class(name).DESCRIPTOR.fields}
         for name in (

@@ -1,4 +1,4 @@
-"""Graph tensors are written as TF-GNN writes them, and read as it reads them."""
+"""Checks that graph tensors are written and read as TF-GNN writes and reads them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_values_of_any_shape_come_back(shape, data):
 
 
 def _is_deep(rows, shape):
-    """Whether lists are as deep as their shape: below an empty list nobody sees any more."""
+    """Whether lists are as deep as their shape; levels below an empty list cannot be seen."""
     level = rows
     for _ in shape:
         level = [value for row in level for value in row]

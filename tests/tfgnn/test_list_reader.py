@@ -1,4 +1,4 @@
-"""Many messages are read at once as each is read alone, and contradictions are refused."""
+"""Checks that many messages are read at once as each one alone, and contradictions are refused."""
 
 from __future__ import annotations
 

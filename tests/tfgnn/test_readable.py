@@ -1,4 +1,4 @@
-"""What is shown of an example is what it holds, whatever its bytes."""
+"""Checks that an example is shown as it is, whatever its bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values are read out of the right nodes, and a wrong readout is refused."""
+"""Checks that values are read out of the right nodes, and that a wrong readout is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any record of many files is found by its number, plain or compressed, from many threads."""
+"""Checks that any record of many files is found by its number, plain or compressed, by many threads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_cache_keeps_so_many_rows():
         return cache.get(key, lambda: (loaded.append(key) or key, rows))
 
     cache = RowCache(10)
-    for key in ("a", "b", "a", "c", "a", "b"):  # b is the one that was not used when c needs its room
+    for key in ("a", "b", "a", "c", "a", "b"):  # b is the least recently used when c needs room
         assert get(cache, key, 5) == key
     assert loaded == ["a", "b", "c", "b"]
     assert get(cache, "large", 99) == "large" and get(cache, "large", 99) == "large"

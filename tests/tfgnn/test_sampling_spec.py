@@ -1,4 +1,4 @@
-"""Specs are read, and refused with a message that names the op where they contradict the schema."""
+"""Checks that specs are read, and that contradictions with the schema name the op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specs that are built are the ones that one would write."""
+"""Checks that built specs equal handwritten ones."""
 
 from __future__ import annotations
 

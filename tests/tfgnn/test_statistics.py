@@ -1,4 +1,4 @@
-"""Statistics agree with the graphs that they are of, whatever the blocks."""
+"""Checks that statistics agree with their graphs, whatever the blocks."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_names_of_foreign_files_are_kept_up_to_a_bound(spec, graphs, monkeypatch
     assert statistics.num_left_out == 2 * 9 + 2 * 4 and statistics.num_examples == 18
     assert statistics.left_out_text().startswith("26 lists are left out: of 5 names beside the schema's no more")
     known = encode_graphs(graphs)[0]
-    statistics = statistics_of([*records, known], 4, spec=spec)  # what the schema has is always there
+    statistics = statistics_of([*records, known], 4, spec=spec)  # features of the schema are always there
     assert len(statistics.unknown) == 5 and "nodes/paper.DT_FLOAT" in statistics.features
     assert not statistics_of([known], 4, spec=spec).left_out_text()
 

@@ -1,4 +1,4 @@
-"""The real TF-GNN reads what is written here, and what it writes is read here.
+"""Checks that the real TF-GNN reads our files, and that we read its files.
 
 Skipped where it is not installed: ``pip install hopstream[tfgnn]`` brings it.
 """
@@ -52,7 +52,7 @@ def lists_of(field):
 
 
 def real_lists(graph):
-    """Everything in a graph tensor of the real library, as ``as_lists`` has it."""
+    """All values of a graph tensor of the real library, in the form of ``as_lists``."""
     found = {"context": {name: lists_of(field) for name, field in graph.context.features.items()}}
     for kind, sets in (("nodes", graph.node_sets), ("edges", graph.edge_sets)):
         for name, of in sets.items():
@@ -70,7 +70,7 @@ def row_of_lists(lists, number):
 
 
 def check_both_ways(text, graphs):
-    """Let the real library read graphs alone and in a batch, and write them again; it must find and write the same."""
+    """Check that the real library reads our graphs, alone and in a batch, and writes them back the same."""
     spec = real.create_graph_spec_from_schema_pb(real.parse_schema(text))
     mine = tfgnn.create_graph_spec_from_schema_pb(tfgnn.parse_schema(text))
     examples = [tfgnn.write_example(graph).SerializeToString() for graph in graphs]
@@ -169,7 +169,7 @@ def test_features_of_graphs_are_replaced_alike():
 
 
 def test_sampled_subgraphs_are_read_under_their_schema(rng, tmp_path):
-    """What the sampler writes of a dataset, read under the schema of the dataset."""
+    """Samples of a dataset, read under the schema of the dataset."""
     graph = make_typed_graph(rng)
     write_parts(graph, tmp_path / "parts", num_parts=2, method="random", direction="out")
     store = LocalStore(open_dataset(tmp_path / "parts"))
@@ -195,7 +195,7 @@ def test_sampled_subgraphs_are_read_under_their_schema(rng, tmp_path):
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("leave_out", "seed_ids"), [((), False), (("author.#id", "paper.id"), True)])
 def test_an_export_is_read_under_the_schema_beside_it(tmp_path, compression, leave_out, seed_ids):
-    """Files and schema as ``export_subgraphs`` writes them, read by nothing but the real library."""
+    """Files and schema of ``export_subgraphs``, read by the real library alone."""
     world, seeds = write_world(tmp_path), some_seeds(30)
     report = export_subgraphs(
         world / "parts", world / "spec.pbtxt", tmp_path / "out", seeds=seeds, num_workers=0, num_shards=3,

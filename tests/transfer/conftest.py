@@ -1,4 +1,4 @@
-"""Which dataset do these tests copy?"""
+"""Datasets that these tests copy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mag(written: dict[str, bytes], tmp_path: Path) -> Path:
 
 
 def write_tree(root: Path, tree: dict[str, bytes]) -> Path:
-    """A folder of these files."""
+    """Write these files into a folder."""
     for name, data in tree.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def files_of(tree: dict[str, bytes], parts: tuple[int, ...]) -> dict[str, bytes]
 
 
 def without_beside(tree: dict[str, bytes]) -> dict[str, bytes]:
-    """Files of a dataset but for those that say where parts lie and who serves them."""
+    """Files of a dataset except those that name places of parts or servers."""
     return {name: data for name, data in tree.items() if name not in ("roots.json", "cluster.json")}
 
 

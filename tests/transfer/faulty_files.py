@@ -1,4 +1,4 @@
-"""A file system that does as it is told, and fails as it is told."""
+"""File system with planned faults."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hopstream.transfer import places
 
 @dataclass
 class Faults:
-    """What goes wrong. ``fail_at`` is called with the path of every file that is opened to be written.
+    """Planned faults; ``fail_at`` is called with the path of each file that is opened for writing.
 
     Attributes:
-        can_rename: The file system renames.
-        is_short: Whether the last byte that is written to a path is lost.
-        fail_at: Returns what to raise after the first bytes of a file, or None.
+        can_rename: Whether the file system can rename.
+        is_short: Whether the last byte written to a path is lost.
+        fail_at: Returns the error to raise after the first bytes of a file, or None.
         written: Every path that was opened to be written.
     """
 

@@ -1,4 +1,4 @@
-"""Do parts get to an object store and back, over the S3 protocol?"""
+"""Checks that parts get to an object store and back, over the S3 protocol."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestObjectStore(PlaceContract):
         return Place(store(request.node.name))
 
     def test_what_is_written_is_there(self, place: Place):
-        """Also where a file is larger than what is sent at once."""
+        """Written files are complete, also if they are larger than one request."""
         super().test_what_is_written_is_there(place)
         data = bytes(range(256)) * 100_000
         place.write("large.npy", lambda: [data[:10_000_001], data[10_000_001:]], len(data))

@@ -1,4 +1,4 @@
-"""Do parts arrive whole at their roots, once, whatever happens meanwhile?"""
+"""Checks that parts arrive whole at their roots, once, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_roots(written: dict[str, bytes], *roots: tuple[Path, tuple[int, ...]]) -> None:
-    """Each root has the files of its parts, and no others."""
+    """Check that each root has the files of its parts, and no others."""
     for root, parts in roots:
         assert without_beside(tree_of(root)) == files_of(written, parts)
         open_dataset(root).verify(parts)
@@ -138,7 +138,7 @@ def write(self, path, blocks, num_bytes):
 places.Place._write = write
 place.place(sys.argv[2], sys.argv[3:5], move=sys.argv[5] == "move", num_workers=0)
 """
-"""Places a dataset, and is killed in the midst of a file."""
+"""Place a dataset; the process is killed in the middle of a file."""
 
 
 @pytest.mark.parametrize("how", ["copy", "move"])
@@ -164,7 +164,7 @@ def test_a_killed_process_goes_on(mag: Path, written, tmp_path: Path, how: str):
 @pytest.mark.soak
 @pytest.mark.parametrize("how", ["copy", "move"])
 def test_twenty_kills(mag: Path, written, tmp_path: Path, how: str):
-    """Worker processes are ended with the process that started them, at moments of any kind."""
+    """Worker processes are killed with their parent, at random moments."""
     roots = (tmp_path / "a", tmp_path / "b")
 
     def check() -> None:
@@ -306,7 +306,7 @@ def test_two_processes_do_not_place_one_dataset(mag: Path, tmp_path: Path):
 
 
 def test_a_root_beside_which_nothing_can_be_made_is_locked_itself(mag: Path, written, tmp_path: Path):
-    """As a mount point; here the name of its work folder would be too long."""
+    """Like a mount point; here the name of its work folder would be too long."""
     root, seen = tmp_path / "far" / ("x" * 252), []
     other_dataset(tmp_path / "other")
 
@@ -425,7 +425,7 @@ def test_nobody_else_changes_what_is_placed_or_pulled(mag: Path, tmp_path: Path)
 
 
 def test_a_halo_of_other_rows_under_the_same_names_is_copied(mag: Path, tmp_path: Path):
-    """A halo that is written after another was removed has the first one's names, and here its sizes."""
+    """A halo written after another was removed has the same file names, and here the same sizes."""
     copies = []
     for fanouts in ((1,), (40, 40)):
         hopstream.dataset.add_halo(mag, hops=0, features="none")
@@ -476,7 +476,7 @@ def test_a_root_of_several_is_not_placed_as_if_it_were_all(mag: Path, tmp_path: 
 
 
 def test_what_is_moved_is_on_the_disk_before_it_is_removed(mag: Path, tmp_path: Path, monkeypatch):
-    """Its bytes before it has its name, then every folder up to one that was there before."""
+    """First a file's bytes before its rename, then each folder up to one that existed before."""
     events: list[tuple[str, str]] = []
     real_fsync, real_move, real_remove = os.fsync, places.Place._move, places.Place.remove
 
@@ -513,7 +513,7 @@ def test_what_is_moved_is_on_the_disk_before_it_is_removed(mag: Path, tmp_path: 
 
 
 def test_roots_with_a_new_halo_are_pulled_beside_older_parts(mag: Path, tmp_path: Path):
-    """What the root that is pulled from does not have, the other one has."""
+    """The other root provides what the pulled root lacks."""
     roots, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "c"
     hopstream.dataset.add_halo(mag, hops=1)
     place(mag, roots, num_workers=0)

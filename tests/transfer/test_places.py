@@ -1,4 +1,4 @@
-"""Is a file whole or absent in every kind of place, and does each error name the place?"""
+"""Checks that a file is whole or absent in every kind of place, and that errors name the place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.transfer.faulty_files import Faults, full_disk, mounted
 
 
 class PlaceContract:
-    """What every place does."""
+    """Tests that every kind of place must pass."""
 
     def test_what_is_written_is_there(self, place: Place):
         assert (place.names(), place.sizes(), place.size("a/b.npy")) == ([], {}, None)

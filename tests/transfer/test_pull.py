@@ -1,4 +1,4 @@
-"""Does a machine get the parts it asks for, and a word about those it cannot get?"""
+"""Checks that a machine gets the parts it asks for, and a message about others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a file of roots read, and each line that is none named?"""
+"""Checks that a file of roots is read, and that each wrong line is named."""
 
 from __future__ import annotations
 

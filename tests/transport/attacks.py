@@ -31,13 +31,13 @@ SEED = 20_261_126
 
 @dataclass
 class Aim:
-    """What is attacked.
+    """Target of an attack.
 
     Attributes:
-        location: Where it listens.
-        token: The right one.
-        dataset: What it serves.
-        count: How often it is done at the most.
+        location: Address of the server.
+        token: The server's token.
+        dataset: Id of the served dataset.
+        count: The most repetitions of the attack.
     """
 
     location: Location
@@ -48,13 +48,13 @@ class Aim:
     def connect(self) -> socket.socket:
         if self.location.path:
             sock = socket.socket(socket.AF_UNIX)
-            sock.connect(self.location.path)  # with a time limit it would not wait for its turn
+            sock.connect(self.location.path)  # with a timeout it would not wait in the queue
             sock.settimeout(20)
             return sock
         return socket.create_connection((self.location.host, self.location.port), 20)
 
     def known(self) -> socket.socket:
-        """A connection whose server has been told the token, and may do with it what it wants."""
+        """A connection that has sent the token."""
         sock = self.connect()
         sock.sendall(encode_hello(self.token))
         return sock
@@ -63,7 +63,7 @@ class Aim:
         return Frame({"op": op, "dataset": self.dataset, **header}, arrays or [])
 
     def large(self, number: int, timeout_ms: int = 20_000) -> bytes:
-        """A request that is answered with many frames."""
+        """A request whose answer has many frames."""
         ids = np.arange(8192, dtype=np.uint32)
         request = self.request("fetch", [ids], requests=[{"owner": "node", "names": ["x"], "ids": 0}])
         return message_bytes(REQUEST, number, request, timeout_ms)
@@ -94,13 +94,13 @@ def requests_of(aim: Aim) -> list[bytes]:
 
 
 def mutated(rng: random.Random, message: bytes) -> bytes:
-    """A message of which some bytes are others, missing or there twice."""
+    """A message with some bytes changed, missing or doubled."""
     data = bytearray(message)
     for _ in range(rng.randrange(1, 4)):
         if not data:
             return b""
         kind, at = rng.randrange(8), rng.randrange(len(data))
-        if kind < 3:  # in the first bytes, which decide most
+        if kind < 3:  # in the first bytes, which matter most
             data[rng.randrange(min(len(data), PREFIX.size))] = rng.choice((0, 1, 2, 3, 7, 127, 128, 255))
         elif kind < 5:
             data[at] = rng.randrange(256)
@@ -114,7 +114,7 @@ def mutated(rng: random.Random, message: bytes) -> bytes:
 
 
 def mutations(aim: Aim, go_on: GoOn) -> int:
-    """Say hello well, badly or not at all, and then what is no message, or one of a kind that nobody has asked for."""
+    """Send a hello with the right, a wrong or no token, and then requests, of which most are mutated."""
     rng = random.Random(SEED)
     messages = requests_of(aim)
     hellos = [encode_hello(aim.token), encode_hello("wrong"), encode_hello(None)]
@@ -139,12 +139,12 @@ def mutations(aim: Aim, go_on: GoOn) -> int:
 
 
 def silent(aim: Aim, go_on: GoOn) -> int:
-    """Connect and say nothing; as many at once as this process may have."""
+    """Connect and send nothing, over as many connections as this process may open."""
     return _held(aim, go_on, lambda sock, number: None)
 
 
 def half_open(aim: Aim, go_on: GoOn) -> int:
-    """Say a part of a hello, and that nothing more will come."""
+    """Send a part of a hello, and shut down sending."""
     hello = encode_hello(aim.token)
 
     def say(sock: socket.socket, number: int) -> None:
@@ -155,7 +155,7 @@ def half_open(aim: Aim, go_on: GoOn) -> int:
 
 
 def cut_short(aim: Aim, go_on: GoOn) -> int:
-    """Say a part of a hello, of every length, and nothing more."""
+    """Send a part of a hello, of every length, and nothing more."""
     hello = encode_hello(aim.token)
     return _held(aim, go_on, lambda sock, number: sock.sendall(hello[: number % len(hello)]))
 
@@ -180,7 +180,7 @@ def _held(aim: Aim, go_on: GoOn, say: Callable[[socket.socket, int], None]) -> i
 
 
 def slow_senders(aim: Aim, go_on: GoOn) -> int:
-    """Say a byte a second: half of them of the hello, the others of a request."""
+    """Send a byte a second: half of the senders a hello, the others a request."""
     message = encode_hello(aim.token) + aim.large(1)
     begun = len(encode_hello(aim.token)) + PREFIX.size
     senders: dict[int, tuple[socket.socket, int]] = {}
@@ -232,7 +232,7 @@ def abandoned(aim: Aim, go_on: GoOn) -> int:
             sock.sendall(aim.large(1))
             sock.recv(1000)
             if num % 2:
-                sock.sendall(message_bytes(CANCEL, 1) + message_bytes(PING, 2))  # what it has cancelled may not come
+                sock.sendall(message_bytes(CANCEL, 1) + message_bytes(PING, 2))  # the cancelled answer may not come
                 sock.recv(1000)
         num += 1
     return num
@@ -245,7 +245,7 @@ _ENDED = select.poll()
 
 
 def wait_for_end(seconds: float | None = None) -> bool:
-    """Wait until stdin has ended; whether it has."""
+    """Wait for the end of stdin; return whether it has ended."""
     return bool(_ENDED.poll(None if seconds is None else 1000 * seconds))
 
 

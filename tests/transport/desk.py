@@ -27,7 +27,7 @@ WAYS = [f"{kind}-{poller}" for kind in ("tcp", "tls", "unix") for poller in ("ep
 
 
 class Desk:
-    """Answers requests, and remembers what became of them."""
+    """Answer requests, and count begun, ended and sent ones."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -47,7 +47,7 @@ class Desk:
         yield Frame(call.header, call.arrays, is_last=True)
 
     def _hold(self, call: Call) -> Iterator[Frame]:
-        """Say that it has begun, and say more when it may; end with an error where nobody waits any more."""
+        """Send a first frame, wait for permission to send the last, and raise if the caller is gone."""
         yield Frame({"begun": True})
         is_over = threading.Event()
         call.on_over(is_over.set)
@@ -59,7 +59,7 @@ class Desk:
         yield Frame({"done": call.header.get("n")}, is_last=True)
 
     def _count(self, call: Call) -> Iterator[Frame]:
-        """So many frames of a million bytes."""
+        """Send the given number of frames of a million bytes."""
         for number in range(call.header["num"]):
             self.num_frames += 1
             yield Frame({"number": number}, [np.full(1_000_000, number % 256, np.uint8)])
@@ -79,7 +79,7 @@ class Desk:
 
 @dataclass
 class Served:
-    """A listener, what it answers, and how it is reached."""
+    """A listener, its desk, and the way to reach it."""
 
     listener: Listener
     desk: Desk
@@ -103,7 +103,7 @@ def serve(
     token: str | None = None,
     **limits: float,
 ) -> Iterator[Served]:
-    """Listen in one of the ``WAYS``, and end well."""
+    """Listen in one of the ``WAYS``, and check a clean end."""
     kind, poller = way.split("-")
     desk = Desk()
     security, context, client = ServerSecurity(token=token), None, ClientSecurity(token=token)
@@ -129,7 +129,7 @@ def serve(
 
 
 def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    """Poll until something is so."""
+    """Poll until a condition holds."""
     ends = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < ends, f"{what}: not within {timeout_s:g} s"

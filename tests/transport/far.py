@@ -1,8 +1,8 @@
 """Clients of servers in network namespaces, whose links are cut, slow, or lose packets.
 
-``python -m tests.transport.far CASE ROOT`` must be run as ``unshare --user --map-root-user --net`` runs it: as root of
-a network that is empty. It makes other networks, serves the dataset at ``ROOT`` there, and asks from its own. It ends
-with status 0 where all was right, with 77 where the system cannot do what the case needs, and prints what it measured.
+``python -m tests.transport.far CASE ROOT`` must run under ``unshare --user --map-root-user --net``: as root of an empty
+network. It makes other networks, serves the dataset at ``ROOT`` there, and asks from its own. It prints its
+measurements, and ends with status 0 on success and 77 if the system lacks what the case needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.store.processes import END_S, ROOT, START_S, environment
 
 SKIPPED = 77
 ALARM_S = 100
-"""After so many seconds a driver that hangs ends, and all that it has started with it."""
+"""Seconds after which a hanging driver and its children end."""
 PORT = 7001
 LINKS = ("node", "to", "node")
 NUM_NODES, NUM_EDGES, WIDTH = 8192, 40_000, 256
@@ -67,7 +67,7 @@ class Network:
             raise
 
     def _wait_for_holder(self) -> None:
-        """``unshare`` has left this network when it is a process of another name."""
+        """``unshare`` has left this network once the process has another name."""
         comm = Path(f"/proc/{self._holder.pid}/comm")
         ends = time.monotonic() + END_S
         while comm.read_text(encoding="ascii").strip() != "sleep":
@@ -76,18 +76,18 @@ class Network:
 
     @property
     def inside(self) -> list[str]:
-        """What runs a command in the network."""
+        """Command prefix to run a command in the network."""
         return ["nsenter", "-t", str(self._holder.pid), "-n"]
 
     def run(self, *words: str) -> str:
         return run(*self.inside, *words)
 
     def cut(self, side: str = "far") -> None:
-        """Let nothing through: one end of the cable is pulled."""
+        """Take one end of the link down."""
         self._set(side, "down")
 
     def mend(self, side: str = "far") -> None:
-        """Let all through again; what the system believes of neighbours that it has asked for in vain is forgotten."""
+        """Restore the link; flush the neighbour tables, in which failed look-ups are remembered."""
         self._set(side, "up")
         run("ip", "neigh", "flush", "dev", self._near)
         self.run("ip", "neigh", "flush", "dev", self._far)
@@ -100,7 +100,7 @@ class Network:
 
     @contextmanager
     def cut_for(self, seconds: float, after_s: float, side: str = "far") -> Iterator[None]:
-        """Cut the link some time after the block has begun, and mend it before the block ends."""
+        """Cut the link some time after the block begins, and restore it before the block ends."""
 
         def work() -> None:
             time.sleep(after_s)
@@ -116,12 +116,12 @@ class Network:
             thread.join()
 
     def pace(self, *words: str) -> None:
-        """Let answers through no faster than this."""
+        """Limit the rate of answers."""
         self.run("tc", "qdisc", "replace", "dev", self._far, "root", "tbf", *words)
 
     @property
     def num_dropped(self) -> int:
-        """Packets of answers that were thrown away."""
+        """Dropped packets of answers."""
         found = re.search(r"dropped (\d+)", self.run("tc", "-s", "qdisc", "show", "dev", self._far))
         return int(found[1]) if found else 0
 
@@ -131,7 +131,7 @@ class Network:
 
 
 def run(*words: str) -> str:
-    """Run a command that must do what it is told."""
+    """Run a command; fail if its status is not 0."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=END_S, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
     return done.stdout
@@ -156,7 +156,7 @@ def started(network: Network, module: str, *words: object) -> Iterator[str]:
 
 
 class Scene:
-    """A store that is asked over a link, and the same one here."""
+    """A store behind a link, and the same one locally."""
 
     def __init__(self, root: Path) -> None:
         self._stack = ExitStack()
@@ -175,7 +175,7 @@ class Scene:
         self.far = self._stack.enter_context(started(self.network, *words))
 
     def serve_batches(self, networks: Sequence[Network]) -> str:
-        """Serve all parts in every network; the addresses of all."""
+        """Serve all parts in every network; return the addresses."""
         locations = ",".join(f"tcp://{network.address}:{PORT}" for network in networks)
         for number, network in enumerate(networks):
             self._stack.enter_context(
@@ -227,7 +227,7 @@ def say(text: str) -> None:
 
 
 def comes_back(scene: Scene) -> None:
-    """The link is cut in the middle of a large answer, and is there again 2 s later; either end of the cable."""
+    """Cut the link in the middle of a large answer, at either end, and restore it 2 s later."""
     scene.serve()
     scene.network.pace("rate", "40mbit", "burst", "32kbit", "latency", "400ms")
     for side in ("far", "near"):
@@ -241,7 +241,7 @@ def comes_back(scene: Scene) -> None:
 
 
 def failure(store: RemoteStore) -> tuple[float, Exception]:
-    """What a call over a link that is cut ends with, and when."""
+    """Seconds and error with which a call over a cut link ends."""
     began = time.monotonic()
     try:
         large(store)
@@ -251,7 +251,7 @@ def failure(store: RemoteStore) -> tuple[float, Exception]:
 
 
 def stays_cut(scene: Scene) -> None:
-    """The link stays cut in the middle of an answer: the deadline is kept; and when it is back, all is well."""
+    """Cut the link in the middle of an answer: the deadline is kept, and all is well once it is back."""
     scene.serve()
     scene.network.pace("rate", "40mbit", "burst", "32kbit", "latency", "400ms")
     for side in ("far", "near"):
@@ -263,7 +263,7 @@ def stays_cut(scene: Scene) -> None:
         assert isinstance(error, StoreTimeout), error
         assert 2.9 < took_s < 4.0, f"a deadline of 3 s was kept in {took_s:.2f} s"
         say(f"the {side} end stays cut: StoreTimeout after {took_s:.2f} s of 3 s")
-        took_s, error = failure(store)  # which cannot even connect; the system may notice that
+        took_s, error = failure(store)  # it cannot even connect, which the system may notice
         assert isinstance(error, StoreTimeout) or "no network leads there" in str(error), error
         assert took_s < 4.0, f"a deadline of 3 s was kept in {took_s:.2f} s"
         say(f"the next call: {type(error).__name__} after {took_s:.2f} s of 3 s")
@@ -274,7 +274,7 @@ def stays_cut(scene: Scene) -> None:
 
 
 def narrow(scene: Scene) -> None:
-    """At 10 Mbit/s a large answer comes right, and small calls of other threads come through beside it."""
+    """At 10 Mbit/s a large answer is right, and small calls of other threads proceed beside it."""
     scene.serve()
     scene.network.pace("rate", "10mbit", "burst", "32kbit", "latency", "400ms")
     store = scene.store(30.0)
@@ -295,7 +295,7 @@ def narrow(scene: Scene) -> None:
 
 
 def lossy(scene: Scene) -> None:
-    """Packets are lost, because the link's queue has room for a few only."""
+    """Packets are lost, as the link's queue has room for few."""
     scene.serve()
     scene.network.pace("rate", "60mbit", "burst", "8kb", "limit", "12kb")
     store = scene.store(60.0)
@@ -315,7 +315,7 @@ def loader(source: object) -> NeighborLoader:
 
 
 def batches_of(source: object, at: dict[int, Callable[[], None]] | None = None) -> list[Any]:
-    """All batches of an epoch; something may be done before one of them is taken."""
+    """All batches of an epoch; ``at`` maps a batch number to a function called before it is taken."""
     found = []
     with loader(source) as epoch:
         for number, batch in enumerate(epoch):
@@ -330,7 +330,7 @@ def assert_batches(got: list[Any], wanted: list[Any]) -> None:
 
 
 def epoch_over_a_cut(scene: Scene) -> None:
-    """A whole epoch comes over a link that is cut and comes back, in the batches that a local loader makes."""
+    """An epoch over a link that is cut and comes back has the batches that a local loader makes."""
     wanted = batches_of(scene.root)
     location = scene.serve_batches([scene.network])
     graph = RemoteGraph(location, settings=StoreSettings(timeout_s=10.0, prefer_local=False), timeout_s=40.0)
@@ -347,7 +347,7 @@ def epoch_over_a_cut(scene: Scene) -> None:
 
 
 def replica_takes_over(scene: Scene) -> None:
-    """Of two servers with networks of their own one is cut off in mid-epoch; the other one makes all batches."""
+    """One of two servers with own networks is cut off in mid-epoch; the other one makes all batches."""
     wanted = batches_of(scene.root)
     networks = [scene.network, scene.add_network(2)]
     locations = scene.serve_batches(networks)

@@ -1,4 +1,4 @@
-"""A client that sends given bytes, and frames as they are after the wire."""
+"""A client that sends given bytes, and returns frames as they are after the wire."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TIMEOUT_S = 20.0
 
 
 def message_bytes(kind: int, number: int, frame: Frame | None = None, timeout_ms: int = 20_000) -> bytes:
-    """A message as it is sent; of an answer the frame says whether it is the last one."""
+    """Bytes of a message; the frame of an answer says whether it is the last one."""
     is_last = frame is not None and frame.is_last
     ms = timeout_ms if kind == REQUEST else 0
     return b"".join(encode_message(kind, number, frame, timeout_ms=ms, is_last=is_last))
 
 
 def read_message(data: bytes) -> tuple[Prefix, Frame]:
-    """The message that some bytes are, read in the plainest way."""
+    """Decode a message in the plainest way."""
     prefix = read_prefix(memoryview(data)[: PREFIX.size])
     text = data[PREFIX.size : PREFIX.size + prefix.header_bytes]
     start = PREFIX.size + padded(prefix.header_bytes)
@@ -54,7 +54,7 @@ def read_message(data: bytes) -> tuple[Prefix, Frame]:
 
 
 def carried(frame: Frame) -> Frame:
-    """A frame as it arrives."""
+    """A frame after encoding and decoding."""
     return read_message(message_bytes(ANSWER, 1, frame))[1]
 
 
@@ -87,7 +87,7 @@ class Peer:
                 raise
 
     def say_hello(self, token: str | None = None) -> tuple[Status, str]:
-        """Say hello; what the server says to it."""
+        """Send a hello; return the server's answer."""
         self.send(encode_hello(token))
         return self.read_welcome()
 
@@ -99,7 +99,7 @@ class Peer:
         self.socket.sendall(data)
 
     def read(self, num_bytes: int) -> bytes:
-        """So many bytes; an ``EOFError`` where the connection ends before."""
+        """Read the given number of bytes; raise ``EOFError`` if the connection ends before."""
         found = bytearray()
         while len(found) < num_bytes:
             some = self.socket.recv(num_bytes - len(found))
@@ -109,7 +109,7 @@ class Peer:
         return bytes(found)
 
     def is_closed_within(self, seconds: float) -> bool:
-        """Whether the server ends the connection in time; nothing else may come."""
+        """Whether the server ends the connection in time without sending more."""
         self.socket.settimeout(seconds)
         try:
             return self.socket.recv(1) == b""
@@ -121,7 +121,7 @@ class Peer:
             self.socket.settimeout(TIMEOUT_S)
 
     def start(self, frame: Frame, timeout_ms: int = 20_000) -> int:
-        """Send a request; its number."""
+        """Send a request; return its number."""
         self._number += 1
         self.send(message_bytes(REQUEST, self._number, frame, timeout_ms))
         return self._number
@@ -133,7 +133,7 @@ class Peer:
         return read_message(head + self.read(padded(prefix.header_bytes) + prefix.body_bytes))
 
     def frames(self, number: int) -> Iterator[Frame]:
-        """The frames of an answer; nothing else may come."""
+        """The frames of an answer; fails if anything else comes."""
         while True:
             prefix, frame = self.next()
             assert (prefix.kind, prefix.number) == (ANSWER, number)

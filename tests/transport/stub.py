@@ -1,4 +1,4 @@
-"""A server that only accepts connections; tests say what it sends."""
+"""Server that only accepts connections; tests choose what it sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.transport.peer import TIMEOUT_S, Peer
 
 
 class Stub:
-    """Listens, and accepts a connection when it is told to."""
+    """Listen, and accept a connection on request."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))

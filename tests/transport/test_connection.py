@@ -1,4 +1,4 @@
-"""Tests that a connection finds its server again, keeps every deadline, and names problem and remedy."""
+"""Tests that a connection finds its server again, keeps deadlines, and names problem and remedy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def to(location: Location) -> Connection:
 
 
 class Frames:
-    """Keeps the headers of frames."""
+    """Collect the headers of frames."""
 
     def __init__(self) -> None:
         self.headers: list[dict[str, object]] = []
@@ -192,7 +192,7 @@ def test_an_answer_that_does_not_come_is_told_at_the_deadline(served: Served) ->
     connection = connection_of(served)
     connection.ask(ECHO, 10, "echo")
     started = time.monotonic()
-    late = r"gave no answer in 0\.2 s to hold|nobody waits"  # the server's word where this thread comes late itself
+    late = r"gave no answer in 0\.2 s to hold|nobody waits"  # the server's error, if this thread is late itself
     with pytest.raises(StoreTimeout, match=late):
         connection.call(HOLD, 0.2, "hold", Frames())
     assert within(3.0, started)
@@ -355,7 +355,7 @@ def test_an_answer_that_nobody_asks_for_is_given_up(served: Served) -> None:
 
 
 def test_an_answer_is_given_up_while_the_lock_is_held() -> None:
-    """As where the garbage collector runs in a thread that is inside."""
+    """As if the garbage collector ran in a thread that holds the lock."""
     with serve() as served:
         connection = to(served.listener.location)
         connection.ping(10)

@@ -1,4 +1,4 @@
-"""Tests that a server stays up, small and fast for its clients, whatever other clients send or fail to read."""
+"""Tests that a server stays up, small and fast, whatever other clients send or fail to read."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ TOKEN = "correct-horse-battery-staple"
 LINKS = ("node", "to", "node")
 NUM_NODES, NUM_EDGES, WIDTH = 8192, 40_000, 256
 MAX_REQUEST = 1 << 20
-"""What the server takes in one request, so that tests can send as much."""
+"""Bytes that the server reads in one request, so that tests can send as much."""
 HELLO_S = 5.0
-"""When a server ends a connection that has not said hello."""
+"""Seconds after which a server ends a connection without a hello."""
 MESSAGE_S = 10.0
-"""When it ends one on which a request is not complete."""
+"""Seconds after which a server ends a connection with an incomplete request."""
 BACK_S = 2.0
-"""How soon after an attack a server has what it had before."""
+"""Seconds after an attack until a server is back at its threads, files and memory."""
 MAX_BYTES = 200 << 20
-"""Private memory of a server that is attacked."""
+"""Private memory, in bytes, of a server under attack."""
 KEPT = 0.8
-"""The share of its speed that a client keeps while its server is attacked."""
+"""Least share of its speed that a client keeps during an attack."""
 KEPT_BESIDE_LARGE_ANSWERS = 0.6
 NUM_CALLS, NUM_ROUNDS, MANY_ROUNDS = 300, 8, 5
 
@@ -88,7 +88,7 @@ def near(folder: Path) -> Iterator[LocalStore]:
 
 @pytest.fixture
 def server(folder: Path, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server that has had no error by the end, whatever was done to it."""
+    """A server that must end without an error, whatever the attack."""
     with served(folder, tmp_path, "tcp://127.0.0.1:0") as process:
         yield process
 
@@ -120,7 +120,7 @@ class State:
         return len(list((self._root / "task").iterdir())), len(list((self._root / "fd").iterdir())), num_bytes
 
     def check_back(self, what: str, within_s: float = BACK_S) -> None:
-        """Soon there are no more threads and descriptors than before, and memory has stayed small."""
+        """Check that threads and descriptors return to their numbers soon, and that memory stayed small."""
         began = time.monotonic()
         while (found := self.now())[0] > self.threads or found[1] > self.files:
             assert time.monotonic() < began + within_s, (
@@ -136,7 +136,7 @@ def say(text: str) -> None:
 
 
 class Honest:
-    """A client whose answers must be right, and that measures how long they take."""
+    """A client that checks its answers and measures their time."""
 
     def __init__(self, location: str, near: LocalStore, timeout_s: float = 20.0) -> None:
         settings = StoreSettings(timeout_s=timeout_s, prefer_local=False, security=ClientSecurity(token=TOKEN))
@@ -147,7 +147,7 @@ class Honest:
             self.call()
 
     def call(self) -> float:
-        """Ask, and compare; how long it took."""
+        """Send a request and check the answer; return the seconds."""
         number = self.num_calls % len(self._wanted)
         self.num_calls += 1
         began = time.perf_counter()
@@ -175,7 +175,7 @@ def _asked(store: Any, number: int) -> object:
 
 
 class Attack:
-    """An attack by a process of its own."""
+    """An attack in a process of its own."""
 
     def __init__(self, kind: str, location: str, dataset: str, count: int = 1 << 60) -> None:
         command = [sys.executable, "-m", "tests.transport.attacks", kind, location, TOKEN, dataset, str(count)]
@@ -189,7 +189,7 @@ class Attack:
         assert self._process.stdout.readline().strip() == word
 
     def has_said(self, word: str) -> bool:
-        """Whether it has said a word by now, which it is to say next."""
+        """Whether the process has printed a word, which must be its next one."""
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN | select.POLLHUP)
         if not poll.poll(0):
@@ -198,7 +198,7 @@ class Attack:
         return True
 
     def end(self) -> None:
-        """Have it end; how often it was done."""
+        """End the attack; set how often it was done, and the seconds it took."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -221,7 +221,7 @@ class Attack:
 
 
 def kept_speed(honest: Honest, attack: Callable[[], Attack], least: int = 1) -> list[float]:
-    """The share of its speed that a client keeps, in at least so many rounds; no more of them once it is enough."""
+    """Share of its speed that a client keeps, per round; no more than ``least`` rounds if one suffices."""
     shares: list[float] = []
     while len(shares) < least or (len(shares) < NUM_ROUNDS and max(shares) < KEPT):
         before_s = honest.median_s()
@@ -246,8 +246,8 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
         state = State(server.pid)
         attack = partial(Attack, kind, server.location, near.dataset_id)
         if kind == "abandoned":
-            # Whoever has the token has large answers made, as many as the processors can, until it has abandoned as
-            # many as it may; of every two it cancels one.
+            # A client with the token has large answers made, as many as the processors can, until it has abandoned as
+            # many as it may; it cancels every second one.
             with attack(2 * FREE_ABANDONED) as first:
                 while not first.has_said("all"):
                     honest.call()
@@ -255,7 +255,7 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
         shares = kept_speed(honest, attack, MANY_ROUNDS if kind == "abandoned" else 1)
         state.check_back(kind, BACK_S + MAX_DELAY_S)
         honest.call()
-    if kind == "abandoned":  # most rounds show KEPT; without a delay one in ten does so, so the best one tells nothing
+    if kind == "abandoned":  # most rounds show KEPT; without a delay one in ten does, so the best round tells nothing
         assert statistics.median(shares) >= KEPT_BESIDE_LARGE_ANSWERS
     else:
         assert max(shares) >= KEPT
@@ -266,8 +266,8 @@ def test_a_client_keeps_its_speed(server: ServerProcess, near: LocalStore, kind:
     [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(1_000_000, marks=pytest.mark.soak)],
 )
 def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count: int) -> None:
-    """Messages of all kinds that were damaged neither stop a server nor change what others are answered."""
-    location = f"unix://{tmp_path}/socket"  # a port would have too many closed connections to remember
+    """Damaged messages of all kinds neither stop a server nor change the answers to others."""
+    location = f"unix://{tmp_path}/socket"  # a port would have to remember too many closed connections
     with served(folder, tmp_path, location, "--patient") as server, Honest(server.location, near) as honest:
         state = State(server.pid)
         attack = Attack("mutations", server.location, near.dataset_id, count)
@@ -284,7 +284,7 @@ def test_mutated_messages(folder: Path, near: LocalStore, tmp_path: Path, count:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["silent", "half_open", "cut_short"])
 def test_ten_thousand_strangers(server: ServerProcess, near: LocalStore, kind: str) -> None:
-    """Connections without a hello leave room for those who say one, take few descriptors, and are ended."""
+    """Connections without a hello leave room for others, take few descriptors, and are closed."""
     with Honest(server.location, near) as honest:
         state = State(server.pid)
         most = 0
@@ -301,16 +301,16 @@ def test_ten_thousand_strangers(server: ServerProcess, near: LocalStore, kind: s
             attack.end()
         say(f"{attack.num} connections in {attack.took_s:.1f} s, at most {most} descriptors; {num_new} new clients")
         state.check_back(kind)
-    assert most < state.files + 128 + 64 + 20  # max_strangers, those that are accepted at once, and the new clients
+    assert most < state.files + 128 + 64 + 20  # max_strangers, those accepted at once, and the new clients
 
 
 def test_a_hello_that_is_there_is_heard_before_its_connection_makes_room(tmp_path: Path) -> None:
-    """Connections that come all at once, more than there may be strangers, are welcome where they have said hello."""
+    """Connections that come at once, beyond the limit of strangers, are let in if they said hello."""
     security, limits = ServerSecurity(token=TOKEN), TransportLimits(max_strangers=2)
     where = Location.parse(f"unix://{tmp_path}/socket")
     listener = Listener(where, lambda call: iter([Frame({}, is_last=True)]), security=security, limits=limits)
     try:
-        listener._poller.forget(listener._socket.fileno())  # until the next tick nobody is accepted
+        listener._poller.forget(listener._socket.fileno())  # until the next tick no connection is accepted
         with ExitStack() as stack:
             peers = [stack.enter_context(Peer(str(where), says_hello=False)) for _ in range(20)]
             for number, peer in enumerate(peers):
@@ -324,7 +324,7 @@ def test_a_hello_that_is_there_is_heard_before_its_connection_makes_room(tmp_pat
 
 @pytest.mark.slow
 def test_a_hello_that_stops(server: ServerProcess) -> None:
-    """A connection is ended in time after whichever byte of its hello it has stopped."""
+    """A connection ends in time whichever byte of its hello is the last one sent."""
     state = State(server.pid)
     hello = encode_hello(TOKEN)
     peers = [Peer(server.location, says_hello=False) for _ in hello]
@@ -343,7 +343,7 @@ def test_a_hello_that_stops(server: ServerProcess) -> None:
 
 
 def request_of(num_bytes: int, dataset: str, in_header: bool) -> bytes:
-    """A request for the degrees of some nodes whose header and arrays have so many bytes; at least 400."""
+    """A request for degrees whose header and arrays have the given number of bytes, at least 400."""
     ids = np.arange(8, dtype=np.int64)
     header: dict[str, object] = {"op": "degrees", "dataset": dataset, "owner": [*LINKS, "in"], "pad": ""}
 
@@ -366,7 +366,7 @@ def request_of(num_bytes: int, dataset: str, in_header: bool) -> bytes:
 
 @pytest.mark.slow
 def test_requests_of_every_length(server: ServerProcess, near: LocalStore) -> None:
-    """Requests around every limit are answered, or refused, or end the connection; the next one is answered."""
+    """Requests around each limit are answered, refused, or end the connection; the next is answered."""
     state = State(server.pid)
     wanted = near.degrees(LINKS, "in", np.arange(8)).tolist()
     dataset = near.dataset_id
@@ -452,7 +452,7 @@ def test_slow_senders_are_ended(server: ServerProcess, near: LocalStore) -> None
 
 @pytest.mark.slow
 def test_fifty_slow_readers(server: ServerProcess, near: LocalStore) -> None:
-    """Large answers that are not read take a frame each and no thread; others are answered as fast as before."""
+    """Unread large answers take a frame each and no thread; other calls are answered as fast as before."""
     with Honest(server.location, near) as honest:
         state = State(server.pid)
         attack = Attack("slow_readers", server.location, near.dataset_id)
@@ -470,7 +470,7 @@ def test_fifty_slow_readers(server: ServerProcess, near: LocalStore) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_abandoned_calls(folder: Path, near: LocalStore, tmp_path: Path) -> None:
-    """Large answers whose clients left, or gave them up, leave nothing behind."""
+    """Large answers whose clients left, or cancelled them, leave nothing behind."""
     with served(folder, tmp_path, "tcp://127.0.0.1:0", "--patient") as server, Honest(server.location, near) as honest:
         state = State(server.pid)
         for _ in range(4):
@@ -487,7 +487,7 @@ NUM_WAITING, AT_ONCE = 1000, 50
 
 @pytest.fixture
 def slow_sampler(folder: Path) -> Iterator[SamplingProcess]:
-    """A server that takes a while for every batch."""
+    """A server whose batches take a while."""
     (port,) = free_ports(1)
     words = ["--all-parts", "--slow", 0.5]
     process = SamplingProcess(folder, 0, f"tcp://127.0.0.1:{port}", 0, words)
@@ -502,7 +502,7 @@ def slow_sampler(folder: Path) -> Iterator[SamplingProcess]:
 
 @pytest.mark.slow
 def test_a_thousand_abandoned_waits(slow_sampler: SamplingProcess, near: LocalStore) -> None:
-    """Whoever waits for a batch and leaves, or gives it up, takes the thread that waits along."""
+    """A client that waits for a batch and leaves, or cancels, also frees the thread that waits for it."""
     location = slow_sampler.location
     config, arrays = encode_options({"num_neighbors": [3], "batch_size": 4})
     inputs, seeds = encode_options({"seeds": ("node", None)})
@@ -550,7 +550,7 @@ NUM_STREAMS = 10_000
 def test_nothing_of_a_stranger_is_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the right token no prefix and no header is read, whatever comes."""
+    """Without the right token the server reads no prefix and no header."""
     parsed: list[str] = []
     read_prefix, read_header = receiver.read_prefix, receiver.read_header
     monkeypatch.setattr(receiver, "read_prefix", lambda *given: (parsed.append("prefix"), read_prefix(*given))[1])
@@ -574,7 +574,7 @@ def test_nothing_of_a_stranger_is_parsed(
                 peer.recv(1000)
         wait_until(lambda: listener.num_connections == 0, "all streams are ended")
         assert parsed == [] and asked == []
-        with Peer(location, TOKEN) as peer:  # those who have it are heard
+        with Peer(location, TOKEN) as peer:  # clients with the token are answered
             peer.ask(Frame({"op": "describe"}))
         assert parsed == ["prefix", "header"] and len(asked) == 1
     finally:
@@ -582,14 +582,14 @@ def test_nothing_of_a_stranger_is_parsed(
 
 
 def connected(location: str) -> socket.socket:
-    """A connection to a Unix socket, which waits for its turn."""
+    """A connection to a Unix socket, which waits if the queue is full."""
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(location.removeprefix("unix://"))
     return sock
 
 
 def _without_token(rng: random.Random) -> bytes:
-    """What somebody says who has not the token, and would like to be heard."""
+    """Messages of a client that has no token."""
     hello = bytearray(encode_hello(TOKEN))
     kind = rng.randrange(6)
     if kind == 0:

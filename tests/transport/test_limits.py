@@ -1,4 +1,4 @@
-"""Tests of the delays for addresses that do what they should not do often."""
+"""Tests of the delays for addresses that break rules often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hopstream.transport.limits import DELAY_S, MAX_ADDRESSES, MAX_DELAY_S, Misd
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Tells the time that a test has set."""
+    """A clock that tests set."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock

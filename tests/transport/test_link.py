@@ -1,4 +1,4 @@
-"""Tests that a link gives each thread its own answer, and writes to no array of an answer that was given up."""
+"""Tests that a link gives each thread its own answer, and never writes to abandoned arrays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LAST = Frame({"a": 1}, is_last=True)
 
 
 class Kept:
-    """Keeps the frames of an answer, in given arrays or in new ones."""
+    """Collect the frames of an answer, in given arrays or in new ones."""
 
     def __init__(self, *arrays: Array) -> None:
         self.frames: list[Frame] = []
@@ -57,7 +57,7 @@ class Kept:
 
 
 class Refusing(Kept):
-    """Takes nothing."""
+    """A sink that refuses all frames."""
 
     def take(self, frame: Frame) -> None:
         raise FormatError("not this")
@@ -185,7 +185,7 @@ def test_closing_wakes_who_waits() -> None:
 
 
 def begin_frame(server: Peer, answer: Answer, size: int) -> bytes:
-    """Send the first half of a frame of zeros; the other half."""
+    """Send the first half of a frame of zeros; return the other half."""
     data = message_bytes(ANSWER, answer.number, Frame({}, [np.zeros(size, np.uint8)], is_last=True))
     server.send(data[: len(data) // 2])
     return data[len(data) // 2 :]
@@ -230,7 +230,7 @@ def test_an_answer_that_is_given_up_amid_a_frame_is_not_written_any_more_and_lea
 
 
 class Slow(Kept):
-    """Takes its time to write into the array of a caller."""
+    """A sink that writes slowly into the caller's array."""
 
     def __init__(self, out: Array) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ def test_giving_an_answer_up_waits_for_who_is_taking_it() -> None:
 
 
 def test_an_answer_that_is_given_up_while_it_is_taken_by_the_same_thread_is_not_waited_for() -> None:
-    """As where the garbage collector runs in a sink."""
+    """As if the garbage collector ran in a sink."""
     with linked() as (link, server):
         sink = Kept()
         answer, other = link.start(Frame({}), sink, soon()), link.start(Frame({}), Kept(), soon())
@@ -299,7 +299,7 @@ def test_who_waits_to_send_keeps_its_deadline() -> None:
 
 
 def test_a_full_queue_at_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
-    """A server that does not accept for a while, as under a flood of connections, is there all the same."""
+    """A server that accepts no connection for a while, as under a flood, is not taken for gone."""
     path = str(tmp_path / "socket")
     where = Location.parse(f"unix://{path}")
     with ExitStack() as stack:
@@ -319,7 +319,7 @@ def test_a_full_queue_at_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
             making = pool.submit(Link, where, ClientSecurity(), time.monotonic() + 10)
             time.sleep(0.1)
             accepted, said = server, b""
-            while not said:  # of those that wait only the link says anything
+            while not said:  # of the waiting connections only the link's sends bytes
                 accepted = stack.enter_context(server.accept()[0])
                 accepted.settimeout(0.2)
                 with suppress(TimeoutError):

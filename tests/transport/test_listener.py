@@ -1,4 +1,4 @@
-"""Tests that a listener answers in parallel, keeps to its limits, and lets no client hold up another."""
+"""Tests that a listener answers in parallel, keeps its limits, and isolates clients from each other."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def authority() -> Authority:
 
 @pytest.fixture(autouse=True)
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines are looked at more often than they are elsewhere."""
+    """Check deadlines more often than elsewhere."""
     monkeypatch.setattr(listener_module, "TICK_S", 0.05)
 
 
 @pytest.fixture
 def serve_as(authority: Authority, tmp_path: Path) -> Serve:
-    """Serve in any of the ways."""
+    """Serve in a given way."""
     return partial(serve, authority=authority, folder=tmp_path)
 
 
 @pytest.fixture(params=WAYS)
 def served(request: pytest.FixtureRequest, serve_as: Serve) -> Iterator[Served]:
-    """Every way to serve."""
+    """A server for each way."""
     with serve_as(request.param) as served:
         yield served
 
@@ -118,7 +118,7 @@ def test_a_cancelled_request_is_over(served: Served) -> None:
         wait_until(lambda: served.desk.num_ended == 1, "the answer has ended", 1)
         echoed = peer.start(ECHO)
         numbers = [peer.next()[0].number]
-        if numbers == [number]:  # what was being made when it was cancelled
+        if numbers == [number]:  # the frame in progress when it was cancelled
             numbers = [peer.next()[0].number]
         assert numbers == [echoed]
 
@@ -137,7 +137,7 @@ def test_a_request_that_is_cancelled_while_its_client_does_not_read_is_over(serv
 
 
 def is_steady(value: Callable[[], int]) -> bool:
-    """A number is above 0 and has not changed for a tenth of a second."""
+    """Whether a number is above 0 and unchanged for a tenth of a second."""
     before = value()
     time.sleep(0.1)
     return before == value() > 0
@@ -220,7 +220,7 @@ def test_too_many_strangers_end_the_oldest_and_honest_clients_get_in(serve_as: S
         assert [one.is_closed_within(0.05) for one in strangers[2:]] == [False] * 3
         served.context = context
         with served.connect() as peer:
-            assert len(peer.ask(ECHO)) == 1  # whose hello may have come before another one had to make room
+            assert len(peer.ask(ECHO)) == 1  # its hello may have come before another connection had to make room
         for one in strangers:
             one.close()
 
@@ -290,7 +290,7 @@ def test_wrong_tokens_are_told_later_and_later(serve_as: Serve, way: str) -> Non
         for _ in range(4):
             with served.connect(says_hello=False) as peer:
                 started = time.monotonic()
-                peer.send(encode_hello("wrong") + b"and more")  # which is left where it is
+                peer.send(encode_hello("wrong") + b"and more")  # the extra bytes are not read
                 assert peer.read_welcome()[0] == Status.REFUSED
                 took.append(time.monotonic() - started)
         assert max(took[:3]) < 0.2
@@ -317,14 +317,14 @@ def test_very_many_wrong_tokens_are_refused_like_the_first(serve_as: Serve, capl
 
 @pytest.mark.parametrize("way", ["tcp-epoll", "tcp-selector", "unix-epoll", "tls-epoll"])
 def test_who_abandons_many_calls_is_let_in_late(serve_as: Serve, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that were answered or cancelled do not count, and nothing is late on connections that are there."""
+    """Answered or cancelled calls do not count, and existing connections see no delay."""
     monkeypatch.setattr(listener_module, "FREE_ABANDONED", 4)
     with serve_as(way, token="secret") as served, served.connect("secret") as old:
 
         def entered_in_s() -> float:
             with served.connect("secret", says_hello=False) as peer:
                 started = time.monotonic()  # without the handshake of TLS
-                peer.send(encode_hello("secret") + message_bytes(REQUEST, 1, ECHO))  # also what follows is read then
+                peer.send(encode_hello("secret") + message_bytes(REQUEST, 1, ECHO))  # it is read with the hello
                 assert peer.read_welcome() == (Status.OK, "")
                 took_s = time.monotonic() - started
                 assert len(list(peer.frames(1))) == 1
@@ -461,7 +461,7 @@ def test_requests_that_come_with_nonsense_behind_them_take_nothing_for_good(serv
     wait_until(lambda: served.listener.num_calls == 0, "nothing is under way", 2)
 
 
-# Slow clients, and those that leave.
+# Slow clients, and clients that leave.
 
 
 def test_a_slow_sender_holds_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,7 +540,7 @@ def test_a_connection_of_which_the_client_has_closed_one_half_is_ended(served: S
 
 
 def test_a_connection_that_ends_while_it_is_read_keeps_its_descriptor_until_then(serve_as: Serve) -> None:
-    """So that no other connection can have it, and be read in its place."""
+    """Else another connection could get the descriptor, and be read in its place."""
     with serve_as() as served, served.connect() as peer:
         (known,) = served.listener._peers.values()
         stream, is_inside, may_leave = known.stream, threading.Event(), threading.Event()
@@ -618,7 +618,7 @@ def test_a_request_is_over_when_its_time_is(serve_as: Serve) -> None:
         wait_until(lambda: served.desk.num_ended == 1, "the answer has ended", 2)
         echoed = peer.start(ECHO)
         numbers = [peer.next()[0].number for _ in range(2)]
-        if echoed not in numbers:  # what was being made when its time was over has come, too
+        if echoed not in numbers:  # the frame in progress at the deadline has come, too
             numbers.append(peer.next()[0].number)
         assert numbers[-1] == echoed
 
@@ -627,7 +627,7 @@ def test_a_request_is_over_when_its_time_is(serve_as: Serve) -> None:
 
 
 def a_peer_that_does_not_read(served: Served, num_calls: int, timeout_ms: int = 20_000) -> tuple[Peer, list[int]]:
-    """A client with so many answers under way that wait until it reads, and their numbers."""
+    """A client with the given number of answers that wait until it reads, and their numbers."""
     peer = served.connect()
     numbers = [peer.start(Frame({"op": "count", "num": 50}), timeout_ms=timeout_ms) for _ in range(num_calls)]
     wait_until(lambda: sum(len(one.parked) for one in served.listener._peers.values()) == num_calls, "all wait")

@@ -1,4 +1,4 @@
-"""Tests that messages have the bytes that the document says, and that all other bytes are refused."""
+"""Tests that messages have the documented bytes, and that all other bytes are refused."""
 
 from __future__ import annotations
 

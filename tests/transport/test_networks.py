@@ -1,4 +1,4 @@
-"""Tests that answers are right, and deadlines kept, over links that are cut, come back, are slow or lose packets."""
+"""Tests that answers are right and in time over links that are cut, restored, slow or lossy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net"]
 
 @pytest.fixture(scope="module", autouse=True)
 def own_networks() -> None:
-    """Skip where the system gives no user its own networks."""
+    """Skip if the system lets no user make networks."""
     try:
         words = "ip link add near0 type veth peer name far0"
         words += " && tc qdisc add dev near0 root tbf rate 1mbit burst 9kb limit 9kb"

@@ -1,4 +1,4 @@
-"""Tests that messages are read whole however their bytes arrive, and that other bytes are refused without harm."""
+"""Tests that messages are read whole however bytes arrive, and that other bytes do no harm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.transport.peer import message_bytes
 
 
 class Bytes:
-    """A stream that gives bytes in the pieces in which they were put in, and nothing between two of them."""
+    """A stream that returns bytes in the pieces that were put in, with a pause after each."""
 
     def __init__(self, *pieces: bytes, has_end: bool = False) -> None:
         self._pieces = deque(filter(None, pieces))
@@ -50,7 +50,7 @@ def receiver_of(
 
 
 def read_all(receiver: Receiver, num_waits: int) -> list[tuple[Prefix, Frame | None]]:
-    """All messages; the receiver may say so often that there is nothing to read."""
+    """All messages; the receiver may report a few times that there is nothing to read."""
     found = []
     while num_waits:
         message = receiver.next()

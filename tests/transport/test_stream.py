@@ -1,4 +1,4 @@
-"""Tests that a reader over TLS is woken whenever the bytes that it waits for have arrived, however they arrive."""
+"""Tests that a reader over TLS wakes whenever its bytes have arrived, however they arrive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def authority() -> Authority:
 
 
 def pump(tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, sock: socket.socket) -> None:
-    """Bring the server's handshake to its end."""
+    """Complete the server's handshake."""
     while True:
         try:
             tls.do_handshake()
@@ -38,7 +38,7 @@ def pump(tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, s
 
 @pytest.fixture
 def ends(authority: Authority) -> Iterator[tuple[TlsStream, ssl.SSLObject, ssl.MemoryBIO, socket.socket]]:
-    """A stream of a client; and of a server the TLS, what it wants to send, and the socket to send it to."""
+    """A client's stream, and of a server: its TLS object, its outgoing bytes and its socket."""
     identity = authority.issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0

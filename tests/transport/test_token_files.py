@@ -1,4 +1,4 @@
-"""Tests that changed files of tokens, certificates and keys are read again, and that errors name their line."""
+"""Tests that changed files of tokens, certificates and keys are read again; errors name their line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = "# who may what\n\n  trainer  read  rrr\nops\tadmin aaa\ntrainer read  r
 
 
 def write(path: Path, text: str | bytes) -> Path:
-    """Replace a file of this user alone."""
+    """Replace a file, with access for this user alone."""
     new = path.with_name(f"{path.name}.new")
     new.touch(mode=0o600)
     new.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -12,7 +12,7 @@ from hopstream.transport.tokens import ANYONE, MAX_FILE_BYTES, TokenFile, Tokens
 
 
 def write(path: Path, text: str) -> Path:
-    """Replace a file as a careful program does, so that it never is there in part."""
+    """Replace a file atomically, as a careful program does."""
     new = path.with_name("new")
     new.write_text(text, encoding="utf-8")
     new.chmod(0o600)

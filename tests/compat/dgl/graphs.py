@@ -6,7 +6,10 @@ TYPES = {"b": 12, "a": 17, "c": 1}
 
 
 def typed_graph(rng_seed=3):
-    """Two larger node types and one of a single node, four edge types of which one has no edge, splits and features."""
+    """Graph of three node types, one with a single node, and four edge types, one without edges.
+
+    It has splits of nodes and of edges, and features of both.
+    """
     rng = np.random.default_rng(rng_seed)
 
     def ends(src, dst, num):

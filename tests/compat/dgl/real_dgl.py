@@ -1,4 +1,4 @@
-"""Run DGL itself, in an interpreter of its own: one verb, and its answer as JSON on the last line of stdout.
+"""Run one verb in DGL's own interpreter and print its answer as JSON on the last line of stdout.
 
 Called by the tests of ``test_beside_dgl.py``; imports nothing of Hopstream, for which the interpreter may be too old.
 """
@@ -45,7 +45,7 @@ def signatures() -> dict[str, list[list[str]]]:
 
 
 def load(config: str, part: str) -> dict[str, Any]:
-    """All that ``load_partition`` gives, and the part of each node by its book."""
+    """Results of ``load_partition``, and the part of each node by its book."""
     graph, node_feats, edge_feats, book, name, ntypes, etypes = dgl.distributed.load_partition(config, int(part))
     return {
         "ends": lists(graph.edges(order="eid")), "ndata": lists(graph.ndata), "edata": lists(graph.edata),
@@ -56,7 +56,7 @@ def load(config: str, part: str) -> dict[str, Any]:
 
 
 def partition(out: str, types: str, num_hops: str) -> dict[str, Any]:
-    """Cut a random graph into two parts; returns its edges and the old number of each new one."""
+    """Cut a random graph into two parts; return its edges and the original id of each new one."""
     torch.manual_seed(2)
     sizes = {"_N": 60} if types == "plain" else {"user": 50, "item": 40}
     etypes = [("_N", "_E", "_N")]
@@ -78,7 +78,7 @@ def partition(out: str, types: str, num_hops: str) -> dict[str, Any]:
 
 
 def split(config: str, part: str, mask: str, num_trainers: str, rank: str, options: str) -> list[int]:
-    """What ``node_split`` gives one trainer."""
+    """The share that ``node_split`` gives one trainer."""
     dgl.distributed.role.get_num_trainers = lambda: int(num_trainers)
     book = dgl.distributed.load_partition_book(config, int(part))[0]
     given = json.loads(options)

@@ -1,4 +1,4 @@
-"""DGL itself, run by an interpreter of its own, reads what is written here, and what it writes is read here.
+"""Checks that DGL itself reads Hopstream's files and that Hopstream reads DGL's.
 
 Run with ``--dgl-python``: see "Beside the real libraries" in CONTRIBUTING.md.
 """
@@ -33,7 +33,7 @@ GRAPHS = pytest.mark.parametrize("graph", [plain_graph(), typed_graph()], ids=["
 
 @pytest.fixture
 def run_dgl(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Run a verb of ``real_dgl.py``; gives its answer."""
+    """Run a verb of ``real_dgl.py``; return its answer."""
     python = request.config.getoption("--dgl-python")
     if python is None:
         pytest.skip("give --dgl-python, an interpreter that imports dgl")
@@ -57,7 +57,7 @@ def ours_called(name: str) -> Any:
 
 
 def test_signatures_are_those_of_dgl(run_dgl: Callable[..., Any]):
-    """Names, order and defaults; more may be behind, by name only."""
+    """Names, order and defaults agree; ours may add arguments that are passed by name only."""
     for name, theirs in run_dgl("signatures").items():
         if name in NOT_HERE:
             continue

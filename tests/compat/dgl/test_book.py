@@ -1,4 +1,4 @@
-"""The book finds parts, types and numbers."""
+"""Checks that the book finds parts, types and ids."""
 
 import numpy as np
 import pytest

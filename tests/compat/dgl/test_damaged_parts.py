@@ -1,4 +1,4 @@
-"""Whatever is wrong with files of parts is said, and no memory is taken for what they only claim."""
+"""Checks that damaged part files are errors, and that sizes they claim take no memory."""
 
 import json
 import tracemalloc
@@ -24,7 +24,7 @@ WRONG = (
     *([[]], {"x": 1}, {"_N": [[0, 9], [9]]}),
 )
 HUGE = (2**62, {"_N": [[0, 2**62], [2**62, 2**62]]})
-"""Values that may be true, of which none may take memory."""
+"""Large values that may be valid; none of them may allocate memory."""
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +92,14 @@ def test_rows_that_are_none_take_no_memory(tmp_path):
 
 
 def values_of(value, place=()):
-    """Places of all values in JSON, from the outermost on."""
+    """Paths of all values in JSON, from the outermost on."""
     yield place
     for key, of in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from values_of(of, (*place, key))
 
 
 def damaged(text):
-    """What is wrong, how, and the text with it: a value that is missing or another one, or a text cut off."""
+    """The place of the damage, its value, and the damaged text: a missing or wrong value, or a cut text."""
     places = list(values_of(json.loads(text)))[1:]
     for place in places:
         for wrong in (GONE, *WRONG, *HUGE):
@@ -126,7 +126,7 @@ def test_any_value_of_the_json_file_may_be_wrong(written, load):
     load(written)
     for what, wrong, text in damaged(written.read_text()):
         path.write_text(text)
-        if wrong in HUGE:  # not for all: it is slow
+        if wrong in HUGE:  # not for all values, as it is slow
             tracemalloc.start()
         try:
             load(path)

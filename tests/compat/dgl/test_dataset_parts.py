@@ -1,4 +1,4 @@
-"""Files that are made of a dataset's parts are those of the graph in memory, which is not held for it."""
+"""Checks that files made of a dataset's parts equal those of its graph, without holding the graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def write(root: Path, graph, num_parts: int, **options) -> dict[str, bytes]:
-    """Write a graph as a dataset, and DGL's files of that, with the same name as those of the graph itself."""
+    """Write DGL's files of a dataset and, under the same name, of its graph; return the dataset's files."""
     owners = some_owners(graph, num_parts)
     hopstream.write_parts(graph, root / "dataset", owners=owners, num_parts=num_parts, **options)
     (root / "scratch").mkdir()
@@ -86,7 +86,7 @@ def test_datasets_without_what_is_needed_are_refused(tmp_path):
 
 
 def test_one_part_is_held_at_a_time(tmp_path, monkeypatch):
-    """24 parts: what is held is some arrays of one part's edges, and blocks of features."""
+    """With 24 parts, memory holds some arrays of one part's edges, and blocks of features."""
     num_nodes, num_edges, num_parts = 6_000, 60_000, 24
     rng = np.random.default_rng(0)
     src = rng.integers(0, num_nodes, num_edges)

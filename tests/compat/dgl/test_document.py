@@ -1,4 +1,4 @@
-"""What DGL's page on data preprocessing shows of its Python API runs with the import changed.
+"""Checks that the Python API on DGL's page on data preprocessing runs with the import changed.
 
 The tests take the page's own blocks, where the page is there.
 """
@@ -26,7 +26,7 @@ def made(num_nodes=40):
 
 
 def blocks():
-    """The page's blocks of Python that name DGL's API, without prompts and what is printed."""
+    """The page's blocks of Python that name DGL's API, without prompts and printed output."""
     page = PAGES[0].read_text()
     found = re.findall(r"^\.\. code(?:-block)?:: python\n\n((?:(?:[ ]+.*)?\n)+)", page, re.M)
     texts = []

@@ -1,4 +1,4 @@
-"""DGL's files are written as DGL writes them, and damaged ones are refused."""
+"""Checks that DGL's files are written as DGL writes them, and that damaged ones are refused."""
 
 import numpy as np
 import pytest

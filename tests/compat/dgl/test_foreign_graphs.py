@@ -1,4 +1,4 @@
-"""Graphs of NetworkX and matrices of SciPy become graphs as DGL numbers them."""
+"""Checks that graphs of NetworkX and matrices of SciPy become graphs, numbered as DGL numbers them."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Graphs count edges, and say which node is not there."""
+"""Checks that graphs count edges, and name missing nodes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Nodes and edges are numbered as DGL says, and files hold what belongs to them."""
+"""Checks that nodes and edges are numbered as DGL documents it, and that files hold their own rows."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ NUM_PARTS = 3
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory):
-    """A graph of which part 1 owns no node of type ``b``, its owners, its parts and the old numbers of new ones."""
+    """The graph, its owners, the path of the JSON and the returned mapping; part 1 owns no ``b`` node."""
     graph, out = typed_graph(), tmp_path_factory.mktemp("typed")
     owners = some_owners(graph, NUM_PARTS)
     owners["b"][owners["b"] == 1] = 2
@@ -63,7 +63,7 @@ def test_numbers_go_up_part_by_part_and_type_by_type(typed):
             assert edges[t][before : before + len(keys)].tolist() == keys.tolist()
             next_edge = stop
     start, stop = said["node_map"]["b"][1]
-    assert start == stop == said["node_map"]["c"][0][1]  # none: empty, where the range before it ended
+    assert start == stop == said["node_map"]["c"][0][1]  # an empty range, which begins where the one before it ended
 
 
 def test_graphs_of_parts_hold_their_own_first_and_then_the_halo(typed):
@@ -167,7 +167,7 @@ def test_trainers_are_parts_of_parts(tmp_path):
     graph = typed_graph()
     partition_graph(graph, "g", 2, tmp_path, num_trainers_per_machine=3, part_method="random")
     read, owners = read_partitions(tmp_path / "g.json")
-    assert read.fingerprint() == graph.fingerprint()  # trainers are none of its features
+    assert read.fingerprint() == graph.fingerprint()  # the read graph has no feature for trainers
     for part in range(2):
         g, nodes, edges, *_ = load_partition(tmp_path / "g.json", part)
         trainers = nodes["a/trainer_id"]
@@ -260,7 +260,7 @@ def test_what_is_no_graph_or_has_names_that_files_cannot_hold_is_refused(tmp_pat
 
 
 def test_names_of_a_graph_without_types_stay_where_it_has_relations(tmp_path):
-    """``_N`` and ``_E`` are ``node`` and ``to`` of ours only where there is nothing else."""
+    """``_N`` and ``_E`` become ``node`` and ``to`` only in graphs without other types."""
     ends = ([0, 1], [1, 2])
     g = dgl.heterograph({("_N", "likes", "_N"): ends, ("_N", "_E", "_N"): ends}, num_nodes_dict={"_N": 4})
     g.ndata["feat"] = torch.rand(4, 2)

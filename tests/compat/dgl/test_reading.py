@@ -1,4 +1,4 @@
-"""Older files of DGL are read, and parts that do not fit each other are refused."""
+"""Checks that older files of DGL are read, and that parts that do not fit each other are refused."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def change(path, **fields):
 
 
 def without_old_ids(path):
-    """Take out of parts what DGL itself does not write."""
+    """Remove the data from parts that DGL itself does not write."""
     for file in path.parent.glob("part*/graph.dgl"):
         found = read_graph_file(file)
         ndata, edata = (
@@ -199,7 +199,7 @@ def test_parts_without_the_edges_between_them_are_no_whole_graph(tmp_path):
         FormatError, match=f"has {own} of the {number} edges of part 0: with num_hops=0 .*num_hops=1, or"
     ):
         read_partitions(path)
-    change(path, halo_hops=1)  # without which it is a damaged part
+    change(path, halo_hops=1)  # without this the part is damaged
     with pytest.raises(FormatError, match=f"{own} edges, numbers .* part 0 has {number}"):
         load_partition(path, 0)
     halves = np.arange(30) // 15

@@ -1,4 +1,4 @@
-"""Each trainer gets its share, and all of them together get everything once."""
+"""Checks that each trainer gets its share, and that shares cover everything once."""
 
 from itertools import chain
 
@@ -64,7 +64,7 @@ def test_shares_go_to_the_trainers_that_nodes_are_near_to(books):
     assert sorted(joined(found)) == list(range(17))
     near = sum(int((trainers[share] == rank).sum()) for rank, share in enumerate(found))
     assert near >= 10
-    more = shares(node_split, books, mask, 2, ntype="a", node_trainer_ids=trainers * 2)  # of trainers twice as many
+    more = shares(node_split, books, mask, 2, ntype="a", node_trainer_ids=trainers * 2)  # with twice as many trainers
     assert sorted(joined(more)) == list(range(17))
 
 

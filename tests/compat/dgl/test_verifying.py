@@ -1,4 +1,4 @@
-"""All that is wrong with DGL's files is said, and nothing of files that are right."""
+"""Checks that every fault of DGL's files is reported, and that correct files have no findings."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_data_that_are_missing_of_another_kind_or_too_many(whole, parts):
 
 
 def test_files_as_dgls_own_scripts_leave_them(whole, parts):
-    """Keys are in files of their own, and only those of what the part owns; or there are none at all."""
+    """Keys lie in separate files, which hold only those of owned nodes and edges, or are missing."""
     for part in range(NUM_PARTS):
         path = parts / f"part{part}/graph.dgl"
         graph = read_graph_file(path)

@@ -1,4 +1,4 @@
-"""Channels of a DistServer as clients make and read them, in the server's process or over the network."""
+"""Make and read channels of a DistServer as clients do, in its process or over the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=2)
 
 
 class Asked:
-    """A server of the session of this process, which is asked for every method."""
+    """Proxy of a server of this process's session; every method is a request."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -27,7 +27,7 @@ class Asked:
 
 
 def init(server: Any, key: str = "loader_0", config: SamplingConfig = CONFIG, sampler: Any = None) -> int:
-    """A backend of a server."""
+    """Make a backend of a server."""
     sampler = sampler or KHopNeighborSamplerOptions([2, 2])
     found: int = server.init_sampling_backend(InitSamplingBackendRequest(key, OPTIONS, sampler, config))
     return found
@@ -40,7 +40,7 @@ def registration(backend: int, nodes: Any, key: str = "rank_0", config: Sampling
 
 
 def register(server: Any, backend: int, nodes: Any, key: str = "rank_0", config: SamplingConfig = CONFIG) -> int:
-    """A channel of some nodes."""
+    """Make a channel for some nodes."""
     found: int = server.register_sampling_input(registration(backend, nodes, key, config))
     return found
 

@@ -1,4 +1,4 @@
-"""Storage servers in threads of the test's process, and a compute process that is this one."""
+"""Fixtures: storage servers in threads of the test's process, which is also the compute process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def serving(folder: Path, num_servers: int, edge_dir: str = "in", new_server: An
 
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members ask server 0 again soon, so that deadlines end waits when they pass."""
+    """Let members ask server 0 more often, so that waits end soon after their deadlines."""
     monkeypatch.setattr(roster, "TURN_S", 0.1)
 
 

@@ -1,4 +1,6 @@
-"""The ring of GraphLearn-for-PyTorch's tests: 40 nodes, edges v to v+1 and v to v+2, features equal to ids.
+"""Ring graph of GraphLearn-for-PyTorch's tests, and checks of batches around its nodes.
+
+The ring has 40 nodes, edges from v to v+1 and from v to v+2, and features equal to ids.
 
 With types, users lead to items v+1 and v+2 and items to users likewise. With labels, v has the labels v+5 and v+7.
 """
@@ -22,7 +24,7 @@ LABELS = (NODE, f"{EDGE[1]}_gigl_positive", NODE)
 
 
 def ring_graph(kind: str = "homogeneous") -> Graph:
-    """The ring, with features of 8 numbers, labels, and three splits; it may have types, or edges that are labels."""
+    """Ring with features of 8 numbers, labels and three splits; ``kind`` adds types or label edges."""
     ids = np.arange(NUM_NODES)
     near = np.repeat(ids, 2)
     edges, labels = (np.stack([near, (near + np.tile(steps, NUM_NODES)) % NUM_NODES]) for steps in ([1, 2], [5, 7]))
@@ -54,7 +56,7 @@ def write_range_ring(folder: Path, num_parts: int) -> Path:
 
 
 def check_ring_batch(node: Any, edge_index: Any, x: Any, batch: Any) -> None:
-    """Check a batch that followed edges backwards from ids alone, from every seed; arguments are tensors."""
+    """Check, from ids alone, a batch of tensors that followed edges backwards from every seed."""
     ids = node.tolist()
     assert len(set(ids)) == len(ids) and ids[: len(batch)] == batch.tolist()
     assert (x == node[:, None]).all() and set(range(len(batch))) <= set(edge_index[1].tolist())
@@ -63,7 +65,10 @@ def check_ring_batch(node: Any, edge_index: Any, x: Any, batch: Any) -> None:
 
 
 def check_batch(data: Any) -> list[int]:
-    """Check a batch of GiGL's loaders around nodes or users, with or without labels, from ids alone; its seeds."""
+    """Check a batch of GiGL's loaders from ids alone; return its seeds.
+
+    The seeds are nodes, or users in a graph with types. The batch may have labels.
+    """
     if "user" in data.to_dict():
         user, item = data["user"], data["item"]
         for (src, _, dst), edges in ((t, data[t].edge_index) for t in (TO_ITEM, TO_USER)):

@@ -1,4 +1,4 @@
-"""DistABLPLoader over servers: labels checked by id against the arrays that were written, equality, errors."""
+"""Tests of DistABLPLoader over servers: labels by id, equality on any number of servers, errors."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def make(dataset: Any, given: Any, **options: Any) -> DistABLPLoader:
 
 
 def merged(*fetched: dict[int, ABLPInputNodes]) -> dict[int, ABLPInputNodes]:
-    """Inputs with labels of several supervision edge types, each fetched by itself."""
+    """Inputs with labels of several supervision edge types, each type fetched separately."""
     return {
         server: replace(nodes, labels={t: rows for one in fetched for t, rows in one[server].labels.items()})
         for server, nodes in fetched[0].items()
@@ -101,7 +101,7 @@ def merged(*fetched: dict[int, ABLPInputNodes]) -> dict[int, ABLPInputNodes]:
 
 
 def check_pairs(pairs: torch.Tensor, anchors: list[int], far: torch.Tensor, wanted: Rows) -> None:
-    """Labels of every anchor are those wanted, grouped by anchor."""
+    """Check the labels of every anchor, grouped by anchor."""
     near = pairs[0].tolist()
     assert pairs.dtype == torch.int64 and near == sorted(near)
     for place, anchor in enumerate(anchors):
@@ -188,7 +188,7 @@ def test_ranks_of_uneven_shares_have_every_anchor_once(connect: Connect, shop: P
 
 @pytest.mark.parametrize("edge_dir", ["in", "out"])
 def test_pagerank_around_anchors_and_labels(connect: Connect, shop: Path, edge_dir: str) -> None:
-    """Anchors, positives and negatives have neighbourhoods; they are those that the nodes have by themselves."""
+    """Anchors, positives and negatives have the neighbourhoods that they have on their own."""
     options = PPRSamplerOptions(max_ppr_nodes=4)
     found = []
     for num_servers in (1, 4):
@@ -219,7 +219,7 @@ def test_pagerank_around_anchors_and_labels(connect: Connect, shop: Path, edge_d
 
 
 def neighborhoods(data: HeteroData, seed_type: str) -> set[tuple[Any, ...]]:
-    """Seed, type and id of a node, score and proximity, of every row of seeds of a type."""
+    """Per row of a seed of a type: seed, type and id of the node, score and proximity."""
     return {
         (data[seed_type].node[seed].item(), dst, data[dst].node[place].item(), *attr.tolist())
         for dst in ("user", "item")
@@ -229,7 +229,7 @@ def neighborhoods(data: HeteroData, seed_type: str) -> set[tuple[Any, ...]]:
 
 
 def test_pagerank_without_types(connect: Connect, ring: Path) -> None:
-    """On a ring: an anchor's links to its labels are not walked along, in a batch of its own."""
+    """On a ring, in a batch of its own, an anchor's walk does not follow its links to labels."""
     dataset = connect(ring, 2)
     given = {0: ABLPInputNodes(torch.tensor([0]), DEFAULT_HOMOGENEOUS_NODE_TYPE, {
         DEFAULT_HOMOGENEOUS_EDGE_TYPE: (torch.tensor([[1, 2]]), None)
@@ -397,7 +397,7 @@ def test_a_labeled_homogeneous_graph(connect: Connect, tmp_path: Path) -> None:
 
 
 def test_a_dataset_whose_edges_are_turned_round(connect: Connect, tmp_path: Path) -> None:
-    """Anchors are destinations there, as in GiGL where edges are followed inwards; labels go by the outward type."""
+    """Anchors are destinations, as where GiGL follows edges inwards; labels have the outward type."""
     turned = ("item", "buys", "user")
     graph = graph_from_arrays(
         {turned: EDGES[BOUGHT_BY], labels_of(turned): POSITIVES[::-1]},
@@ -530,7 +530,7 @@ def test_labels_are_capped(shop: Path) -> None:
 
 @pytest.mark.parametrize("sampler", [KHopNeighborSamplerOptions([2]), PPRSamplerOptions(max_ppr_nodes=3)], ids=type)
 def test_anchors_as_the_input_of_a_backend(shop: Path, sampler: Any) -> None:
-    """Messages of a server carry the labels, as places of anchors over those of label nodes."""
+    """Messages of a server carry labels as places of anchors (row 0) and of label nodes (row 1)."""
     dataset = DistDataset(shop)
     server = DistServer(dataset)
     anchors, positives, negatives = server.get_ablp_input(FetchABLPInputRequest("train", "user", BUYS))
@@ -558,7 +558,7 @@ def test_anchors_as_the_input_of_a_backend(shop: Path, sampler: Any) -> None:
 
 
 def test_training_beside_random_negatives(connect: Connect, shop: Path) -> None:
-    """The loop of GiGL's training: both loaders begin anew at their own ends, for a fixed number of steps."""
+    """GiGL's training loop: each loader starts again at its own end, for a fixed number of steps."""
     dataset = connect(shop, 2)
     main = make(dataset, dataset.fetch_ablp_input("train", 0, 1, "user", BUYS), shuffle=True, batch_size=8)
     items = ("item", dataset.fetch_node_ids(0, 1, node_type="item"))

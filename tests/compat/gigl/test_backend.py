@@ -1,4 +1,4 @@
-"""Shared sampling backend: its life cycle, its errors, and batches of the ring that are checked from ids alone."""
+"""Tests of the shared sampling backend: life cycle, errors, and batches of the ring checked by ids."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_channel_that_is_given_up_in_the_middle_leaves_no_thread(backend: Shar
 
 def test_a_call_that_waits_ends_with_its_epoch_or_in_time(backend: SharedDistSamplingBackend, monkeypatch) -> None:
     channel, begun, goes_on, found = QueueChannel(1), threading.Event(), threading.Event(), []
-    assert channel.recv(0.0) is None  # it is not registered, and then no epoch was started
+    assert channel.recv(0.0) is None  # the channel is not registered; later, no epoch was started
     backend.register_input(1, "a", NodeSamplerInput(torch.arange(8)), CONFIG, channel)
     assert channel.recv(0.0) is None
     real = producer.message_of
@@ -175,7 +175,7 @@ def test_no_batch_is_made_ahead_where_as_many_bytes_wait(backend: SharedDistSamp
         backend.start_new_epoch_sampling(channel_id, 0)
     assert len(read_epoch(backend, wide, 8)) == 8  # so the other channel has had its turns
     (told,) = backend._scheduler.describe(1)  # type: ignore[union-attr]
-    assert 1 <= told["num_made"] <= 2  # each of two threads may have begun one before the first was there
+    assert 1 <= told["num_made"] <= 2  # both threads may have begun a batch before the first one waited
     assert len(read_epoch(backend, narrow, 8)) == 8
 
 

@@ -1,4 +1,4 @@
-"""DistServer: every method of its documentation, in its process."""
+"""Tests of every documented method of DistServer, in its process."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_ranks_that_ask_together_have_keys_read_once(server: DistServer, monkeyp
 
 
 class KeysOnly:
-    """A store of all parts that is asked for keys, and for nothing that reads edges."""
+    """A store of all parts that answers look-ups of keys, and fails where edges are read."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -345,14 +345,14 @@ def test_as_many_batches_are_made_ahead_as_a_queue_takes(server: DistServer) -> 
 
 @contextmanager
 def client(name: str) -> Iterator[None]:
-    """Call as a client does."""
+    """Call a method as a client does."""
     before = CALLER.set(name)
     yield
     CALLER.reset(before)
 
 
 def pass_a_lease(server: DistServer) -> None:
-    """Let everything be unused for longer than a lease."""
+    """Let more than a lease pass without any request."""
     for state in (*server._channels.values(), *server._backends.values()):
         state.used_at -= dist_server.LEASE_S + 1.0
 
@@ -429,7 +429,7 @@ def test_numbers_that_no_client_was_given_are_unknown(server: DistServer) -> Non
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_callers_of_one_key_get_one_backend(server: DistServer, monkeypatch, fails: bool) -> None:
-    """Also where the first call fails: the next one tries again."""
+    """If the first call fails, the next one tries again."""
     failures = [OSError("no threads are left")] if fails else []
     real = DistDataset.graph
 

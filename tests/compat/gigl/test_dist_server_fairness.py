@@ -1,6 +1,7 @@
-"""Every loader of a server gets the same share of its threads, whatever others cost, and if one is parked.
+"""Checks that all loaders of a server get the same share of its threads, whatever batches cost.
 
-Sampling takes a time of its own, in which a batch takes exactly what it is said to take.
+One loader is parked: its consumer takes one batch and no more. Sampling runs in fake time, in which a batch takes
+exactly its configured cost.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from tests.stream.test_fairness import jain_index
 
 CAPACITY = 4
 COSTS_S = (0.002, 0.003, 0.005, 0.008, 0.013, 0.025, 0.040)
-"""What batches of the loaders take."""
+"""Seconds per batch of each loader."""
 NUM_BATCHES = (200, 100, 40, 60, 20, 30, 10)
-"""Their epochs; one begins anew when it ends."""
+"""Batches per epoch of each loader; a loader that reaches its end starts the next epoch."""
 PARKED = len(COSTS_S)
 NUM_BATCHES_OF = (*NUM_BATCHES, 101)
-"""As above, and of the parked one; numbers differ, so that they name loaders."""
+"""Batches per epoch, with the parked loader; all differ, so that they identify loaders."""
 FOR_S = 4.0
 
 
 class LoaderWorld:
-    """A server whose only thread begins a batch when all loaders but the parked one want more of theirs.
+    """A server with one thread, which begins a batch when all loaders but the parked one want more.
 
-    Loader ``n`` samples around node ``n`` alone, so a batch tells whose it is.
+    Loader ``n`` samples around node ``n`` alone, so a batch names its loader.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class LoaderWorld:
         }
 
     def end(self) -> None:
-        """Let everything go on without taking time, to its end."""
+        """End fake time: let all remaining work run without waiting."""
         self.is_over = True
         self.time.release()
 
@@ -119,4 +120,4 @@ def test_loaders_of_unequal_inputs_and_a_parked_one(tmp_path: Path, monkeypatch,
     assert set(shares) == set(range(PARKED + 1))
     assert jain_index(shares[number] for number in range(PARKED)) >= 0.97, shares
     assert sum(shares.values()) > 0.95 * FOR_S
-    assert CAPACITY * COSTS_S[0] <= shares[PARKED] <= 3 * CAPACITY * COSTS_S[0]  # what waits here and there
+    assert CAPACITY * COSTS_S[0] <= shares[PARKED] <= 3 * CAPACITY * COSTS_S[0]  # batches that wait here and there

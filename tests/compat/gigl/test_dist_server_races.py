@@ -1,4 +1,4 @@
-"""Any two calls of clients of a DistServer, at once, have the outcomes of one order or of the other."""
+"""Checks that any two concurrent calls of clients have the outcomes of one order or of the other."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CONFIGS = [
 OPTIONS = RemoteDistSamplingWorkerOptions(num_workers=1, prefetch_size=2, worker_concurrency=2)
 DEADLINE_S = 10.0
 NUM_PLACES = 8
-"""Calls release locks less often."""
+"""More releases of locks than any call makes."""
 BLOCKED_S = 0.02
-"""How long a call pauses for another one, which may wait for it."""
+"""Seconds that a call pauses for another one, which may be waiting for its lock."""
 DATASETS: list[DistDataset] = []
 There = dict[int, tuple[int, set[int]]]
-"""By number of a backend: its key, and the numbers of its channels."""
+"""Backend id to its key and the ids of its channels."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,7 +69,7 @@ class Backend:
 
 @dataclass(eq=False)
 class Channel:
-    """What a client knows of its channel; ``left`` are the seeds of the epoch that have not come."""
+    """A client's view of its channel; ``left`` holds the seeds of the epoch that have not come."""
 
     channel_id: int
     backend: Backend
@@ -81,14 +81,14 @@ class Channel:
 
 @dataclass(eq=False)
 class Operation:
-    """One call of a client, and what came of it.
+    """One call of a client, and its outcome.
 
     Attributes:
         kind: The call.
-        key: Of the backend that is asked for.
-        backend: Where an input is registered.
-        channel: What is started, read or destroyed.
-        number: Seeds that are registered, or the epoch that is started.
+        key: Key of the requested backend.
+        backend: The backend at which an input is registered.
+        channel: The channel that is started, read or destroyed.
+        number: Number of registered seeds, or the started epoch.
         outcome: The answer, or the error.
     """
 
@@ -100,7 +100,7 @@ class Operation:
     outcome: Any = None
 
     def after(self, there: There, may_fail: bool) -> There | None:
-        """What is there after this call, if its outcome is one that the call may have; else None."""
+        """The server's state after this call, or None if the call may not have this outcome."""
         there = {number: (key, set(channels)) for number, (key, channels) in there.items()}
         outcome = self.outcome
         if may_fail and isinstance(outcome, (KeyError, RuntimeError, StoreUnavailable)):
@@ -129,7 +129,7 @@ KINDS = ("init", "register", "start", "fetch", "destroy", "shut_down")
 
 
 class Pause:
-    """Where the first of two calls waits for the second one: when it has released locks so many times."""
+    """The point at which the first call waits for the second: after a number of lock releases."""
 
     def __init__(self, num_released: int) -> None:
         self.left, self.first = num_released, threading.current_thread()
@@ -162,10 +162,10 @@ class PausingLock:
 
 
 def at_once(*works: Callable[[], Any], num_released: int = 0) -> list[Any]:
-    """What came of works, each in a thread of its own: answers and errors.
+    """Run each function in a thread of its own; return their answers or errors.
 
-    They begin together; with ``num_released`` the second begins when the first has released locks so many times, and
-    the first goes on when the second has ended or waits for it.
+    They start together. With ``num_released``, the second starts when the first has released locks that often, and the
+    first continues when the second has ended or waits for a lock.
     """
     barrier = threading.Barrier(len(works), timeout=DEADLINE_S)
     outcomes: list[Any] = [None] * len(works)
@@ -228,7 +228,7 @@ class Clients:
         assert sorted(self.read_all(channel)) == (sorted(channel.left) if channel.is_there else [])
 
     def two_at_once(self, one: tuple[str, int, int, int], other: tuple[str, int, int, int], num_released: int) -> None:
-        """Their outcomes, and what is there, are those of one order or the other."""
+        """Check that outcomes and state are those of one order of the calls or of the other."""
         operations = [self.operation(*one), self.operation(*other)]
         before = self.there()
         outcomes = at_once(*[lambda o=operation: self.run(o) for operation in operations], num_released=num_released)
@@ -278,7 +278,7 @@ class Clients:
         return there
 
     def note(self, given: Operation) -> None:
-        """Know what a call has made."""
+        """Record the backend or channel that a call has made."""
         if isinstance(given.outcome, Exception):
             return
         if given.kind == "init" and given.outcome not in {one.backend_id for one in self.known}:
@@ -289,7 +289,7 @@ class Clients:
             given.backend.channels.append(Channel(given.outcome, given.backend, given.number))
 
     def check_messages(self, *operations: Operation) -> None:
-        """A fetch takes a batch of an epoch that was there; every seed of the last one comes once."""
+        """Check that a fetch returns a batch of a known epoch, and that seeds of the last one come once."""
         for channel in {one.channel for one in operations if one.kind in ("start", "fetch")} - {None}:
             ours = [one for one in operations if one.channel is channel or one.kind == "shut_down"]
             messages = [one.outcome[0] for one in ours if one.kind == "fetch" and one.outcome[0] is not None]
@@ -319,7 +319,7 @@ class Clients:
         return found
 
     def there(self) -> There:
-        """What is there as far as clients know."""
+        """The backends and channels that clients know of."""
         return {
             backend.backend_id: (backend.key, {one.channel_id for one in backend.channels if one.is_there})
             for backend in self.known
@@ -335,7 +335,7 @@ class Clients:
 @pytest.mark.parametrize("second", KINDS)
 @pytest.mark.parametrize("first", KINDS)
 def test_a_call_in_the_middle_of_another(first: str, second: str) -> None:
-    """Wherever the first call lets others in; the channel is the only one of its backend, or one of two."""
+    """At each release of a lock by the first call, with one channel or two of the backend."""
     for num_channels, num_released in product((1, 2), range(1, NUM_PLACES)):
         clients = Clients()
         backend = clients.init(0)

@@ -1,4 +1,4 @@
-"""Messages to servers, and inputs of anchors."""
+"""Tests of messages to servers, and of inputs of anchors."""
 
 from __future__ import annotations
 

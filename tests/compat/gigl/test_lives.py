@@ -1,4 +1,4 @@
-"""How servers and compute processes begin and end: who meets whom, and what ends where others are gone."""
+"""Tests of the start and end of servers and compute processes: meetings, exits and lost peers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members that say nothing count as gone soon."""
+    """Let silent members count as gone soon."""
     for module, names in ((roster, ("GONE_S", "ABANDONED_S")), (dist_server, ("SERVER_EXIT_STATUS_CHECK_INTERVAL",))):
         for name in names:
             monkeypatch.setattr(module, name, SOON_S)
@@ -109,7 +109,7 @@ def own_server(folder: Path, **more: Any) -> Iterator[tuple[DistServer, Meeting]
 
 
 class OddOnce:
-    """A connection to server 0 whose first answers make no sense."""
+    """A connection to server 0 whose first answers are malformed."""
 
     location = "tcp://127.0.0.1:1"
 
@@ -142,7 +142,7 @@ def test_a_rank_is_one_clients_until_that_is_gone(folder: Path, monkeypatch: pyt
         first = Session(meeting, 0, 1)
         with pytest.raises(StoreUnavailable, match="another client is client 0; give each a rank of its own"):
             Session(replace(meeting, timeout_s=0.3), 0, 1)
-        first.close()  # without a word, as one that was killed
+        first.close()  # without leaving, like a killed process
         monkeypatch.setattr(roster, "GONE_S", 0.1)
         Session(meeting, 0, 1).leave()
         get_server().wait_for_exit()
@@ -477,7 +477,7 @@ def test_ranks_out_of_range(monkeypatch, machine: str, local_rank: int, message:
 
 
 def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -> None:
-    """They may take an hour, as at GiGL, however soon a server is to answer."""
+    """The wait may take an hour, as at GiGL, even with short timeouts of requests."""
     monkeypatch.setenv("RANK", "0")
     waits = inspect.signature(compute.wait_for_readiness_signal).bind("ready", poll_interval=0.2)
     waits.apply_defaults()
@@ -494,7 +494,7 @@ def test_servers_that_do_not_become_ready_in_time(tmp_path: Path, monkeypatch) -
 
 
 def test_compute_ranks_wait_for_each_other_until_a_deadline(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    """The one that waits in vain says so, and leaves without a word."""
+    """The rank that waits too long raises an error, and leaves without telling others."""
     (tmp_path / "ready").write_text("ready")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(compute, "GROUP_S", SOON_S)
@@ -554,7 +554,7 @@ def test_the_process_of_a_session_has_what_run_storage_server_is_given(
         wait_and_shutdown_server()
 
     class Here:
-        """A process that is a call; its arguments travel as those of a process do."""
+        """A process replaced by a function call; its arguments are passed as those of a process."""
 
         exitcode: int | None = None
 

@@ -1,4 +1,4 @@
-"""Loaders of graph-store mode over servers: the ring checked from ids alone, equality, shares, errors."""
+"""Tests of graph-store loaders over servers: the ring by ids, equality, shares, errors."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_edges_are_drawn_by_their_weights(connect: Connect, tmp_path: Path, load
     given, options = input_of(dataset, loader_class)
 
     def steps_of(num_neighbors: int, with_weight: bool) -> list[int]:
-        """How often the edges of each step were drawn in ten epochs."""
+        """Number of draws of the edges of each step, over ten epochs."""
         loader = loader_class(
             dataset, [num_neighbors], given, batch_size=8, with_weight=with_weight, rng_seed=1, **options
         )
@@ -305,12 +305,12 @@ def test_a_smaller_last_batch_is_left_out(connect: Connect, rings: dict[str, Pat
 
 
 SOON_S = 5.0
-"""Errors come within this; calls of the tests' sessions may take ``WAIT_S``."""
+"""Seconds within which errors come; calls of the tests' sessions may take ``WAIT_S``."""
 
 
 @contextmanager
 def refused_soon(error: type[Exception], message: str) -> Iterator[None]:
-    """What is inside raises an error within its deadline."""
+    """Check that the block raises an error within its deadline."""
     started = time.monotonic()
     with pytest.raises(error, match=message):
         yield
@@ -422,7 +422,7 @@ def test_who_joins_while_a_server_is_missing_is_told_which(rings: dict[str, Path
 
 
 def test_a_loader_that_is_read_after_its_process_left_says_so(connect: Connect, rings: dict[str, Path]) -> None:
-    """It does not wait for servers that were told to end."""
+    """The loader does not wait for servers that were told to end."""
     dataset = connect(rings["hash"], 2)
     loader = DistNeighborLoader(dataset, [2], dataset.fetch_node_ids(), batch_size=1)
     batches = iter(loader)
@@ -437,7 +437,7 @@ def test_a_loader_that_is_read_after_its_process_left_says_so(connect: Connect, 
 
 
 def test_loaders_of_one_kind_may_have_different_settings(connect: Connect, rings: dict[str, Path]) -> None:
-    """GiGL gives the n-th loaders of all ranks one backend, which refuses this; here servers know loaders apart."""
+    """Ranks may give their n-th loaders different settings; GiGL's shared backend refuses that."""
     dataset = connect(rings["hash"], 2)
     of_rank = [
         DistNeighborLoader(dataset, fanout, dataset.fetch_node_ids(rank, 2), batch_size=size)
@@ -497,7 +497,7 @@ def received(receiving: RemoteReceivingChannel) -> list[int]:
 
 
 def test_messages_of_several_servers_are_received_ahead(connect: Connect, rings: dict[str, Path]) -> None:
-    """An epoch that is left takes nothing of the next."""
+    """An abandoned epoch takes no message of the next one."""
     channels = new_channels(connect(rings["hash"], 2), batch_size=1)
     receiving = RemoteReceivingChannel([*channels], [*channels.values()], prefetch_size=24)
     for epoch in range(6):

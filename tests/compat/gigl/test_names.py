@@ -1,4 +1,4 @@
-"""Public names of GiGL's two pages of graph-store mode: their fields, and the document's tables of names."""
+"""Tests of GiGL's public names of graph-store mode: arguments, fields, and the document's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines learn of their cluster: from the environment, from each other, and from the readiness file."""
+"""Tests of how machines learn their cluster: environment, process group and readiness file."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_rank_that_is_no_machine_is_refused(monkeypatch, rank):
 
 @pytest.fixture
 def in_group(monkeypatch):
-    """A process that believes in a group of five, and never gets to ask it."""
+    """A process that seems to be in a group of five, but never sends to it."""
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 5)
     monkeypatch.delenv("COMPUTE_CLUSTER_LOCAL_WORLD_SIZE", raising=False)

@@ -1,4 +1,4 @@
-"""Storage machines and compute ranks that are processes of their own: epochs, sessions, teardown, kills."""
+"""Tests of storage machines and compute ranks in processes: epochs, sessions, teardown, kills."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.compat.gigl.world import World, running
 
 LEFT = "loaders that were not shut down left channels"
 DEADLINE_S = 20.0
-"""Within this a rank that waits at most four seconds for answers finds that a server is gone, on a busy machine."""
+"""Seconds within which a rank with a timeout of four seconds finds a lost server on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_training(world: World, num_ranks: int) -> None:
-    """Every rank does what the page's example does, and together they have every seed once per epoch."""
+    """Check that each rank trains as in the page's example, and that each seed comes once per epoch."""
     told = [[world.hear(rank) for _ in range(4)] for rank in range(num_ranks)]
     for epoch in range(2):
         for split in ("train", "val"):
@@ -117,7 +117,7 @@ def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, k
             assert world.servers[killed] in told["message"] and told["seconds"] < DEADLINE_S, told
             ends.append(world.hear(rank))
             assert world.ends(world.ranks[rank]) == 1, world.errors(world.ranks[rank])
-        # Who leaves is told by server 0; the one that tells the servers to end finds that server 1 is gone.
+        # All clients leave by server 0; only the one that ends the servers finds server 1 gone.
         named = [end for end in ends if world.servers[killed] in end.get("message", "")]
         assert len(named) == 2 - killed, ends
         assert (world.ends(world.storage[1 - killed]) == 0) == bool(killed)
@@ -127,7 +127,7 @@ def test_a_server_that_is_killed_is_named_and_the_other_one_ends(folder: Path, k
 @pytest.mark.parametrize("kind", ["client", "server"])
 @pytest.mark.parametrize("turn", range(20))
 def test_kills_at_any_moment(folder: Path, rng: np.random.Generator, turn: int, kind: str) -> None:
-    """Who was not killed ends by itself in time, with the status and the error that are documented."""
+    """Processes that were not killed end in time, with the documented status and error."""
     killed, ends_in_order = turn % 2, turn // 2 % 2 == 1
     with consuming(folder, timeout=60 if kind == "client" else 4) as world:
         processes = world.all_processes()

@@ -1,4 +1,4 @@
-"""Options of samplers: defaults, their translation, and which of two that differ are refused."""
+"""Tests of sampler options: defaults, their translation, and refused contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fan-outs as text, endless loaders, and inputs of anchors."""
+"""Tests of fan-outs as text, endless loaders, and inputs of anchors."""
 
 from __future__ import annotations
 

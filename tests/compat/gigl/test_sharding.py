@@ -1,4 +1,4 @@
-"""Checks that every row of every server goes to exactly one compute rank."""
+"""Checks that each row of each server goes to exactly one compute rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splitters and labels: shares, agreement of ranks, whole anchors, and padding."""
+"""Tests of splitters and labels: shares, agreement of ranks, whole anchors, and padding."""
 
 from __future__ import annotations
 

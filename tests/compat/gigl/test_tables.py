@@ -1,4 +1,4 @@
-"""Storage machines that are given tables: they prepare them once, and again when the tables changed."""
+"""Checks that storage machines prepare given tables once, and again after the tables changed."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ GRAPH = graph_from_arrays({("user", "follows", "user"): np.zeros((2, 1), np.int6
 
 
 def prepare_soon(source: Path, out: Path, *, settings: PartitionSettings, work: WorkSettings | None) -> None:
-    """Stands in for ``prepare``: a dataset of as many users and parts."""
+    """Replace ``prepare``: write a dataset with the same numbers of users and parts."""
     write_parts(GRAPH, out, num_parts=settings.num_parts, method="hash", direction=settings.direction)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The memory that each preparation was given; datasets are made without the tables."""
+    """The memory given to each preparation; datasets are made without the tables."""
     found: list[Any] = []
     monkeypatch.setattr(storage_utils, "prepare", lambda *a, **k: (found.append(k["work"]), prepare_soon(*a, **k))[1])
     return found
 
 
 def built(source: Path, world_size: int, **options: Any) -> list[Path]:
-    """The folders of the datasets of all machines, which are built together; their parts are the whole graph."""
+    """Build the datasets of all machines together; check that they hold every user once; return folders."""
 
     def build(rank: int) -> tuple[Path, list[int]]:
         dataset = build_storage_dataset(source, "in", rank=rank, world_size=world_size, work=WORK, **options)
@@ -109,7 +109,7 @@ def test_a_failed_preparation_is_told_at_once(
 def test_only_the_same_tables_are_waited_for(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While one dataset is prepared, another one in the same folder is too."""
+    """While one dataset is prepared, another one in the same folder is prepared too."""
     first, second = write_tables(tmp_path / "first", rng), write_tables(tmp_path / "second", rng)
     others = [first, second]
 

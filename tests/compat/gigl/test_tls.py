@@ -1,4 +1,4 @@
-"""TLS, tokens and bounds of storage servers that other machines can reach."""
+"""Tests of TLS, tokens and limits of storage servers that other machines can reach."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def authority() -> Authority:
 
 
 def trusting(authority: Authority, **more: Any) -> StoreSettings:
-    """What a process shows and trusts; ``more`` replaces some of it."""
+    """Certificates that a process shows and trusts; ``more`` replaces some of them."""
     return StoreSettings(
         security=ClientSecurity(**{"token": TOKEN, "roots": authority.root, "server_name": NAME, **more})
     )

@@ -1,4 +1,4 @@
-"""Types, edge types of labels, and facts of features."""
+"""Tests of types, edge types of labels, and facts of features."""
 
 from __future__ import annotations
 

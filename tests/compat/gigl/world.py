@@ -1,6 +1,7 @@
-"""A cluster of processes: storage machines and compute ranks, each ``python -m tests.compat.gigl.world TASK``.
+"""Start a cluster of processes: storage machines and compute ranks.
 
-A task is JSON; a compute rank says in lines of JSON how far it is. Tests start clusters by ``World``.
+Each process runs ``python -m tests.compat.gigl.world TASK``, where TASK is JSON. A compute rank reports its progress in
+lines of JSON. Tests start clusters by ``World``.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 GONE_S, ABANDONED_S, LEASE_S = 4.0, 6.0, 3.0
 RPC_S = 60
 END_S = 120.0
-"""How long all processes of a cluster may take to end by themselves."""
+"""Seconds that all processes of a cluster may take to exit."""
 
 if __name__ in ("__main__", "__mp_main__"):
     roster.GONE_S, roster.ABANDONED_S, roster.PRESENT_S = GONE_S, ABANDONED_S, 0.5
@@ -67,13 +68,13 @@ if __name__ in ("__main__", "__mp_main__"):
 
 
 def say(**told: Any) -> None:
-    """Tell the test."""
+    """Report to the test."""
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
 
 
 def cluster_info(given: dict[str, Any] | None) -> GraphStoreInfo:
-    """The cluster as the task says it, or as the environment does."""
+    """The cluster that the task, or else the environment, describes."""
     if given is not None:
         return GraphStoreInfo(**given)
     torch.distributed.init_process_group("gloo")
@@ -83,7 +84,7 @@ def cluster_info(given: dict[str, Any] | None) -> GraphStoreInfo:
 
 
 def secured(task: dict[str, Any]) -> dict[str, Any]:
-    """What a process shows to others and trusts, where the task has a token; roots are the system's."""
+    """Store settings with the task's token, if it has one; roots are the system's."""
     if task["token"] is None:
         return {}
     return {"store_settings": StoreSettings(security=ClientSecurity(token=task["token"], server_name="store.example"))}
@@ -108,7 +109,7 @@ def serve(task: dict[str, Any]) -> int:
 
 
 def new_loader(dataset: RemoteDistDataset, split: Any, batch_size: int = 3) -> DistNeighborLoader | DistABLPLoader:
-    """The loader of one rank's share of a split: of anchors where edges are labels, of users where there are types."""
+    """Make the loader of one rank's share: around anchors if edges are labels, else users or nodes."""
     from hopstream.compat.gigl.distributed import DistABLPLoader, DistNeighborLoader  # import PyG, unlike servers
 
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -128,7 +129,7 @@ def seeds_of(loader: Any) -> list[int]:
 
 
 def train(dataset: RemoteDistDataset) -> int:
-    """Three loaders that are alive together, shut down one after the other; each was made before, too."""
+    """Train with three loaders that are open together, made in turn and shut down in turn."""
     for split in ("train", "val"):
         loader = new_loader(dataset, split)
         next(iter(loader))
@@ -149,11 +150,11 @@ def train(dataset: RemoteDistDataset) -> int:
 
 
 def consume(dataset: RemoteDistDataset) -> int:
-    """Say that there are batches of every server; then wait for a line, and read on until the epoch ends or fails.
+    """Take four batches, report the servers, wait for a line, and read on until the epoch ends or fails.
 
-    With ``endlessly`` in the line, epoch after epoch is read, and all servers are asked for their nodes, until that
-    fails. A failure ends the process, as in a script that handles none; with ``in order``, loader and session are shut
-    down before.
+    With ``endlessly`` in the line, read epoch after epoch and ask all servers for their nodes until a call fails. A
+    failure ends the process, as in a script that handles none. With ``in order`` in the line, loader and session are
+    shut down before that.
     """
     loader = new_loader(dataset, None, batch_size=1)
     batches = iter(loader)
@@ -211,7 +212,7 @@ def compute(task: dict[str, Any]) -> int:
     info = cluster_info(task["info"])
     for session in range(task["sessions"]):
         init_compute_process(task["local_rank"], info, "gloo", rpc_timeout=RPC_S, **secured(task))
-        session_of_all = graph_store_compute.session()  # all are here: from now on answers come soon
+        session_of_all = graph_store_compute.session()  # all members are here, so answers come soon from now on
         session_of_all._meeting = replace(session_of_all._meeting, timeout_s=task["timeout"])
         session_of_all.graph._timeout_s = float(task["timeout"])
         assert torch.distributed.get_world_size() == info.compute_cluster_world_size
@@ -236,7 +237,7 @@ class World:
     def __init__(self, storage: list[subprocess.Popen[str]], ranks: list[subprocess.Popen[str]]) -> None:
         self.storage, self.ranks = storage, ranks
         self.servers: list[str] = []
-        """Where the servers listen, once a rank has said so."""
+        """Locations of the servers, once a rank has reported them."""
 
     def hear(self, rank: int) -> dict[str, Any]:
         """The next line of a rank."""
@@ -248,30 +249,30 @@ class World:
         return told
 
     def go_on(self, rank: int, how: str = "to the end") -> None:
-        """Let a rank that waits for a line go on."""
+        """Send a waiting rank its line."""
         stdin = self.ranks[rank].stdin
         assert stdin is not None
         stdin.write(f"{how}\n")
         stdin.flush()
 
     def kill_server(self, rank: int) -> None:
-        """Kill the process of a session, where it has not ended; its machine's process ends with an error."""
+        """Kill a running process of a session; the process of its machine then ends with an error."""
         for pid in children(self.storage[rank].pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
 
     def ends(self, process: subprocess.Popen[str]) -> int:
-        """The exit status of a process, which ends by itself."""
+        """Wait for a process to end; return its exit status."""
         return process.wait(END_S)
 
     def errors(self, process: subprocess.Popen[str]) -> str:
-        """What a process that has ended said on stderr."""
+        """Output on stderr of a process that has ended."""
         process.wait(END_S)
         assert process.stderr is not None
         return process.stderr.read()
 
     def all_processes(self) -> list[psutil.Process]:
-        """Every process that runs, with those that it has started."""
+        """All running processes, including their children."""
         found = [psutil.Process(process.pid) for process in (*self.ranks, *self.storage) if process.poll() is None]
         return found + [child for process in found for child in process.children(recursive=True)]
 
@@ -303,7 +304,7 @@ def running(
     home: str = "127.0.0.1",
     token: str | None = None,
 ) -> Iterator[World]:
-    """A cluster whose processes are ended in the end; with a token its servers have TLS, too."""
+    """A cluster whose processes end with the block; with a token its servers have TLS, too."""
     ready = folder.parent / f"ready-{free_ports(1)[0]}"
     authority, roots = Authority("tests"), folder.parent / "roots.pem"
     roots.write_bytes(authority.root)

@@ -1,4 +1,4 @@
-"""Calls of a server's methods by name: what travels, in how many frames, and what is refused."""
+"""Tests of calls of a server's methods by name: their content, their frames, and refusals."""
 
 from __future__ import annotations
 

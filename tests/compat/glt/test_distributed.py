@@ -1,4 +1,4 @@
-"""GLT's loaders, servers and clients: the ring from ids alone, the same batches whoever samples, partition files."""
+"""Tests of GLT's loaders, servers and clients: the ring by ids, equal batches, partition files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def rings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def typed_graph():
-    """GLT's ring with types: users lead to items v+1 and v+2, items to items v+2 and v+3; features are ids."""
+    """GLT's ring with types: user v leads to items v+1 and v+2, item v to items v+2 and v+3.
+
+    Feature ``x`` is the id of a user, and twice the id of an item.
+    """
     src = np.repeat(np.arange(NUM_NODES), 2)
     ids = np.arange(NUM_NODES, dtype=np.float32)[:, None]
     return graph_from_arrays(
@@ -124,7 +127,7 @@ def taken(loader: Any) -> list[dict[str, Any]]:
 
 
 def check_edges(data: Any) -> None:
-    """Edges of the ring that were followed forwards: from what was found to where it was sought."""
+    """Check forward edges of the ring, which lead from found nodes to the nodes they were found for."""
     found, sought = data.node[data.edge_index]
     assert len(found) and set(data.batch.tolist() if "batch" in data else []) <= set(sought.tolist())
     assert set(((found - sought) % NUM_NODES).tolist()) <= {1, 2}
@@ -244,7 +247,7 @@ def makers_of(node_type: str | None) -> list[Callable[..., Any]]:
 
 
 def test_the_same_batches_whoever_samples(connect, rings, typed) -> None:
-    """Of every loader: collocated, by threads, and on servers."""
+    """Each kind of loader gives the same batches collocated, by threads, and on servers."""
     for folder, of in ((rings["hash"], None), (typed, "user")):
         makers = makers_of(of)
         data = open_part(folder, 1)
@@ -307,7 +310,7 @@ def test_types(typed: Path, edge_dir: str) -> None:
 
 
 def test_files_of_ids_and_splits_are_shared_by_clients(serve, rings, typed, tmp_path, monkeypatch) -> None:
-    """Clients whose loaders have one key share the seeds; without a key each has them all."""
+    """Clients whose loaders share a key share the seeds; without a key each client has all."""
     meeting, _ = serve(rings["hash"])
     paths = [str(tmp_path / f"partition{part}.pt") for part in range(2)]
     for part, path in enumerate(paths):
@@ -354,7 +357,7 @@ def test_files_of_ids_and_splits_are_shared_by_clients(serve, rings, typed, tmp_
 
 @pytest.mark.parametrize("kind", ["ring", "typed"])
 def test_partition_files_of_glt(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are converted once, whoever loads them, and again when they were written again."""
+    """Files are converted once for all loaders, and again after they were written again."""
     graph = ring_graph() if kind == "ring" else typed_graph()
     write_partitions(graph, tmp_path / "glt", num_parts=2, method="hash", edge_assign_strategy="by_src")
     labels = tmp_path / "label.pt"
@@ -625,7 +628,7 @@ def client_process(rank: int, port: int, out: Path, leaves: Any) -> None:
 
 @pytest.mark.slow
 def test_two_servers_and_two_clients_from_start_to_end(tmp_path: Path) -> None:
-    """The second client starts when the first one leaves, which waits for it."""
+    """The second client starts when the first one leaves, and the first one waits for it."""
     write_partitions(ring_graph(), tmp_path / "glt", num_parts=2, method="hash")
     context, port = multiprocessing.get_context("spawn"), free_port()
     leaves = context.Event()

@@ -1,4 +1,4 @@
-"""Options of sampling workers: defaults, what follows from them, and what is refused."""
+"""Tests of options of sampling workers: defaults, derived values, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GLT's partition files: read as GLT writes them, written as it reads them, and graphs that come back from them."""
+"""Tests of GLT's partition files: reading, writing, and graphs that come back from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RING = 40
 
 
 class Part(NamedTuple):
-    """What the ring's file of a part holds."""
+    """Contents of the ring's files of one part."""
 
     edges: torch.Tensor
     eids: torch.Tensor
@@ -77,7 +77,10 @@ def glts_book(monkeypatch):
 
 
 def write_ring(root, by, book_of=None, is_old=False, protocol=pickle.HIGHEST_PROTOCOL):
-    """The ring of 40 nodes as GLT's partitioner writes it, edges with their source, node 3 cached in part 1."""
+    """Write the ring of 40 nodes as GLT's partitioner does; each edge lies in the part of its source.
+
+    Part 1 caches node 3.
+    """
     root.mkdir()
     ids = torch.arange(RING)
     parts = ids // 20 if by == "range" else ids % 2
@@ -105,7 +108,7 @@ def write_ring(root, by, book_of=None, is_old=False, protocol=pickle.HIGHEST_PRO
 
 
 def check_ring(root, parts):
-    """Every part, from ids alone."""
+    """Check every part from ids alone."""
     graph, owners = read_partitions(root)
     assert owners[NODE].tolist() == parts.tolist()
     edges = graph.edges[EDGE]
@@ -288,7 +291,7 @@ def test_what_is_written_is_what_glt_reads(make, rng, tmp_path, monkeypatch):
 
 
 def test_a_folder_with_the_whole_graph(rng, tmp_path):
-    """GLT's ``graph_caching`` keeps all edges beside the parts, and books of edges only where these have features."""
+    """GLT's ``graph_caching`` stores all edges beside the parts, and books only of edges with features."""
     graph = typed(rng)
     write_partitions(graph, tmp_path, num_parts=2, method="random")
     for edge_type, edges in graph.edges.items():

@@ -1,4 +1,4 @@
-"""Inputs of samplers and their configuration: places, lengths, equality, and what is refused."""
+"""Tests of inputs of samplers and their configuration: places, lengths, equality, refusals."""
 
 from __future__ import annotations
 

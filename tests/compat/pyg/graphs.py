@@ -1,4 +1,4 @@
-"""Which small PyG graphs do the tests of PyG's files and stores share?"""
+"""Small PyG graphs for tests of PyG's files and stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of pyg-lib's and torch-sparse's sampling operators when all neighbours are wanted, edge by edge.
+"""Slow versions of pyg-lib's and torch-sparse's sampling operators, for all neighbours.
 
 PyG's loaders leave the drawing to an operator of another package, and do all else in Python: sorting, times of seeds,
 links, relabelling, batches. Where that package is not installed, ``installed`` puts this in its place.
@@ -23,7 +23,7 @@ HAS_ANY = HAS_PYG_LIB or torch_geometric.typing.WITH_TORCH_SPARSE
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """PyG finds these operators as if pyg-lib were installed."""
+    """Patch PyG so that it finds these operators as if pyg-lib were installed."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("WITH_PYG_LIB", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE"):
             patch.setattr(torch_geometric.typing, name, True)
@@ -39,7 +39,7 @@ def neighbor_sample(
     colptr: Tensor, row: Tensor, seed: Tensor, counts: list[int],
     node_time: Tensor | None, edge_time: Tensor | None, seed_time: Tensor | None, *options: object,
 ) -> tuple[object, ...]:  # fmt: skip
-    """Sample in a graph without types: rows, columns, nodes, edges, and how many nodes and edges came with each hop."""
+    """Sample without types: rows, columns, nodes, edges, and the number of nodes and edges per hop."""
     of_nodes = [None if value is None else {"node": value} for value in (node_time, seed_time)]
     of_edges = None if edge_time is None else {ONLY: edge_time}
     found = hetero_neighbor_sample(
@@ -94,7 +94,7 @@ def hetero_neighbor_sample(
 ) -> tuple[dict, ...]:  # fmt: skip
     """The same with types; an edge type is its three names, joined by ``__``.
 
-    A seed sees what is there at its time: neighbours up to it where nodes have times, edges up to it where edges have.
+    A seed sees neighbours up to its time where nodes have times, and edges up to it where edges have times.
     """
     assert (edge_weight, is_csc, replace, is_directed, wants_edges) == (None, True, False, True, True)
     nodes: dict[str, list[tuple[int, int]]] = {node_type: [] for node_type in node_types}

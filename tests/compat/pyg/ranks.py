@@ -1,4 +1,4 @@
-"""What does a test need to be several ranks, each with a partition in memory?"""
+"""Helpers to run several ranks in threads, each with a partition in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def owners_of(graph: Graph, num_parts: int, rng_seed: int = 3) -> dict[str, np.n
 def partition(
     graph: Graph, owners: Mapping[str, np.ndarray], part: int, num_parts: int, time_attr: str | None = None
 ) -> tuple[LocalFeatureStore, LocalGraphStore]:
-    """PyG's own stores of one partition: features of own nodes, edges that lead to them, times of all nodes."""
+    """PyG's stores of one partition: features of own nodes, edges to own nodes, times of all nodes."""
     is_hetero = not graph.schema.is_homogeneous
     features, store = LocalFeatureStore(), LocalGraphStore()
     books = {t: torch.from_numpy(of.astype(np.int64)) for t, of in owners.items()}

@@ -1,4 +1,4 @@
-"""Is what cannot be, among several ranks, an error on every rank, in time and with what to do?"""
+"""Checks that a fault among several ranks is an error on every rank, in time and with a remedy."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_loaders_that_are_closed_in_another_order_say_so_in_time(graph: Graph) -
 
     told = on_ranks(2, work)
     waited = [error for errors in told for error in errors if isinstance(error, StoreTimeout)]
-    assert waited, told  # of who gave up first; the other one may be met at its own wait then
+    assert waited, told  # of the rank that gave up first; the other one may be met during its own wait
     for error in waited:
         assert re.search(r"waited [\d.]+ s to leave; rank [01] did not come", str(error))
         assert "let ranks make, use and close the same things in the same order" in str(error)
@@ -109,7 +109,7 @@ def test_an_unknown_master_is_an_error(graph: Graph) -> None:
 
 
 def test_a_rank_that_others_cannot_reach_is_named() -> None:
-    """As on Debian, whose machines know their own name as a loopback address."""
+    """The host name resolves to a loopback address, as on Debian."""
     with pytest.raises(StoreUnavailable, match=r"rank 0 serves at tcp://127.0.1.1:5, a loopback .*give all .*IP addr"):
         check_reach(["tcp://127.0.1.1:5", "tcp://10.0.0.2:6"])
     check_reach(["tcp://127.0.0.1:5", "tcp://127.0.0.1:6"])
@@ -131,7 +131,7 @@ def test_ranks_that_hold_one_part_in_two_ways_are_refused(graph: Graph) -> None:
 
 
 def test_a_port_in_use_is_an_error_of_rank_0_at_once(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rank finds there what does not answer as a rank 0 does."""
+    """The other rank finds a listener there that does not answer as rank 0 does."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -265,7 +265,7 @@ def test_a_rank_that_ends_is_an_error_of_those_who_need_it(graph: Graph) -> None
 
 @pytest.mark.parametrize("handles_error", [False, True])
 def test_who_closes_waits_for_the_others(graph: Graph, handles_error: bool) -> None:
-    """An error that is handled since before the loader was made says nothing of the loader's end."""
+    """An error that was handled before the loader was made does not count as the loader's end."""
     port = free_port()
 
     def train(rank: int) -> int:
@@ -482,7 +482,7 @@ def test_settings_that_one_rank_refuses_are_told_to_the_others(graph: Graph, wro
 
 @pytest.mark.parametrize(("wrong", "waits"), [(0, False), (1, None)])
 def test_an_error_in_an_epoch_is_told_to_the_others(graph: Graph, wrong: int, waits: bool | None) -> None:
-    """Of three ranks, those that did not fail hear at their next batch who did, and why, whoever else has gone."""
+    """If one of three ranks fails, the others learn at their next batch which rank failed, and why."""
     port, owners = free_port(), owners_of(graph, 3)
 
     def work(rank: int) -> Any:

@@ -1,4 +1,4 @@
-"""Do loaders over partitions in several memories give the batches of one machine, bit by bit?"""
+"""Checks that batches from partitions in several memories are bit-equal to those of one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do ranks that are processes of their own meet, sample and leave, also where one ends early, or is killed?"""
+"""Tests of ranks in separate processes: meeting, sampling, leaving, early ends and kills."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ if __name__ == "__main__":
 """
 TOGETHER_S = 120.0
 ENDED_S = 20.0
-"""How long it may take to leave a rank that answers nothing: for both servers' answers, and the rest of the end."""
+"""Seconds to leave a rank that answers nothing: both servers' timeouts, and the rest of the exit."""
 NOTICED_S = 5.0
-"""How long it may take to find that a process of this machine, which refuses connections, has gone."""
+"""Seconds to find that a process of this machine, which refuses connections, has ended."""
 
 
 def make_loader(rank: int, port: int, timeout_s: float = 30.0) -> DistNeighborLoader:
-    """Ten batches of all neighbours, each made when it is asked for; other ranks answer within a time."""
+    """Ten batches of all neighbours, each made on request; requests to other ranks have a timeout."""
     graph = plain_graph(np.random.default_rng(1))
     return DistNeighborLoader(
         partition(graph, owners_of(graph, 2), rank, 2), [-1], "127.0.0.1", port, context(rank, 2),
@@ -79,7 +79,7 @@ def make_loader(rank: int, port: int, timeout_s: float = 30.0) -> DistNeighborLo
 
 
 def train(_: int, rank: int, port: int, ending: str) -> None:
-    """What a process that torch's multiprocessing started does: it never closes its loader."""
+    """Main function of a process of torch's multiprocessing; it never closes its loader."""
     loader = make_loader(rank, port)
     batches = iter(loader)
     sys.stdout.write(f"{next(batches).batch_size}\n")
@@ -91,7 +91,7 @@ def train(_: int, rank: int, port: int, ending: str) -> None:
 
 @contextmanager
 def running(script: str, ranks: Sequence[int], port: int, *args: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """A process per rank, which are ended."""
+    """Start a process per rank, and end them with the block."""
     begun = [
         subprocess.Popen(
             [sys.executable, "-c", script, str(rank), str(port), *args], cwd=Path(__file__).parents[3], text=True,
@@ -108,7 +108,7 @@ def running(script: str, ranks: Sequence[int], port: int, *args: str) -> Iterato
 
 
 def test_two_processes_meet_sample_and_leave() -> None:
-    """This process is rank 0: to start another one takes most of the time."""
+    """This process is rank 0, as starting another one takes most of the time."""
     port = free_port()
     with running(ONE_EPOCH, [1], port) as (other,):
         loader = make_loader(0, port)
@@ -147,7 +147,7 @@ def test_a_rank_that_is_killed_in_an_epoch_is_an_error_of_the_other(killed: int)
 
 @pytest.mark.parametrize("stopped", FIRST_AND_SECOND)
 def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: int) -> None:
-    """The transport would wait for it half a minute, once when the server closes and once when the process ends."""
+    """The transport alone would wait 30 s for the stopped rank, at server close and at process exit."""
     with running(TOLD_TO_GO_ON, [0, 1], free_port(), "2") as ranks:
         for process in ranks:
             assert process.stdout is not None
@@ -164,7 +164,7 @@ def test_a_rank_that_is_stopped_does_not_hold_up_the_end_of_the_other(stopped: i
 
 @pytest.mark.parametrize("wrong", FIRST_AND_SECOND)
 def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
-    """It leaves by itself, when the process ends."""
+    """The process leaves the group at its exit."""
     with running(TOLD_TO_GO_ON, [0, 1], free_port()) as ranks:
         for process in ranks:
             assert process.stdout is not None
@@ -186,7 +186,7 @@ def test_a_process_that_ends_with_an_error_tells_the_other(wrong: int) -> None:
     ],
 )
 def test_a_child_of_multiprocessing_that_ends_with_an_error_tells_the_other(ending: str, words: str | None) -> None:
-    """One that ends well serves until the other leaves too."""
+    """A process that ends without an error serves until the other one leaves too."""
     port = free_port()
     with running(CHILD, [1], port, ending) as (other,):
         loader = make_loader(0, port)

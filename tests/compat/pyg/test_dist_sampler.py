@@ -1,4 +1,4 @@
-"""Does one rank's sampler give what a sampler of the whole graph gives, and do PyG's own ways to set it up work?"""
+"""Tests of one rank's sampler against one of the whole graph, and of PyG's ways to set it up."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_who_waits_for_a_channel_hears_that_the_sampler_is_closed(graph: Graph, 
     is_held = threading.Event()
 
     def hold(found: Any) -> None:
-        """The first output holds the only thread until all others that have room are given up."""
+        """The first output holds the only thread until waiting outputs are abandoned."""
         called.append(found)
         if len(called) == 1 + (room or 29):
             is_closed.set()
@@ -170,7 +170,7 @@ def test_a_channel_is_not_waited_for_without_end(graph: Graph) -> None:
 
 
 def drawn(graph: Graph, concurrency: int, rng_seed: int | None) -> list[Any]:
-    """Edges of samples by the number in which they were asked for, and of two calls of one hop."""
+    """Edges of samples by the number of their request, and of two calls of one hop."""
     channel: queue.Queue[Any] = queue.Queue()
     sampler = alone(graph, channel=channel, concurrency=concurrency, rng_seed=rng_seed)
     for key in range(30):
@@ -256,7 +256,7 @@ def test_a_book_of_edges_that_is_wrong_is_an_error_of_the_future(graph: Graph) -
 
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"time_attr": "time"}], ids=["joint", "trees", "times"])
 def test_seeds_of_several_types_are_sampled_together(options: dict[str, Any], tmp_path: Any) -> None:
-    """With all neighbours, each seed's own tree is what it finds by itself."""
+    """With all neighbours, the tree of each seed equals that of the seed alone."""
     graph = make_timed_graph(np.random.default_rng(3))
     seeds = {t: torch.tensor([3, 0, 5]) for t in list(graph.nodes)[:2]}
     times = {t: torch.tensor([9, 30, 4]) for t in seeds} if "time_attr" in options else None
@@ -306,7 +306,7 @@ def test_a_sampler_says_what_comes_first(graph: Graph) -> None:
 
 
 class OwnSetUp(DistNeighborLoader):
-    """Meets the others as scripts do that override ``worker_init_fn``."""
+    """A sampler whose ``worker_init_fn`` is overridden, as in users' scripts."""
 
     def worker_init_fn(self, worker_id: int) -> None:
         num_processes = self.num_workers if self.num_workers > 0 else 1
@@ -341,7 +341,7 @@ def test_a_worker_init_fn_of_the_users_own(graph: Graph) -> None:
 
 
 class FailsLate(OwnSetUp):
-    """Fails when everything is set up."""
+    """A sampler that fails after its set-up."""
 
     def worker_init_fn(self, worker_id: int) -> None:
         super().worker_init_fn(worker_id)

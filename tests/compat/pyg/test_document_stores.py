@@ -1,4 +1,4 @@
-"""Do the stores of PyG's page on distributed training run with the import changed?
+"""Checks that the stores of PyG's page on distributed training run with the import changed.
 
 The tests take the page's own blocks, where the page is there.
 """

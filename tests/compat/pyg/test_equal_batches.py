@@ -1,4 +1,4 @@
-"""Are batches of PyG's loaders those of Hopstream's own, over PyG's data, a folder, and two servers?"""
+"""Checks that PyG's loaders give Hopstream's batches, over PyG's data, a folder and two servers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_batches_of_links(found_worlds, case, place):
 
 
 def test_loaders_of_neighbours_take_the_sampler(found_worlds):
-    """As ``neighbor_sampler=``; what else they are told of sampling is the sampler's to know."""
+    """The sampler is passed as ``neighbor_sampler=``; its own options decide over sampling."""
     world = found_worlds["plain"]
     with open_stores(world.folder)[0] as features:
         data = features, open_stores(world.folder)[1]

@@ -1,4 +1,4 @@
-"""Do PyG's data modules for PyTorch Lightning train over a dataset?"""
+"""Checks that PyG's data modules for PyTorch Lightning train over a dataset."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class NodeModule(lightning.LightningModule):
 
 
 class LinkModule(NodeModule):
-    """Learns which nodes are joined: of a link and a negative, which is which."""
+    """Model that tells links from negatives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def make_trainer() -> Any:
-    """A trainer that says nothing, of four epochs; everything drawn is drawn anew."""
+    """A silent trainer of four epochs, with all generators seeded."""
     lightning.seed_everything(4)
     return lightning.Trainer(
         accelerator="cpu", max_epochs=4, logger=False, enable_checkpointing=False, enable_progress_bar=False,
@@ -127,7 +127,7 @@ def node_module(features: Any, data: Any, sampler: DatasetSampler, **options: An
 
 @pytest.mark.slow
 def test_nodes_over_servers_with_worker_processes(folder, server_pool: ServerPool):
-    """Workers cannot use the connections of the process that starts them, so they are spawned."""
+    """Workers cannot inherit connections of their parent, so they are spawned."""
     with server_pool.serve([folder], [[0], [1]]) as (addresses,):
         data = open_stores(",".join(addresses), hopstream.StoreSettings(prefer_local=False))
         with data[0] as features:

@@ -1,4 +1,4 @@
-"""Do the stores of one part hold, find and say what PyG's do, by the ids of each type?"""
+"""Checks that the stores of one part behave as PyG's do, with ids that are counted per type."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_edges_have_the_ids_of_their_type(parts):
 
 
 def test_features_are_found_by_the_ids_of_their_type(parts):
-    """PyG's store has ids of all node types together, and finds other rows or none for all types but the first."""
+    """PyG's store numbers all node types together and finds wrong rows, or none, beyond the first type."""
     data, _, stores = parts
     for part, store in enumerate(stores):
         assert {t for t, _ in map(store.key, store.get_all_tensor_attrs())} == {

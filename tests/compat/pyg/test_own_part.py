@@ -1,4 +1,4 @@
-"""Are ids of edges read as what they are: numbers inside their type, or numbers of all types' edges?"""
+"""Checks that edge ids are read correctly, whether they count edges of one type or of all types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from tests.ports import free_port
 
 FEW, MANY = ("a", "few", "a"), ("a", "many", "b")
 OWNERS = {"a": (np.arange(10) // 5).astype(np.int32), "b": (np.arange(100) // 50).astype(np.int32)}
-"""Cut in the middle, so that a part's edges of a sorted graph are one stretch, which others of the type overlap."""
+"""Cut in the middle, so that a part's edges in a sorted graph are one range.
+
+Other edges of the type overlap it.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def test_a_book_that_misses_a_type_is_refused(folder: Path) -> None:
 
 
 def test_ids_without_types_that_are_there_twice_are_refused_by_all() -> None:
-    """The numbers are in range on each rank; only together are they wrong."""
+    """All ids are in range on each rank; only the ranks together can find the error."""
     graph, port = plain_graph(np.random.default_rng(5)), free_port()
     owners = {"node": (np.arange(40) % 2).astype(np.int32)}
 

@@ -1,4 +1,4 @@
-"""Does every code block of PyG's page on distributed training run with the import changed, or is known why it cannot?
+"""Checks that each code block of PyG's page on distributed training runs, or has a known reason.
 
 The page is not part of the project: the tests of its own text run where it lies beside the checkout. What its excerpts
 name is compared with ours everywhere.
@@ -41,7 +41,7 @@ RUN_BY = [
     ("def worker_init_fn", test_dist_sampler.test_the_set_up_of_the_page_runs_with_the_import_changed),
     (CHANNEL_BLOCK, "test_the_channel_of_the_page_brings_outputs"),
 ]
-"""What a block holds, and the test that runs it."""
+"""Text that identifies a block, and the test that runs it."""
 EXCERPTS: dict[str, tuple[str, list[str] | None]] = {
     "async def node_sample(": ("the loop alone: what it loops over is left out", ["inputs"]),
     "async def sample_one_hop(": (
@@ -54,8 +54,10 @@ EXCERPTS: dict[str, tuple[str, list[str] | None]] = {
         ["inputs", "sample_fn", "num_nodes", "disjoint", "node_time", "neg_sampling"],
     ),
 }
-"""Methods of PyG's sampler of which the page shows pieces, with ``# ...`` for the rest: why a piece is no program,
-and the arguments, which ours has too; None where it is private."""
+"""Methods of PyG's sampler of which the page shows excerpts, with ``# ...`` for the rest.
+
+The values are the reason why an excerpt cannot run, and arguments that ours has too (None for private methods).
+"""
 
 
 def blocks() -> list[str]:

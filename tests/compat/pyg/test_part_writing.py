@@ -1,4 +1,4 @@
-"""A part that a rank writes is that of ``write_parts``, and what ranks say of their parts is compared."""
+"""Checks that ranks write the parts of ``write_parts``, and compare their facts of parts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def owners(graph: Graph) -> dict[str, np.ndarray]:
 
 
 def own_part(graph: Graph, owners: dict[str, np.ndarray], part: int, time_attr: str | None = None) -> OwnPart:
-    """What a machine holds of a graph, with edges in an order of no meaning."""
+    """A machine's part of a graph, with edges in arbitrary order."""
     rng, edges = np.random.default_rng(part), {}
     for edge_type, table in graph.edges.items():
         keys = rng.permutation(np.flatnonzero(owners[edge_type[2]][table.dst_keys] == part))
@@ -53,7 +53,7 @@ def own_part(graph: Graph, owners: dict[str, np.ndarray], part: int, time_attr: 
 
 
 def written(parts: list[OwnPart], root: Path) -> list[Dataset]:
-    """The dataset as each rank has it, with its own part alone; what ranks tell each other goes through JSON."""
+    """Write and open each rank's dataset with its own part alone; facts of other ranks pass through JSON."""
     whole = agree([PartFacts.from_json(json.loads(json.dumps(PartFacts.of(part).to_json()))) for part in parts])
     writers = [PartWriter(part, whole, root / f"rank-{part.part}") for part in parts]
     told = [{name: record.content_to_json() for name, record in writer.write().items()} for writer in writers]
@@ -137,7 +137,7 @@ def test_all_ranks_write_one_manifest_that_follows_from_the_content(graph: Graph
 
 @pytest.mark.parametrize("how", ["shifted", "swapped", "doubled", "beyond"])
 def test_edge_keys_that_are_there_twice_are_refused_by_all(graph: Graph, owners: Any, how: str) -> None:
-    """Where all keys are in range no rank sees by itself that something is wrong."""
+    """All keys are in range, so no rank can detect the error alone."""
     parts = [own_part(graph, owners, part) for part in range(NUM_PARTS)]
     edges = parts[0].edges[RATES]
     keys = edges.edge_keys.copy()

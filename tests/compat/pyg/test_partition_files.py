@@ -1,4 +1,4 @@
-"""Are PyG's partition files what PyG itself writes and reads, and does a graph come back from them?"""
+"""Checks that partition files equal those of PyG, and that a graph comes back from them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(path):
 
 @pytest.fixture
 def pygs_own(monkeypatch):
-    """PyG's own Partitioner; METIS, which needs a library that PyG builds on, is replaced by parts that are given."""
+    """PyG's Partitioner, with given parts in place of METIS, which needs a library of its own."""
 
     def write(data, owners, root):
         cluster = torch.from_numpy(np.concatenate(list(owners.values())))
@@ -48,7 +48,7 @@ def pygs_own(monkeypatch):
 
 
 def by_id(value):
-    """A file with rows in the order of ids, which PyG does not keep, and without types of which a part has nothing."""
+    """A file with rows sorted by id, an order that PyG does not keep, and without types that are empty."""
     if not isinstance(value, dict):
         return value
     ids = value.get("edge_id", value.get("global_id"))
@@ -354,7 +354,7 @@ CHANGES = {
     "negative": lambda ids: -ids - 1,
     "huge": lambda ids: ids + 10**12,
 }
-"""What is no longer ids after it."""
+"""Changes that turn ids into something else."""
 
 
 @pytest.mark.parametrize("make", [homogeneous, heterogeneous])
@@ -367,7 +367,7 @@ def test_ids_that_are_none_say_so(make, tmp_path):
         whole, raw = load(path), path.read_bytes()
         for place in tensors_in(whole):
             if "feats" in place or (place and place[-1] in ("time", "global_id") and make is heterogeneous):
-                continue  # rows, and ids that nothing is found by
+                continue  # rows, and ids that are not used for look-ups
             for change in itertools.islice(changes, 4):
                 torch.save(changed(whole, place, change), path)
                 with pytest.raises((FormatError, IdRangeError)):

@@ -1,4 +1,7 @@
-"""Do labels and splits beside PyG's partition files come back, in the spellings of its scripts and its document?"""
+"""Checks that labels and splits beside PyG's partition files come back.
+
+They have the file names of PyG's scripts and of its document.
+"""
 
 from __future__ import annotations
 

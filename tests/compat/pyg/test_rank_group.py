@@ -1,4 +1,4 @@
-"""Ranks find each other, exchange values, and say why when they do not."""
+"""Checks that ranks find each other, exchange values, and name the cause if they do not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_all_ranks_get_the_values_of_all_in_their_order(port: int) -> None:
 def test_rank_zero_may_come_last(port: int) -> None:
     def work(rank: int) -> Any:
         if rank == 0:
-            time.sleep(0.4)  # rank 1 finds nobody there and tries again
+            time.sleep(0.4)  # rank 1 finds no listener and tries again
         group = Group(member(port, rank))
         try:
             return group.gather(rank, "for values")
@@ -142,11 +142,11 @@ def test_rank_zero_stays_until_those_who_are_there_know_who_gave_up(port: int) -
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> None:
-    """Nor for those who know."""
+    """Rank 0 does not wait for ranks that know of the failure."""
     stays_s = 5.0 if knows else 0.5
     monkeypatch.setattr(rank_group, "LINGER_S", stays_s)
     groups = met(port)
-    start = time.monotonic()  # rank 0 counts from when it knows, which is before its own call to fail returns
+    start = time.monotonic()  # rank 0 counts from when it learns of the failure, before its own call to fail returns
     groups[1 if knows else 0].fail("the disk is full")
     groups[0].close()
     took = time.monotonic() - start
@@ -156,7 +156,7 @@ def test_rank_zero_does_not_stay_for_long(port: int, monkeypatch: pytest.MonkeyP
 
 
 def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
-    """Another one leaves at once, and the one that failed is stayed for though it is not the last at the address."""
+    """Rank 0 waits for the group that failed, while another group uses its address and leaves at once."""
     groups = met(port)
     others = [Group(replace(member(port, rank), group="h")) for rank in range(2)]
     assert on_ranks(2, lambda rank: others[rank].gather(rank, "for values")) == [[0, 1]] * 2
@@ -176,7 +176,7 @@ def test_rank_zero_stays_for_the_group_that_failed_alone(port: int) -> None:
 
 
 def test_a_group_may_meet_where_another_one_failed(port: int) -> None:
-    """Rank 0 still stays for the one that failed."""
+    """Rank 0 still waits for the group that failed."""
     groups = met(port)
     groups[0].fail("the disk is full")
     with ThreadPoolExecutor(1) as pool:
@@ -241,7 +241,7 @@ def test_who_comes_to_the_next_group_before_the_last_one_ends_meets_there(port: 
 
 
 def test_groups_of_one_name_follow_each_other_and_may_be_open_at_once(port: int) -> None:
-    """Who is ahead waits for rank 0 to open the next one, and answers go to the group that is meant."""
+    """A rank that is ahead waits for rank 0 to open the next group; answers reach the right group."""
 
     def begin(rank: int) -> list[Group]:
         time.sleep(0.3 * (rank == 0))
@@ -259,7 +259,7 @@ def test_groups_of_one_name_follow_each_other_and_may_be_open_at_once(port: int)
 
 
 def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
-    """Groups of two and of three ranks have one name; the one of two is not left yet when the others come."""
+    """Groups of two and of three ranks share a name; the first one is still open when the others come."""
     groups = met(port)
 
     def work(rank: int) -> Any:
@@ -270,7 +270,7 @@ def test_a_rank_of_more_ranks_takes_its_place_among_as_many(port: int) -> None:
         return found
 
     def come_late(rank: int) -> Any:
-        time.sleep(0.6 * (rank == 2))  # before rank 0 opened the next group it would be refused by the last one
+        time.sleep(0.6 * (rank == 2))  # before rank 0 opens the next group, the last group would refuse it
         return work(rank)
 
     assert on_ranks(3, come_late) == [[0, 1, 2]] * 3
@@ -304,7 +304,7 @@ def test_values_of_rounds_that_all_have_left_behind_are_dropped(port: int) -> No
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_rank_that_is_left_behind_takes_no_place_in_the_next_group(port: int, is_kept: bool) -> None:
-    """Rank 0 may host on, for another group, or anew at the same port."""
+    """Rank 0 may go on to host for another group, or start again at the same port."""
     others = [Group(replace(member(port, 0), group="kept"))] if is_kept else []
     groups = met(port)
     groups[0].close()
@@ -324,7 +324,7 @@ def test_a_rank_that_is_left_behind_takes_no_place_in_the_next_group(port: int, 
 
 @pytest.fixture
 def full() -> Iterator[Location]:
-    """A listener whose queue is full: what asks for a connection is dropped, as where packets get lost."""
+    """A listener with a full queue: it drops requests for connections, like a lossy network."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -348,7 +348,7 @@ def test_a_host_that_drops_packets_is_gone_when_it_had_its_time(
 
 
 def test_a_rank_zero_that_answers_nothing_holds_up_nobody_for_long(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where its machine is cut off: the store's own calls would wait without end."""
+    """Rank 0 is cut off: the store's own calls would wait for ever."""
     monkeypatch.setattr(rank_group, "CALL_S", 0.2)
     monkeypatch.setattr(rank_group, "TELL_S", 0.2)
     groups = met(port)

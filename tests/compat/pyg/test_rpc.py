@@ -1,4 +1,4 @@
-"""Do meetings begin and end as they should: at exit, after errors, and when some ranks met more often than others?"""
+"""Tests of how meetings begin and end: at exit, after errors, and with unequal numbers of meetings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ SOON_S = 0.5
 
 
 def begin(num: int) -> tuple[list[RpcMember], list[Group], list[Any]]:
-    """Members of rank 0 that wait for rank 1 when they leave, the groups of rank 1, and which of them were left."""
+    """Begin ``num`` meetings; return rank 0's members, rank 1's groups and the log of leaves.
+
+    The log has a pair per meeting that rank 0 left: its number and whether rank 0 was to wait for rank 1.
+    """
     port, left = free_port(), list[Any]()
     members, groups = [], []
     for number in range(num):
@@ -38,7 +41,7 @@ def begin(num: int) -> tuple[list[RpcMember], list[Group], list[Any]]:
             begun.result()
         group = one.group
         assert group is not None
-        group.membership = replace(group.membership, timeout_s=SOON_S)  # to leave; a busy machine begins more slowly
+        group.membership = replace(group.membership, timeout_s=SOON_S)  # for leaving only: meetings begin more slowly
 
         def leave(waits: bool, group: Group = group, number: int = number) -> None:
             left.append((number, waits))
@@ -86,7 +89,7 @@ def test_who_failed_to_meet_alone_meets_those_who_come_later(alone: int) -> None
 
 
 def test_processes_that_come_and_go_meet_one_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At one port, which may be in use by another loader of the one that stays; a thread counts as a process."""
+    """All meetings use one port, at which another group stays; a thread counts as a process."""
     here, port = threading.local(), free_port()
     monkeypatch.setattr(rank_group, "own_process", lambda: getattr(here, "name", "stays"))
     kept = Group(Membership(group="kept", rank=0, world_size=2, master_addr="127.0.0.1", master_port=port))
@@ -113,7 +116,7 @@ def test_more_and_fewer_ranks_meet_at_one_port_one_after_the_other() -> None:
 
 
 def cause_of(end: Any) -> BaseException | None:
-    """What the end of a block is taken for, after an error in it."""
+    """The error that is taken for the cause of a block's end, after an error in it."""
     try:
         try:
             raise KeyError("no such column")

@@ -1,4 +1,4 @@
-"""What may a sampler for PyG's loaders be told, when are its draws new, and what does it refuse?"""
+"""Tests of the sampler for PyG's loaders: options, when its draws change, and what it refuses."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_seeds_that_occur_twice_have_a_place_each(folder):
 
 
 def test_edges_without_keys(tmp_path, found_worlds):
-    """Batches do not name their edges then, and PyG's loaders bring no features of edges."""
+    """Batches without edge keys; PyG's loaders then bring no features of edges."""
     world = found_worlds["ratings"]
     hopstream.write_parts(world.graph, tmp_path / "parts", num_parts=2, method="random", keep_edge_keys=False)
     with DatasetSampler(tmp_path / "parts", [2]) as sampler:

@@ -1,6 +1,6 @@
-"""Do our classes take what those of ``torch_geometric.distributed`` take, in the same order and with the same defaults?
+"""Checks that arguments, their order and defaults are those of ``torch_geometric.distributed``.
 
-What is left out or added is written here, and stands in the docs.
+Exceptions are listed here and in the docs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LEFT_OUT: dict[str, set[str]] = {
     "LocalFeatureStore": {"set_rpc_router"},
     "Partitioner": {"edge_types", "is_edge_level_time", "is_hetero", "is_node_level_time", "node_types"},
 }
-"""Methods and properties that PyG's class has and ours has not."""
+"""Methods and properties of PyG's classes that ours lack."""
 WITHOUT_FURTHER = {
     ("DistLoader", "__init__"),
     ("DistNeighborSampler", "__init__"),
     ("DistNeighborSampler", "sample_from_edges"),
     ("DistNeighborSampler", "sample_from_nodes"),
 }
-"""What takes any further option in PyG, and does nothing with it; ours refuses it."""
+"""Functions that ignore further options in PyG; ours refuse them."""
 OF_RANKS = {"security", "store_settings"}
 ADDED: dict[tuple[str, str], set[str]] = {
     ("DistLinkNeighborLoader", "__init__"): OF_RANKS | {"rpc_timeout", "exclude_links"},
@@ -53,9 +53,9 @@ ADDED: dict[tuple[str, str], set[str]] = {
     ("Partitioner", "__init__"): {"options"},
     ("init_rpc", "init_rpc"): OF_RANKS,
 }
-"""Arguments that ours has and PyG's has not; all may be left out."""
+"""Arguments that only ours have; all have defaults."""
 BY_HAND = {"callback", "member", "options"}
-"""Of these, what PyG passes as a further option, what is found without, and what stands for several arguments."""
+"""Of these: a further option of PyG's, one with a default that is found, and one for several others."""
 OPTIONS = {
     name: parameter.default
     for loader in (LinkLoader, NodeLoader, DataLoader)
@@ -64,7 +64,7 @@ OPTIONS = {
     and name not in inspect.signature(ours.DistNeighborLoader).parameters
     and name not in inspect.signature(ours.DistLinkNeighborLoader).parameters
 }
-"""What PyG's distributed loaders hand on to the loaders that they are, and its default there."""
+"""Options that PyG's distributed loaders pass to their base loaders, with the defaults there."""
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "DistEdgeHeteroSamplerInput": utils.DistEdgeHeteroSamplerInput,
     "global_barrier": rpc.global_barrier,
@@ -76,13 +76,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def names_of(theirs_class: type) -> set[str]:
-    """Public names that PyG gives a class, without those of torch and Python."""
+    """Public names that PyG itself defines on a class."""
     of_pyg = [one for one in theirs_class.__mro__ if one.__module__.startswith("torch_geometric.")]
     return {name for one in of_pyg for name in vars(one) if not name.startswith("_")}
 
 
 def compare(owner: str, name: str, their: Callable[..., Any], our: Callable[..., Any]) -> None:
-    """Ours can be called in all the ways in which theirs can; what it has beside is written above."""
+    """Check that ours takes all of their calls, and that its further arguments are listed above."""
     wanted, found = (list(inspect.signature(one).parameters.values()) for one in (their, our))
     takes_any = [one.name for one in wanted if one.kind is one.VAR_KEYWORD]
     wanted = [one for one in wanted if one.name not in takes_any]

@@ -1,4 +1,4 @@
-"""Do PyG's feature and graph store over a dataset give the graph that it was made of?"""
+"""Checks that PyG's feature and graph stores over a dataset give the graph of its source."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_edges_in_every_layout(ratings):
 
 
 def test_only_edges_in_the_order_of_sources_times_are_shown_as_sorted(ratings, plain):
-    """PyG's own temporal sampling wants that, and does not look at the order of edges' own times."""
+    """PyG's temporal sampling wants neighbours sorted by the times of sources, not by edge times."""
     graph, _, edges = ratings
     assert {attr.edge_type: attr.is_sorted for attr in edges.get_all_edge_attrs()} == {
         RATES: False, RATED: False, LIKES: True, FOLLOWS: True,

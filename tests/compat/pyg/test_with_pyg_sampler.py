@@ -1,4 +1,4 @@
-"""Do loaders over several parts give what PyG's own sampler gives on one machine, where all neighbours are followed?
+"""Checks that loaders over several parts find what PyG's sampler finds, all neighbours taken.
 
 PyG leaves the drawing to pyg-lib or torch-sparse. Where one of them is installed it is asked (``own``); everywhere
 PyG's loaders are also run over the plain operators of ``naive_backend`` (``plain``).
@@ -126,7 +126,7 @@ def backend(request) -> Iterator[str]:
 
 
 def facts(batch: Data | HeteroData) -> dict[object, object]:
-    """What a batch holds, by keys: nodes with their trees and features, edges with their ends, links, in any order."""
+    """Contents of a batch by keys, in any order: nodes with trees and features, edges, links."""
     found: dict[object, object] = {}
     typed = isinstance(batch, HeteroData)
     trees, keys = {}, {}
@@ -204,7 +204,7 @@ def node_inputs(case: str) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[str, Any], backend: str) -> None:
-    """Batches of a loader are those of PyG's own, over the whole graph."""
+    """Check that batches of a loader equal those of PyG's loader over the whole graph."""
     kind, node_type, _ = NODES[case]
     graph, options = make_graph(kind), dict(options)
     data, nodes, times = as_data(graph), torch.from_numpy(keys), options.pop("input_time", None)
@@ -222,7 +222,7 @@ def check_nodes(batches: list[Any], case: str, keys: np.ndarray, options: dict[s
 
 @pytest.mark.parametrize(("case", "num_parts"), in_turns(LINKS))
 def test_links(places, backend, case, num_parts):
-    """Negatives are drawn otherwise here; PyG is given them as links, so that their neighbourhoods are compared too."""
+    """PyG gets our negatives as links, as it draws others, so that their neighbourhoods are compared too."""
     kind, edge_type, options = LINKS[case]
     pairs, times = link_inputs(case)
     loader = hopstream.LinkNeighborLoader(
@@ -243,7 +243,7 @@ def link_inputs(case: str) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def check_links(batches: list[Any], case: str, pairs: np.ndarray, times: np.ndarray | None, backend: str) -> None:
-    """Batches of a loader with a negative per link are those of PyG's own, which is given the negatives as links."""
+    """Check batches with one negative per link against PyG's loader, which gets the negatives as links."""
     kind, edge_type, options = LINKS[case]
     skip_trees(backend, options)
     data, edge_type_of, num_pairs = as_data(make_graph(kind)), edge_type or EDGE, pairs.shape[1]
@@ -285,7 +285,7 @@ def stores_at(folder: str, place: str, pool: ServerPool) -> Iterator[tuple[Datas
 
 @pytest.mark.parametrize(("case", "place"), in_turns(OVER_STORES, PLACES))
 def test_own_loader_over_stores_gives_what_it_gives_over_data(places, server_pool, backend, case, place):
-    """PyG's loader and sampler, with the graph behind our stores; the order of neighbours is nobody's promise."""
+    """PyG's loader and sampler give the same over our stores as over data, up to the order of neighbours."""
     kind, node_type, options = NODES[case]
     skip_trees(backend, options)
     data, keys = as_data(make_graph(kind)), torch.from_numpy(seeds_of(make_graph(kind), node_type)[0])

@@ -1,4 +1,4 @@
-"""Which graphs do tests of PyG's loaders share, and when are two batches the same?"""
+"""Graphs that tests of PyG's loaders share, and a check that two batches are equal."""
 
 from __future__ import annotations
 

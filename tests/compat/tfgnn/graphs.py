@@ -24,7 +24,7 @@ LINKS = """
   edge_sets { key: "_readout/target/2" value { source: "items" target: "_readout" } }
   edge_sets { key: "_readout/edge" value { source: "_shadow/buys" target: "_readout" } }
 """
-"""A schema with a bit of everything: strings, ragged values, a set without features, a readout of nodes and edges."""
+"""Schema with strings, ragged values, a set without features, and a readout of nodes and edges."""
 
 
 def students(scores=SCORES, **features):
@@ -53,7 +53,7 @@ def as_lists(graph):
 
 
 def row_of(batch, number):
-    """What ``as_lists`` says of one graph of a batch."""
+    """Values of one graph of a batch in the form of ``as_lists``."""
     return {
         name: {n: values if n == "ends" else values[number] for n, values in of.items()}
         for name, of in as_lists(batch).items()

@@ -1,6 +1,6 @@
-"""What TF-GNN's page on data preparation shows runs with the import changed and arrays for tensors.
+"""Checks that TF-GNN's page on data preparation runs with our import, and arrays for tensors.
 
-The first tests say its examples in our words. The last ones take the page's own blocks, where the page is there.
+The first tests follow its examples in our words. The last ones take the page's own blocks, where the page is there.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def blocks_of(page):
 
 
 def changed(block):
-    """A block of the page as it is written for arrays: another import, no tensors, and nothing that is printed."""
+    """Convert a block of the page to arrays: other import, no tensors, and no printed output."""
     lines = [line for line in block.splitlines() if not line.startswith(("<tf.", "tf.Tensor"))]
     text = "\n".join(lines).replace("import tensorflow_gnn as", "import hopstream.compat.tfgnn as")
     text = text.replace("tf.train.Example", "tfgnn.Example").replace("tf.io.TFRecordWriter", "tfgnn.RecordWriter")

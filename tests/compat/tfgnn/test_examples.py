@@ -1,4 +1,4 @@
-"""Messages are read by their spec, in batches too, and wrong ones are named."""
+"""Checks that messages are read by their spec, in batches too, and that wrong ones are named."""
 
 from __future__ import annotations
 

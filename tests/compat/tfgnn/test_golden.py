@@ -1,4 +1,4 @@
-"""Graph tensors that the real library wrote come back, and are written as it wrote them."""
+"""Checks that graph tensors of the real library are read, and written back as it wrote them."""
 
 from __future__ import annotations
 

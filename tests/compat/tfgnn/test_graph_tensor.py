@@ -1,4 +1,4 @@
-"""Graph tensors are what their pieces say, and wrong pieces are refused."""
+"""Checks that graph tensors hold their pieces, and that wrong pieces are refused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_pieces_show_what_they_were_given():
     users, knows = graph.node_sets["users"], graph.edge_sets["knows"]
     assert (graph.rank, graph.shape, graph.num_components, graph.total_num_components) == (0, (), 2, 2)
     assert (users.total_size, knows.total_size, users.num_components) == (4, 3, 2)
-    assert users["h"].shape == (4, 2) and users["h"].dtype == np.float64  # an array stays what it is
-    assert knows["w"].dtype == np.int32  # a list becomes what TensorFlow makes of it
+    assert users["h"].shape == (4, 2) and users["h"].dtype == np.float64  # an array keeps its dtype
+    assert knows["w"].dtype == np.int32  # a list gets TensorFlow's dtype
     assert graph.context["name"].tolist() == [b"a", b"b"]
     assert graph.context.sizes.tolist() == [1, 1]
     ends = knows.adjacency

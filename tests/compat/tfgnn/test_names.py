@@ -1,4 +1,4 @@
-"""Every name of TF-GNN is here, or says why not."""
+"""Checks that every name of TF-GNN exists, or explains why it does not."""
 
 from __future__ import annotations
 

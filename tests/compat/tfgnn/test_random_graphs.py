@@ -1,4 +1,4 @@
-"""Random graph tensors are of their spec, of the sizes that are wanted, and the same for the same seed."""
+"""Checks that random graph tensors fit their spec and sizes, and repeat for the same seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_seed_decides_over_the_graph():
 
 @pytest.mark.parametrize("lengths", [(2, 8), (0, 1)])
 def test_graphs_are_of_their_spec_and_sizes(lengths):
-    """Few nodes leave components without any, and what is read out of there must be nothing."""
+    """With few nodes some components have none; a readout from those must be empty."""
     seen = set()
     for seed in range(20):
         graph = tfgnn.random_graph_tensor(

@@ -1,4 +1,4 @@
-"""Values are read out into features, and readouts that are not as they should be are refused."""
+"""Checks that values are read out into features, and that wrong readouts are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas and specs say the same, and every difference between two of them is named."""
+"""Checks that schemas and specs agree, and that every difference between two of them is named."""
 
 from __future__ import annotations
 

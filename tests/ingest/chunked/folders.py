@@ -60,7 +60,7 @@ def lines(pairs: np.ndarray, delimiter: str = " ", end: str = "\n") -> str:
 
 
 def make_folder(root: Path) -> Folder:
-    """Authors that write papers; edges in three CSV files of which one is empty, features of papers and edges."""
+    """Folder of authors that write papers: three CSV files of edges, one of them empty, and features."""
     folder = Folder(root)
     edges = [folder.write(f"e/{n}.csv", lines(PAIRS[a:b])) for n, (a, b) in enumerate([(0, 4), (4, 4), (4, 7)])]
     feats = [folder.write(f"n/{n}.npy", FEAT[a:b]) for n, (a, b) in enumerate([(0, 1), (1, 4)])]

@@ -158,7 +158,7 @@ def shaped(text: str) -> pa.Table:
 
 
 def huge() -> pa.Table:
-    """Lists in lists with a shape that would take four gigabytes to read."""
+    """Nested lists with a shape that would take four gigabytes to read."""
     return pa.table({"a": [[[1.0]]] * 4}).replace_schema_metadata({"shape": "(4, 1000000000)"})
 
 

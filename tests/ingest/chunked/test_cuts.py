@@ -1,4 +1,4 @@
-"""Checks that the cuts of tables into files make no difference."""
+"""Checks that the division of tables into files makes no difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that ends of edges are read unchanged, and that flaws of a file are errors that name their place."""
+"""Checks that ends of edges are read unchanged, and that flaws are errors that name their place."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_no_value_of_any_byte_of_a_footer_ends_the_process(tmp_path, name):
 
 
 def check_changes(folder, name, step):
-    """Read a file once for each changed byte of its footer, in a process of its own."""
+    """Read a file once per changed byte of its footer, in a child process."""
     path = folder / "a.parquet"
     # Without Arrow's own schema, which is long, but where lists in lists need it.
     pq.write_table(pa.table({"a": COLUMNS[name]}), path, store_schema=name == "deep")

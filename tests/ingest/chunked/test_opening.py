@@ -1,4 +1,4 @@
-"""Checks that a chunked graph is what its metadata and files say, and that each flaw is an error with its place."""
+"""Checks that a chunked graph agrees with its metadata and files, and that flaws name their place."""
 
 from __future__ import annotations
 

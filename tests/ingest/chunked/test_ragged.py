@@ -1,4 +1,4 @@
-"""Checks that strings, and lists of any length, are read unchanged, block by block, and that flaws are errors."""
+"""Checks that strings and lists are read unchanged, block by block, and that flaws are errors."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_elements_with_a_shape_may_even_out_or_all_have_one_length(folder):
 
 
 def big_column(folder: Folder, change: dict[int, int], row_group_size: int = 1000):
-    """20000 rows of 8 numbers, but for some rows, which take from the row after them."""
+    """20000 rows of 8 numbers; rows in the given dict are longer, at the expense of the next row."""
     lengths = np.full(20000, 8)
     for row, more in change.items():
         lengths[row : row + 2] += (more, -more)
@@ -154,7 +154,7 @@ def test_a_large_column_of_one_length_is_dense(folder):
 
 @pytest.mark.parametrize("max_groups", [1 << 10, 5])
 def test_of_a_column_too_large_to_look_at_some_of_each_row_group_is_seen(folder, monkeypatch, max_groups):
-    """What is not seen at first is an error when it is read, which names the remedy."""
+    """A longer list that the samples miss is an error at reading, which names the remedy."""
     monkeypatch.setattr(parquet_ragged, "CHECK_BYTES", 20 * 100 * 32)
     monkeypatch.setattr(parquet_ragged, "MAX_GROUPS", max_groups)
     assert not isinstance(big_column(folder, {})[0], RaggedSource)
@@ -168,7 +168,7 @@ def test_of_a_column_too_large_to_look_at_some_of_each_row_group_is_seen(folder,
 
 
 def test_large_row_groups_in_dictionaries_and_not(tmp_path, monkeypatch):
-    """Strings of which the file gives its dictionary up, and few long ones that it has many times."""
+    """Strings for which the writer falls back from its dictionary, and few long ones that repeat often."""
     monkeypatch.setattr(parquet_ragged, "MAX_DICTIONARY_BYTES", 1 << 16)
     words = ["x" * 5000 + str(n % 5) for n in range(3000)] + [f"{'y' * 300}{n}" for n in range(9000)]
     words[7000] = "z" * (1 << 20)

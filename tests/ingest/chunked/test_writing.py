@@ -1,4 +1,4 @@
-"""Checks that every graph reads back as it was written, and that what cannot be written is refused."""
+"""Checks that every graph reads back as written, and that unwritable graphs are refused."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_any_graph_in_any_chunks(seed, sizes, num_edges, num_chunks, chosen, dty
 
 
 def check_sources_agree(one, other, *, max_rows: int, step: int) -> None:
-    """Files and memory answer alike, piece by piece."""
+    """Check that files and memory give the same pieces."""
     assert {t: {n: k.tolist() for n, k in of.items()} for t, of in one.splits.items()} == {
         t: {n: k.tolist() for n, k in of.items()} for t, of in other.splits.items()
     }

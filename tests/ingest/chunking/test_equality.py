@@ -1,4 +1,4 @@
-"""Checks that what is written in bounded memory is, byte for byte, what is written of the graph of ``read_graph``."""
+"""Checks that chunks written in bounded memory equal, byte for byte, those of ``read_graph``'s graph."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMATS = st.sampled_from(["csv", "gz", "parquet", "tsv"])
 
 
 def check_equal(source: Path, out: Path, **options: object) -> tuple[Graph, ChunkReport]:
-    """Chunk tables both ways."""
+    """Check that both ways to chunk tables give the same."""
     out.mkdir(exist_ok=True)
     written = {name: options.pop(name) for name in ("num_chunks", "edges_format", "data_format") if name in options}
     work = {name: options.pop(name) for name in ("num_workers", "engine", "memory") if name in options}

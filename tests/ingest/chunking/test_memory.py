@@ -1,4 +1,4 @@
-"""Checks that the memory of a job stays within what was given, however large tables are."""
+"""Checks that a job's memory stays within the given limit, however large its tables are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(int(line.split()[1]) * 1024)
 
 
 def compile_kernels(folder: Path) -> None:
-    """Once, for later processes: compiling takes more memory than the work."""
+    """Compile kernels once for later processes, as compiling takes more memory than the work."""
     folder.mkdir()
     (folder / "n.csv").write_text("id\na\nb\n")
     (folder / "e.csv").write_text("a,b\na,b\n")
@@ -42,7 +42,7 @@ def compile_kernels(folder: Path) -> None:
 @pytest.mark.scale
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_resident_memory_stays_within_what_was_given(tmp_path: Path, rng: np.random.Generator, file_format: str):
-    """60 MB of raw ids of nodes, 240 MB of ends, and 250 MB of wide features, of which a batch would be too large."""
+    """60 MB of raw ids, 240 MB of edge ends, and 250 MB of features so wide that a batch is too large."""
     num_nodes, num_edges = 3_000_000, 6_000_000
     raw = np.char.add("a-rather-long-", rng.permutation(num_nodes).astype(str))
 

@@ -1,4 +1,4 @@
-"""Checks that features, splits and raw ids of every kind are chunked, and that what cannot be held is refused."""
+"""Checks that features, splits and raw ids of every kind are chunked, and that others are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ingest.chunking.worlds import SMALL
 
 
 class Shop:
-    """Users and films; tests change what they are about."""
+    """Users and films; tests change single tables."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -86,7 +86,7 @@ def test_tables_without_rows(shop: Shop):
 
 
 def test_ids_of_edges_are_bounded_by_a_sample(shop: Shop, monkeypatch: pytest.MonkeyPatch):
-    """More different raw ids than are sampled, many of them often."""
+    """More distinct raw ids than are sampled; many of them repeat."""
     rows = [(n * n % 997, f"tag{n % 301}") for n in range(2000)]
     shop.write("rates.csv", "user,film\n" + "".join(f"{a},{b}\n" for a, b in rows))
     shop.nodes = {"user": {"from_edges": True}, "film": {"from_edges": True, "id": "tag"}}

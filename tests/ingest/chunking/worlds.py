@@ -1,4 +1,4 @@
-"""Tables of raw ids of every kind, from a few numbers, and what chunking them must give."""
+"""Tables of raw ids of every kind, made from a few numbers, and the expected graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from hopstream.ingest.chunking.plan import ChunkLimits
 
 SMALL = ChunkLimits(part_bytes=100, block_bytes=200, block_rows=5, bucket_bytes=150, lookup_bytes=150, num_samples=40)
-"""So that a few dozen rows are many parts, blocks and buckets."""
+"""Small limits, so that a few dozen rows make many parts, blocks and buckets."""
 EMPTY_TYPES = {
     "tags": pa.list_(pa.int64()),
     "age": pa.int64(),
@@ -41,7 +41,7 @@ class World:
     raw: dict[str, list[Any]] = field(default_factory=dict)
 
     def table(self, name: str, columns: dict[str, list[Any]], file_format: str, num_files: int) -> dict[str, Any]:
-        """Write a table in some files; what the JSON says of them."""
+        """Write a table into files; return its entry of the JSON."""
         num_rows = len(next(iter(columns.values())))
         cuts = np.sort(self.rng.integers(0, num_rows + 1, num_files - 1)).tolist()
         names = []
@@ -60,7 +60,7 @@ class World:
 
 
 def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any]]) -> None:
-    """Write some rows of a table; ``whole`` tells the types of Parquet columns."""
+    """Write some rows of a table; ``whole`` determines the types of Parquet columns."""
     if path.name.endswith(".parquet"):
         types = {name: pa.array(values).type for name, values in whole.items()}
         types = {
@@ -82,7 +82,7 @@ def write_file(path: Path, rows: dict[str, list[Any]], whole: dict[str, list[Any
 
 
 def raw_ids(rng: np.random.Generator, kind: str, count: int) -> list[Any]:
-    """Different raw ids of a kind: ``int``, ``string``, or ``mixed``, strings of which many look like integers."""
+    """Distinct raw ids of a kind: ``int``, ``string``, or ``mixed``, strings of which many look like ints."""
     numbers = rng.permutation(4 * count + 5)[:count] - count
     if kind == "int":
         return (numbers * int(rng.choice([1, 2**40]))).tolist()
@@ -95,7 +95,7 @@ def make_world(
     root: Path, seed: int, kinds: tuple[str, str], formats: tuple[str, str], sizes: tuple[int, int, int],
     dirt: tuple[bool, bool],
 ) -> World:  # fmt: skip
-    """Users and films with tables, tags that edges name, rooms by the number of their row, and edges among them."""
+    """Write tables of users, films, tags that only edges name, rooms by row number, and their edges."""
     rng = np.random.default_rng(seed)
     world = World(root, rng)
     num_users, num_films, num_edges = sizes
@@ -141,7 +141,7 @@ def make_world(
         columns["note"] = [WORDS[i] for i in rng.integers(0, len(WORDS), shortest)]
         spec = world.table(f"edges{number}", columns, formats[1], 1 + (seed + number) % 3)
         features: dict[str, Any] = {"w": "w", "note": "note"}
-        if shortest and not any(columns["note"]):  # of cells that are all empty no type can be told
+        if shortest and not any(columns["note"]):  # columns of empty cells have no type
             features["note"] = {"column": "note", "dtype": "string"}
         world.edges.append({**spec, "type": [src, f"r{number}", dst], "src": "a", "dst": "b", "features": features})
     return world

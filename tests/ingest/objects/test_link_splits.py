@@ -1,4 +1,4 @@
-"""The links of PyG's ``RandomLinkSplit`` become edge types and splits, each link once."""
+"""Checks that links of PyG's ``RandomLinkSplit`` become edge types and splits, each link once."""
 
 from __future__ import annotations
 

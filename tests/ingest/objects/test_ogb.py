@@ -1,4 +1,4 @@
-"""Checks the graphs that are made of OGB's arrays."""
+"""Checks graphs that are made of OGB's arrays."""
 
 from __future__ import annotations
 

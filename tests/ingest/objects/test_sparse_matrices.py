@@ -54,7 +54,7 @@ def test_what_is_no_adjacency_is_refused():
 
 
 def test_a_matrix_that_contradicts_itself_is_refused():
-    """SciPy's own ``tocoo`` reads and writes outside of such."""
+    """SciPy's ``tocoo`` accesses memory outside of such matrices."""
     for name, place, value in (("indices", 0, 7), ("indptr", 1, 900), ("indices", 0, -1)):
         matrix = scipy.sparse.csr_array((np.ones(3), np.array([2, 0, 1]), np.array([0, 2, 3, 3])), shape=(3, 3))
         getattr(matrix, name)[place] = value
@@ -98,7 +98,7 @@ def test_files_that_are_no_adjacency(tmp_path):
 
 
 class OnlyDLPack:
-    """An array of a library that numpy knows nothing of."""
+    """An array of a library that is unknown to numpy."""
 
     def __init__(self, array, is_far=False):
         self._array, self._is_far = array, is_far
@@ -125,7 +125,7 @@ def test_arrays_that_give_dlpack():
 
 
 class Broken(OnlyDLPack):
-    """A library that raises what it likes."""
+    """An array whose library raises a given error."""
 
     def __dlpack__(self, **options):
         raise ZeroDivisionError("no memory of this kind")

@@ -1,4 +1,4 @@
-"""CSV text is cut where rows end, and cells of many megabytes are read, in memory and piece by piece."""
+"""Checks that CSV text is cut between rows, and that huge cells are read, whole or piecewise."""
 
 from __future__ import annotations
 

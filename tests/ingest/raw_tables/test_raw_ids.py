@@ -23,7 +23,7 @@ from hopstream.ingest.raw_tables.raw_ids import strings_column as join_strings
 from tests import naive
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no failure."""
+"""No deadline, as a busy machine is no failure."""
 integers = st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9)
 kinds = st.sampled_from([(INTEGER, integers), (NAME, st.text(max_size=3)), (TEXT, st.text("abc0", min_size=1))])
 

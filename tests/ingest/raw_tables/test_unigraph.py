@@ -1,4 +1,4 @@
-"""Checks that a unigraph is read as its schema says, in every format of files, and that flaws name their place."""
+"""Checks that a unigraph is read by its schema, in every file format, and that flaws name their place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ edge_sets {{ key: "liked" value {{ source: "item" target: "user"
 
 
 def write_table(path, columns):
-    """Write a file of the format that its name says."""
+    """Write a file in the format of its suffix."""
     if ".csv" in path.name:
         rows = [list(columns), *([str(v) for v in row] for row in zip(*columns.values(), strict=True))]
         quoted = "".join(",".join('"' + cell.replace('"', '""') + '"' for cell in row) + "\n" for row in rows)
@@ -69,7 +69,7 @@ def write_table(path, columns):
 
 
 def write_world(folder, suffix="csv", shards=0, users=USERS, likes=LIKES):
-    """Two tables and a schema; each table in so many shards, or in one file."""
+    """Two tables and a schema; each table has a number of shards, or one file."""
     folder.mkdir(exist_ok=True)
     for name, columns in {"users": users, "likes": likes}.items():
         num_rows = len(next(iter(columns.values())))
@@ -84,7 +84,7 @@ def write_world(folder, suffix="csv", shards=0, users=USERS, likes=LIKES):
 
 
 def chunked(path, monkeypatch, **options):
-    """The same graph, by way of files, in small pieces."""
+    """The same graph, read through files in small pieces."""
     monkeypatch.setattr(plan, "LIMITS", SMALL)
     out = path.parent.parent / f"{path.parent.name}-chunked"
     return read_graph(chunk_tables(path, out, num_workers=0, **options).metadata)
@@ -120,7 +120,7 @@ def test_columns_of_ids_have_their_sign_or_not(tmp_path, suffix):
     graph = read_graph(write_world(tmp_path / "g", suffix, users=users, likes=likes))
     signed = read_graph(write_world(tmp_path / "h", suffix))
     for of in (graph, signed):
-        weight = of.edges["item", "liked", "user"].features["weight"]  # is read where nobody declares it
+        weight = of.edges["item", "liked", "user"].features["weight"]  # is read though no schema declares it
         assert weight.dtype == np.float32 and weight.tolist() == LIKES["weight"]
     assert graph.fingerprint() == signed.fingerprint()
 

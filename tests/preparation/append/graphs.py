@@ -1,4 +1,4 @@
-"""Which graphs is a dataset grown from in tests of appending?"""
+"""Graphs that datasets are grown from in tests of appending."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ OPTIONS = {
 
 
 def grown_graph(seed: int = 3) -> Grown:
-    """Times, weights, links, splits of nodes and edges; features of fixed width, ragged and of strings; four steps."""
+    """Graph in four steps with times, weights, links, and splits of nodes and edges.
+
+    Features have a fixed width, are ragged, or are strings.
+    """
     return grow(full_graph(seed), np.random.default_rng(seed))
 
 

@@ -1,4 +1,4 @@
-"""Is what is wrong with a delta found and named, where checksums are made to fit it?"""
+"""Checks that a wrong delta is found and named, even if checksums are made to fit it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_last_value_of_what_was_added_is_compared_with_the_source(root):
 
 
 def test_rows_of_an_older_delta_in_place_of_newer_ones_are_found(root):
-    """A node's newest row lacks the edges that came last, though it is a row that once was."""
+    """The newest row of a node is replaced by an older one, which lacks the latest edges."""
     folders = [root / ROWS.replace("delta-00002", f"delta-0000{number}") for number in (1, 2)]
     older, newer = (np.load(folder / "row.npy") for folder in folders)
     assert len(np.intersect1d(older, newer))
@@ -139,7 +139,7 @@ def test_flipped_bytes_are_found(root):
 
 
 def test_a_row_that_is_claimed_for_another_node_is_found(root):
-    """Its node then has the edges of another, and the other its old ones."""
+    """The node then has the edges of another, and the other its old ones."""
     folder = ROWS.replace("rates__movie", "knows__user")
     rows = load(root, f"{folder}/row.npy")
     free = np.setdiff1d(np.arange(rows[-1]), rows)[-1]

@@ -1,4 +1,4 @@
-"""Is a dataset after an append that was ended at any moment what it was before, or what it was to become?"""
+"""Checks that after an append that was ended at any moment, a dataset is as before or as wanted."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ for number in range(1, 4):  # as many as it has when all is done
                edges={sys.argv[3]: (new["src"], new["dst"])})
 """
 
-"""Appends the same three times, unless that was done before."""
+"""Append three times, except for appends that were done before."""
 LABEL = "__".join(EDGE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """A dataset, what is added, and what it must become."""
+    """A dataset, the rows to append, and the wanted dataset."""
     graph = rmat_graph(8, edges_per_node=20, num_features=6)
     write_parts(graph, tmp_path / "old", num_parts=2, method="hash", direction="both")
     new = {"x": rng.random((50, 6), np.float32), "src": rng.integers(0, 306, 900), "dst": rng.integers(0, 306, 900)}

@@ -1,4 +1,4 @@
-"""A dataset that was appended to equals one written in one go, and half of it is never seen."""
+"""Checks that an appended dataset equals one written in one go, and is never seen in part."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_any_graph_in_any_steps(tmp_path_factory, data):
     grown = grow(graph, np.random.default_rng(data.draw(st.integers(0, 99))), data.draw(st.integers(2, 4)))
     root = tmp_path_factory.mktemp("any")
     num_appends = grown.num_steps - 1
-    for step in range(1, grown.num_steps):  # a step that adds nothing is refused, and none is made
+    for step in range(1, grown.num_steps):  # a step without additions is refused, so none is appended
         if grown.until(step).fingerprint() == grown.until(step - 1).fingerprint():
             return
     direction = data.draw(st.sampled_from(["in", "out", "both"]))
@@ -87,7 +87,7 @@ def test_any_graph_in_any_steps(tmp_path_factory, data):
 
 
 def _fixed(graph: Graph) -> Graph:
-    """The graph without columns that no chunked graph has."""
+    """The graph without columns that chunked graphs cannot hold."""
     nodes = {
         t: NodeTable(
             num_nodes=table.num_nodes,
@@ -111,7 +111,7 @@ def test_from_a_chunked_graph(tmp_path):
             )
             for t, n in grown.num_nodes.items()
         },
-        # A graph refuses edges to nodes that it has not, so its ends are those of this many nodes.
+        # A graph refuses edges to missing nodes, so the ends are those of this many nodes.
         edges={
             t: EdgeTable(src_keys=np.zeros_like(src), dst_keys=np.zeros_like(dst), features=features)
             for t, (src, dst, features) in added["edges"].items()
@@ -171,7 +171,7 @@ def test_parts_open_whose_nodes_got_no_edges(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
-    """A dataset that every append of these tests is refused for."""
+    """A dataset for which all appends of these tests are refused."""
     root = tmp_path_factory.mktemp("begun") / "d"
     hopstream.write_parts(grown_graph().until(1), root, num_parts=2, method="hash", **OPTIONS)
     return root

@@ -1,4 +1,4 @@
-"""How is a dataset damaged so that its checksums, counts and fingerprint still fit?"""
+"""Damage datasets so that their checksums, counts and fingerprint still fit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def forge(root: Path, arrays: dict[str, np.ndarray], **changes: object) -> None:
 
     Args:
         root: The dataset.
-        arrays: Path to what to write there.
+        arrays: File name to the array to write.
         changes: Fields of the manifest.
     """
     manifest = read_manifest(root)

@@ -1,4 +1,4 @@
-"""Is each planted corruption found and named, where checksums and counts are made to fit it?"""
+"""Checks that each planted corruption is found and named, even if checksums and counts fit it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def origins(tmp_path_factory):
 
 
 def owners_of(root):
-    """Who owns each node, so that another graph's files have the same shapes."""
+    """Part of each node, such that another graph's files have the same shapes."""
     book = hopstream.open_dataset(root)
     owners = {t: np.empty(n[-1], np.int32) for t, n in book.manifest.book.node_offsets.items()}
     for part in range(book.manifest.book.num_parts):
@@ -83,7 +83,7 @@ def put(position, value):
 
 
 def lose_edge(root):
-    """Count, ranges and every column of the part agree; the links are those of 150 edges, so they go too."""
+    """Count, ranges and every column of the part agree; the links, which count 150 edges, disagree."""
     cut = drop_edge(edge_files(root, 1), 3)
     forge(root, cut, book=shifted_edges(root, OWNER, [0, 0, -1, -1]))
 
@@ -101,7 +101,7 @@ def double_edge(root):
 
 
 def move_edge(root):
-    """The first edge of part 0 becomes the first of part 1, with everything that is stored of it."""
+    """Move the first edge of part 0, with all its columns, to the start of part 1."""
     taken, given = edge_files(root, 0), edge_files(root, 1)
     grown = {}
     for name, array in given.items():
@@ -114,7 +114,7 @@ def move_edge(root):
 
 
 def miss_key(root):
-    """The last node of a part says that it is one of another part's; keys still ascend."""
+    """Replace the key of a part's last node by one of another part; keys still ascend."""
     keys = [load(root, f"part-{part:05d}/{USER}/key.npy") for part in range(3)]
     last = max(k[-1] for k in keys)
     part = next(p for p in range(3) if keys[p][-1] != last)
@@ -159,7 +159,7 @@ def exchange_features(root):
 
 
 def swap_edges(root):
-    """Two edges of a row change places with everything that is stored of them; times then descend, or keys."""
+    """Exchange two edges of a row with all that is stored of them but weights; times or keys then descend."""
     files = edge_files(root, 0)
     indptr = files[f"part-00000/{IN}/indptr.npy"]
     at = int(indptr[int(np.argmax(np.diff(indptr)))])
@@ -175,7 +175,7 @@ def wrong_tags(root):
 
 
 def shorter_tags(root):
-    """The end of one row becomes the beginning of the next."""
+    """Move the boundary between two rows."""
     name = f"part-00001/{USER}/features/tags.offsets.npy"
 
     def change(offsets):
@@ -275,7 +275,7 @@ def test_a_whole_dataset_has_no_findings(origins, root):
         of_source = {"schema", "features", "ownership"} if against is None else set()
         assert set(report.skipped) == {"halo"} | of_source
         done = {kind for kind, check in report.checks.items() if check.status == "ok"}
-        assert done == set(KINDS) - {"halo"} - (of_source - {"ownership"})  # links tell of other types whose edges are
+        assert done == set(KINDS) - {"halo"} - (of_source - {"ownership"})  # links show the ownership of some types
 
 
 PARTLY = {
@@ -289,7 +289,7 @@ PARTLY = {
     "missing file": ({"files"}, {"files"}),
     "link wrong": ({"links"}, {"links"}),
 }
-"""What the part that is damaged tells of it, alone and with the source."""
+"""Kinds of findings in the damaged part, checked alone and with the source."""
 
 
 @pytest.mark.parametrize("name", PARTLY)
@@ -367,7 +367,7 @@ def test_a_list_of_roots_that_contradicts_the_dataset(root):
     assert told([Root(str(root), (0, 1, 2, 7))]) == ["roots.json: names parts that there are not: part 7"]
     (root / "roots.json").write_text("{}")
     assert "roots.json: cannot be read" in str(verify_dataset(root).findings[0])
-    dataset_id = "0" * 32  # of another state of the dataset: nobody heeds it
+    dataset_id = "0" * 32  # of another state of the dataset, so it is ignored
     assert told([Root(str(root), (9,))]) == []
 
 
@@ -380,7 +380,7 @@ def test_a_root_whose_parts_lie_elsewhere_names_the_roots(root):
         verify_dataset(root)
     assert verify_dataset(root, parts=[0, 1]).is_ok
     (root / "roots.json").unlink()
-    assert verify_dataset(root).kinds == ("files",)  # nobody says that they should be elsewhere
+    assert verify_dataset(root).kinds == ("files",)  # no file says that they are elsewhere
 
 
 def test_findings_are_listed_part_by_part_and_file_by_file(root):
@@ -420,7 +420,7 @@ def test_places_are_named(root):
 
 
 def test_lost_edges_without_links(tmp_path):
-    """Nothing but the graph's fingerprint and the source know of an edge that was the last."""
+    """Only the graph's fingerprint and the source show that the last edge is missing."""
     graph = hopstream.rmat_graph(6, edges_per_node=4)
     hopstream.write_parts(graph, tmp_path / "d", num_parts=2, method="hash", direction="out")
     owner = (("node", "to", "node"), "out")
@@ -480,7 +480,7 @@ def test_directions_that_contradict_each_other(tmp_path):
 
 
 def test_datasets_without_edge_keys(tmp_path, monkeypatch):
-    """Keys are known from the source, or from links."""
+    """Keys come from the source, or from links."""
     monkeypatch.setattr("hopstream.preparation.audit.run._window_edges", lambda *_: 40)
     graph = full_graph(7)
     root = tmp_path / "d"
@@ -510,7 +510,7 @@ def test_datasets_without_edge_keys(tmp_path, monkeypatch):
 @settings(max_examples=12, deadline=None)
 @given(graph=typed_graphs(), seed=st.integers(0, 3), keep_edge_keys=st.booleans())
 def test_no_graph_is_slandered(tmp_path_factory, graph, seed, keep_edge_keys):
-    """Empty types, ragged features and strings, odd names, parallel edges: what was written is what is there."""
+    """Graphs with empty types, ragged features, odd names and parallel edges verify without findings."""
     root = tmp_path_factory.mktemp("any") / "d"
     sides = ("in", "out", "both")[seed % 3]
     hopstream.write_parts(
@@ -533,4 +533,4 @@ def test_what_cannot_be_checked_is_an_error(tmp_path, root):
     with pytest.raises(hopstream.errors.SettingsError, match="memory is 'much'"):
         verify_dataset(root, memory="much")
     with locked(root), pytest.raises(hopstream.errors.StateError, match="is being changed by another process"):
-        verify_dataset(root)  # or it would tell of files that are about to belong there
+        verify_dataset(root)  # or it would report files that belong there soon

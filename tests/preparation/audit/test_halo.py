@@ -1,4 +1,4 @@
-"""Is each planted corruption of a halo found, where its checksums and counts are made to fit it?"""
+"""Checks that each planted corruption of a halo is found, even if checksums and counts fit it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def put(position, value):
 
 
 def drop_node(root):
-    """A node, with its features, is not there any more; all counts agree."""
+    """Remove a node and its features; all counts agree."""
     names = [f"{CACHED}/{name}.npy" for name in ("id", "key", "features/x")]
     arrays = {name: load(root, name)[:-1] for name in names}
     for name in ("tags", "name"):
@@ -79,7 +79,7 @@ def drop_node(root):
 
 
 def own_node(root):
-    """The halo of a part has a node of the part in place of another."""
+    """Replace a node in a part's halo by a node of the part itself."""
     manifest = hopstream.open_dataset(root).manifest
     first = int(manifest.book.node_offsets["user"][1])
     ids = load(root, f"{USER}/id.npy")
@@ -88,7 +88,7 @@ def own_node(root):
 
 
 def move_an_end(offsets):
-    """A row takes an item of the next one."""
+    """Move the boundary between two rows by one item."""
     offsets[int(np.argmax(np.diff(offsets)[1:])) + 1] += 1
     return offsets
 
@@ -197,12 +197,12 @@ def test_a_forged_record_must_still_fit_the_dataset(root):
 
 
 def lose_half(mark):
-    """Marks the neighbours of every other node."""
+    """Mark the neighbours of every other node only."""
     return lambda parts, owner, ids, marks: mark(parts, owner, ids[::2], marks)
 
 
 def test_a_writer_that_loses_neighbors_is_found(root, monkeypatch):
-    """In the writer and wherever else its code is called."""
+    """The same fault in the writer and in all code that shares it."""
     monkeypatch.setattr(Parts, "mark", lose_half(Parts.mark))
     hopstream.dataset.add_halo(root, hops=1, features="all")
     report = hopstream.verify_dataset(root)

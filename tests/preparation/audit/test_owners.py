@@ -1,4 +1,4 @@
-"""Are nodes told that are in other parts than the folder of owners says, and only those?"""
+"""Checks that exactly the nodes in other parts than a folder of owners says are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def owners(written, tmp_path):
 
 
 def change(owners, rows, to=None):
-    """Put papers into the next part, or a given one; the parts that they were in."""
+    """Move papers to the next part, or to a given one; return their former parts."""
     owner = np.load(owners / "paper.npy")
     before = owner[rows].tolist()
     owner[rows] = (owner[rows] + 1) % 3 if to is None else to

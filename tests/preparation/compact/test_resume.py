@@ -1,4 +1,4 @@
-"""Does compacting that was ended at any moment go on, and is it done when its result is in its place?"""
+"""Checks that interrupted compacting resumes, and is done once its result is in its place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.preparation.dispatch.sources import check_same, write_owners
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset that was appended to, and the one that it must become."""
+    """A dataset after an append, and its compacted copy."""
     folder = tmp_path_factory.mktemp("datasets")
     written(folder / "old", 2, 1)
     shutil.copytree(folder / "old", folder / "wanted")
@@ -30,7 +30,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(datasets: Path, tmp_path: Path) -> Path:
-    """Both of them, and a copy to work on."""
+    """Copies of both datasets, and one more of the first to work on."""
     for name, source in (("old", "old"), ("wanted", "wanted"), ("got", "old")):
         shutil.copytree(datasets / source, tmp_path / name)
     return tmp_path
@@ -61,7 +61,7 @@ def test_it_goes_on_with_the_parts_of_nodes_that_it_found(folder: Path, monkeypa
 
 @pytest.mark.parametrize("has_owners", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ended_when_the_result_was_in_its_place(folder: Path, monkeypatch, rng, has_owners: bool):
-    """The same call finds that it is done, and any other one clears what is left."""
+    """The same call finds the finished result; any other call clears the remains."""
     owners = write_owners(folder / "owners", grown_graph().graph, 2, rng) if has_owners else None
     if has_owners:
         shutil.rmtree(folder / "wanted")

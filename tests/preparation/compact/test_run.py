@@ -1,4 +1,4 @@
-"""Is a dataset that was compacted the one that would have been written in one go, with the same owners?"""
+"""Checks that a compacted dataset equals one written in one go with the same owners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.preparation.append.graphs import OPTIONS, grown_graph, written
 
 
 def owners_of(root):
-    """Who owns each node."""
+    """Part of each node."""
     book = KeyBook(open_dataset(root))
     return {
         t: book.part_of(t, np.arange(offsets[-1])).astype(np.int32) for t, offsets in book.ranges.node_offsets.items()
@@ -46,7 +46,7 @@ def test_bytes_are_those_of_one_go(tmp_path, num_parts, num_appends):
 
 
 def test_new_nodes_make_parts_even(tmp_path):
-    """Three parts, of which one has hardly anything: it gets most of what is new."""
+    """Three parts, one of them nearly empty, which gets most of the new nodes."""
     grown = grown_graph()
     first = grown.until(0)
     owners = {t: (np.arange(n.num_nodes) % 2).astype(np.int32) for t, n in first.nodes.items()}

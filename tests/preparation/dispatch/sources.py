@@ -1,4 +1,4 @@
-"""How is a graph in memory dispatched, and are the bytes those of ``write_parts``?"""
+"""Dispatch graphs in memory, and compare the bytes with those of ``write_parts``."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def write_owners(folder: Path, graph: Graph, num_parts: int, rng: np.random.Gene
 
 
 def use_graph(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> None:
-    """Let jobs of this process read a graph in memory."""
+    """Let jobs of this process read a graph from memory."""
     monkeypatch.setattr(dispatch_folder, "open_source", lambda spec: chunked_of_graph(graph))
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Let pieces, buckets, runs and blocks be of about ``size`` rows, so that small graphs take many tasks."""
+    """Limit pieces, buckets, runs and blocks to about ``size`` rows, so small graphs take many tasks."""
     bucket = max(1, size // 2)
     limits = dispatch_folder.DispatchLimits(
         piece_edges=(size, size), bucket_edges=(bucket, bucket), column_bytes=(16 * size, 16 * size)
@@ -61,7 +61,7 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 
 def check_equal(graph: Graph, folder: Path, num_parts: int, **options: object) -> tuple[Manifest, Manifest]:
-    """Dispatch a graph that ``use_graph`` was told of, and compare every byte with what ``write_parts`` writes."""
+    """Dispatch the graph given to ``use_graph``; compare every byte with the output of ``write_parts``."""
     got = dispatch(
         folder / "in", folder / "owners", folder / "got", num_workers=0, num_parts=num_parts, overwrite=True, **options
     )
@@ -75,7 +75,7 @@ def check_equal(graph: Graph, folder: Path, num_parts: int, **options: object) -
 def check_same(
     got_root: Path, wanted_root: Path, got: Manifest, wanted: Manifest, ignored: tuple[str, ...] = ()
 ) -> None:
-    """Two datasets are equal, but for what the making took, and some of what their manifests say."""
+    """Check that two datasets are equal except for timings and the ignored fields of their manifests."""
     trees = [tree_of(root) for root in (got_root, wanted_root)]
     for tree in trees:
         del tree["manifest.json"]  # it holds times

@@ -1,4 +1,4 @@
-"""Does input that is damaged in any way end a job with an error that says where, and leave no dataset behind?"""
+"""Checks that damaged input ends a job with an error that names the place, and leaves no dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is dispatched piece by piece what ``write_parts`` writes at once, byte for byte?"""
+"""Checks that piecewise dispatch writes what ``write_parts`` writes at once, byte for byte."""
 
 from __future__ import annotations
 

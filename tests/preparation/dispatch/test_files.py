@@ -1,4 +1,4 @@
-"""Are chunked folders of every format dispatched, by worker processes of every engine, to the same bytes?"""
+"""Checks that chunked folders of any format, dispatched by any engine, give the same bytes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 
 def with_words(rng: np.random.Generator, num_rows: int, features: dict[str, Column]) -> dict[str, Column]:
-    """Features and two more: strings, and lists of any length."""
+    """The given features and two more: strings, and lists of any length."""
     words = [("", "é", "zwölf", "日本 " * 9)[i] for i in rng.integers(0, 4, num_rows)]
     lists = [rng.integers(-99, 99, n).astype(np.int16) for n in rng.integers(0, 5, num_rows)]
     return {**features, "word": RaggedArray.from_strings(words), "list": RaggedArray.from_rows(lists)}
 
 
 def small_graph(rng: np.random.Generator) -> Graph:
-    """Two node types and one of three nodes, two edge types, features of several dtypes and ranks, ragged ones too."""
+    """Graph of three node types, one of three nodes, and two edge types.
+
+    Features have several dtypes and ranks; some are ragged.
+    """
     num_papers, num_authors = 70, 31
     ends = {
         WRITES: (rng.integers(0, num_authors, 120), rng.integers(0, num_papers, 120)),

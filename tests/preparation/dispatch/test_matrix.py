@@ -1,4 +1,4 @@
-"""Does a dataset of any number of chunks, parts and workers give back exactly what went in, through the commands?"""
+"""Checks that the commands preserve a graph exactly, for any number of chunks, parts and workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def features_of(rng: np.random.Generator, num_rows: int, dtypes: list[str], turn
 
 
 def random_values(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Random bytes, so that no cast on the way goes unnoticed: NaNs of many kinds, and integers above 2^53."""
+    """Random bytes, with many NaNs and with integers above 2^53, so that any cast on the way shows."""
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(bool)
     values = np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape).copy()
@@ -77,7 +77,7 @@ def run(*words: object) -> None:
 
 
 def check_equals_source(root: Path, graph: Graph, owners: dict[str, np.ndarray]) -> None:
-    """Every node, edge and feature value is in the part that it belongs to, once, as the source has it."""
+    """Check that each node, edge and feature value lies in its part once, as in the source."""
     dataset = hopstream.open_dataset(root)
     seen_nodes = {t: np.zeros(table.num_nodes, int) for t, table in graph.nodes.items()}
     seen_edges = {t: np.zeros(table.num_edges, int) for t, table in graph.edges.items()}

@@ -1,4 +1,4 @@
-"""Do strings and lists of any length get from files to their parts in bounded memory, and does verifying see them?"""
+"""Checks that strings and lists reach their parts in bounded memory, and that verify compares them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_rows_are_put_in_order_a_few_at_a_time(rng):
 
 @pytest.mark.parametrize("num_parts", [2, 40])
 def test_long_rows_among_short_ones(tmp_path, monkeypatch, rng, num_parts):
-    """Rows of a megabyte, far above what is put in order at once; more parts than nodes."""
+    """Rows of a megabyte, far above the amount sorted at once; more parts than nodes."""
     lengths = rng.integers(0, 6, 30)
     lengths[[3, 17]] = MIB
     features = {"s": strings_of(lengths, rng), "l": RaggedArray(np.arange(lengths.sum()), offsets_of(lengths[::-1]))}
@@ -138,10 +138,10 @@ print(int(line.split()[1]) * 1024)
 
 @pytest.mark.scale
 def test_resident_memory_does_not_grow_with_strings(tmp_path: Path, rng: np.random.Generator):
-    """290 MB of strings of nodes and as much of edges, some of them of megabytes: more than is given beside Python."""
+    """Strings take 290 MB on nodes and as much on edges, more than the given memory; some take megabytes."""
     num_rows, given = 100_000, 480 * MIB
     lengths = rng.integers(0, 4000, num_rows)
-    lengths[:: num_rows // 30] = 3 * MIB  # where several come to lie in one row group it takes their bytes more
+    lengths[:: num_rows // 30] = 3 * MIB  # several in one row group take more memory by their bytes
     graph = graph_of(num_rows, num_rows, {}, {}, rng)
     write_chunked(graph, tmp_path / "in", num_chunks=2)
     write_owners(tmp_path / "owners", graph, 5, rng)

@@ -1,4 +1,4 @@
-"""Does a job that was ended at any moment go on, and is a job that fails never taken for a dataset?"""
+"""Checks that a job that was ended resumes, and that a failed one is never taken for a dataset."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.preparation.test_resume import SMALL_DISPATCH, write_for_dispatch
 
 @pytest.fixture
 def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """A chunked graph, its owners, and the dataset that it must become."""
+    """A chunked graph, its owners, and the wanted dataset."""
     write_for_dispatch(tmp_path, rng)
     return tmp_path
 
@@ -50,7 +50,7 @@ def check_done(folder: Path) -> None:
 
 @pytest.mark.parametrize("is_removed_in_part", [False, True])
 def test_ended_after_the_dataset_came_into_its_place(tmp_path, monkeypatch, rng, is_removed_in_part):
-    """The same call finds that it is done; another one does not take what is left for work to go on with."""
+    """The same call finds the finished result; another call does not resume from the remains."""
     graph = community_graph(rng, 60, 400)
     write_owners(tmp_path / "owners", graph, 2, rng)
     use_graph(monkeypatch, graph)
@@ -108,11 +108,11 @@ def test_a_full_disk_leaves_nothing_that_looks_complete(tmp_path, monkeypatch, r
         assert re.search(r"got/part-0000\d/.*\.npy|scratch/", str(caught.value.filename))
         assert "partial" not in str(caught.value.filename) or "scratch" in str(caught.value.filename)
         assert not (tmp_path / "got").exists()
-    check_equal(graph, tmp_path, 2)  # goes on when there is room
+    check_equal(graph, tmp_path, 2)  # resumes once there is room
 
 
 def test_a_limit_of_the_system_is_named(tmp_path, monkeypatch, rng):
-    """A file that may not grow, as on a full disk, in a process of its own."""
+    """A child process may not extend a file, as on a full disk."""
     graph: Graph = rmat_graph(8, edges_per_node=20, num_features=6)
     write_chunked(graph, tmp_path / "in", num_chunks=2, edges_format="parquet")
     write_owners(tmp_path / "owners", graph, 2, rng)
@@ -144,7 +144,7 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
 
         def estimate(costs: DatasetEstimate, _: object) -> None:
             told.append(costs)
-            if progress is no_progress:  # what it was going to do is enough
+            if progress is no_progress:  # the estimate is all that is needed
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -171,7 +171,7 @@ def test_a_job_that_chose_its_memory_and_workers_goes_on_where_it_can_have_them(
 
 
 def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
-    """Its settings are others, and its place is the same."""
+    """The second job has other settings and the same place."""
 
     def run(free: int, **options: Any) -> DatasetEstimate:
         machine = Machine(num_processors=1, free_bytes=free * 10**9)
@@ -190,7 +190,7 @@ def test_the_choice_of_another_job_is_not_taken_over(folder: Path, monkeypatch):
     remove = atomic_folder._remove
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(atomic_folder, "_remove", lambda path: remove(path) if path.name == "old" else end())
-        run(40, direction="out")  # ended while it removes what the first one left
+        run(40, direction="out")  # ended while it removes the remains of the first run
     work = run(40, direction="out").work
     assert work and work.memory_bytes == 24 * 10**9
 

@@ -1,4 +1,4 @@
-"""Is what lies around a part in memory what walking edge by edge finds?"""
+"""Checks the surroundings of a part, found in memory, against an edge-by-edge walk."""
 
 import numpy as np
 import pytest

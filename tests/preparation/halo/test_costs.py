@@ -1,4 +1,4 @@
-"""Is what halos take said before they are made, and kept within?"""
+"""Checks that halos announce their cost before they are made, and keep within it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the likeliest nodes just those of a sorted list, in memory or in files?"""
+"""Checks that the likeliest nodes are those of a sorted list, in memory or in files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parts(tmp_path_factory):
 
 
 def sorted_hottest(parts, part, sampled, features, budget):
-    """By sorting all nodes of other parts."""
+    """The hottest nodes of other parts by a full sort."""
     rows = []
     for number, (node_type, names) in enumerate(features.items()):
         first, stop = parts.book.node_offsets[node_type][part : part + 2]
@@ -39,7 +39,7 @@ def sorted_hottest(parts, part, sampled, features, budget):
 
 @pytest.mark.parametrize("num_values", [1, 3, 1000])
 def test_the_hottest_are_those_of_a_sorted_list(parts, monkeypatch, num_values):
-    """Many nodes of one chance, or none; ragged features, whose rows differ in size, among them; tiny chances."""
+    """Many equal, zero and tiny chances; ragged features give rows different sizes."""
     monkeypatch.setattr(reach, "CHUNK_ROWS", 7)
     rng, book = np.random.default_rng(num_values), parts.book
     features = {t: tuple(names) for t, names in parts.manifest.schema.nodes.items()}

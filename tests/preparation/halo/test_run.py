@@ -1,4 +1,4 @@
-"""Does every part get just the copies it should, and stays a dataset what it was whatever happens?"""
+"""Checks that each part gets exactly its copies, and that failed runs change no dataset."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def naive_reach(dataset, part, hops):
 
 
 def check_truth(dataset, hops):
-    """Every copy is what its owner has."""
+    """Check that each copy equals its owner's row."""
     book, schema = dataset.manifest.book, dataset.manifest.schema
     arrays = [dataset.open_part(p) for p in range(book.num_parts)]
     for part in range(book.num_parts):
@@ -170,7 +170,7 @@ def test_the_hottest_rows_are_taken_within_the_budget(root):
 
 
 def test_inclusion_is_the_chance_of_being_sampled(tmp_path):
-    """Against a slow count, and against batches on a graph that is a tree, where the model is exact for one seed."""
+    """Compare with a slow count, and with batches on a tree, where the model is exact for one seed."""
     graph = hopstream.graph_from_arrays(np.array([[1, 2, 3, 4, 5, 6], [0, 0, 0, 1, 1, 3]]), num_nodes=7)
     hopstream.write_parts(graph, tmp_path / "d", owners={"node": [0, 1, 1, 1, 1, 1, 1]}, num_parts=2)
     parts = Parts(hopstream.open_dataset(tmp_path / "d"))
@@ -202,7 +202,7 @@ def test_dispatch_and_write_parts_make_the_same_halo(tmp_path, monkeypatch):
     options = {"num_parts": 3, "time_attr": "time", "weight_attr": "rating", "neighbor_keys": True}
     halo = HaloSettings(hops=2, features="all", budget=4000)
     job = {"num_workers": 0, "halo": halo, **options}
-    with monkeypatch.context() as patch:  # ended while it writes the halo, it goes on
+    with monkeypatch.context() as patch:  # ended while it writes the halo, it resumes
         patch.setattr(halo_run, "hottest", stop)
         with pytest.raises(Killed):
             hopstream.dataset.dispatch(tmp_path / "c", owners, tmp_path / "d", **job)
@@ -231,7 +231,7 @@ def test_an_interrupted_run_leaves_what_was_there(root, monkeypatch, with_old, w
             patch.setattr(halo_run, "hottest", stop)
         elif when == "before the manifest":
             patch.setattr("hopstream.dataset.manifest.write_text", stop)
-        else:  # the process is gone: nothing is tidied up
+        else:  # the process is gone, so nothing is cleaned up
             patch.setattr(halo_run, "remove_halos", lambda root, manifest, halo: stop() if halo else None)
         with pytest.raises(Killed):
             hopstream.dataset.add_halo(root, hops=2, budget="1MB")
@@ -280,7 +280,7 @@ def test_a_disk_that_is_full(root, monkeypatch):
 
 
 def test_one_at_a_time(root):
-    """Another run while one is under way is refused, and harms it not."""
+    """A run is refused while another one is in progress, and does not disturb it."""
     refused = []
 
     def again(stage, done, total):

@@ -1,4 +1,4 @@
-"""How is a dataset re-sharded, and are the bytes those of ``write_parts``?"""
+"""Re-shard datasets, and compare the bytes with those of ``write_parts``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.preparation.dispatch.sources import check_same, write_owners
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Let blocks, pieces and runs be of about ``size`` rows, so that small graphs take many tasks."""
+    """Limit blocks, pieces and runs to about ``size`` rows, so that small graphs take many tasks."""
     limits = reshard_folder.ReshardLimits(block_rows=size, piece_bytes=8 * size, run_bytes=(64 * size, 64 * size))
     monkeypatch.setattr(reshard_folder, "LIMITS", limits)
     monkeypatch.setattr(owners, "BLOCK_ROWS", max(1, size // 2))
@@ -28,7 +28,7 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def check_reshard(
     graph: Graph, folder: Path, num_old: int, num_new: int, rng: np.random.Generator, **options: object
 ) -> tuple[Manifest, Manifest]:
-    """Write a graph into parts, re-shard them, and compare every byte with what the graph written anew has."""
+    """Write a graph into parts, re-shard them, and compare every byte with a direct write of the graph."""
     old = write_owners(folder / "old-owners", graph, num_old, rng)
     write_parts(graph, folder / "old", num_parts=num_old, owners=old, overwrite=True, **options)
     owners = write_owners(folder / "owners", graph, num_new, rng)
@@ -36,7 +36,7 @@ def check_reshard(
 
 
 def check_again(graph: Graph, folder: Path, num_new: int, owners: Path, **options: object) -> tuple[Manifest, Manifest]:
-    """Re-shard a dataset that is there."""
+    """Re-shard an existing dataset; compare it with a direct write."""
     got = reshard(
         folder / "old", folder / "got", partitions_dir=owners, num_parts=num_new, num_workers=0, overwrite=True
     )

@@ -1,4 +1,4 @@
-"""Is a dataset that was appended to re-sharded into what the grown graph is written as in one go?"""
+"""Checks that re-sharding an appended dataset gives what writing the grown graph in one go gives."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ compact(sys.argv[1], memory=sys.argv[2], num_workers=int(sys.argv[3]))
     [pytest.param("400MiB", 0, marks=pytest.mark.scale), pytest.param("600MiB", 1, marks=pytest.mark.soak)],
 )
 def test_memory_stays_within_what_was_given(tmp_path, rng, memory, num_workers):
-    """Of four million nodes, with few edges of four types in both directions, each edge type was appended to."""
+    """Four million nodes and few edges of four types in both directions; each type was appended to."""
     num_nodes, num_edges = 4_000_000, 1_000_000
     types = [("node", f"to-{number}", "node") for number in range(4)]
     edges = {

@@ -1,4 +1,4 @@
-"""Is a dataset of other parts what the graph would have been written to in these parts, byte for byte?"""
+"""Checks that re-sharding gives, byte for byte, what writing the graph into the new parts gives."""
 
 from __future__ import annotations
 

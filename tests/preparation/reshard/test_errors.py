@@ -1,4 +1,4 @@
-"""What is said of damaged datasets, wrong owners and wrong places, and is nothing left of the attempt?"""
+"""Checks errors for damaged datasets, wrong owners and wrong places, and that nothing is left."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_files_that_are_short_or_missing_are_named(tmp_path, old):
 
 
 def test_what_was_written_wrong_is_no_reason_to_crash(tmp_path, old):
-    """Checksums that fit, and content that leads elsewhere."""
+    """Checksums fit, but the content leads elsewhere."""
     for name, value in [
         ("part-00000/edge/user__rates__movie/in/indices.npy", 99),
         ("part-00000/edge/user__rates__movie/in/indptr.npy", 10**9),
@@ -102,7 +102,7 @@ def test_what_was_written_wrong_is_no_reason_to_crash(tmp_path, old):
 
 
 def forge(root: Path, name: str) -> None:
-    """Let the manifest say what a file holds now."""
+    """Write a manifest with the checksum of a file's current content."""
     manifest = read_manifest(root)
     checksum = extend_checksum(0, np.frombuffer((root / name).read_bytes(), np.uint8))
     files = {**manifest.files, name: replace(manifest.files[name], crc32c=checksum)}
@@ -111,7 +111,7 @@ def forge(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("moment", [0.1, 0.9])
 def test_a_dataset_that_is_replaced_meanwhile(tmp_path, monkeypatch, rng, old, moment):
-    """By who heeds no lock: whoever does is refused."""
+    """A process that ignores the lock replaces the dataset; one that takes the lock is refused."""
     others, seen = timed_graph(rng), []
     cut_small(monkeypatch, 60)
 

@@ -1,6 +1,6 @@
-"""How are the files of this folder made? By the real TF-GNN alone, out of random graphs: ``python make.py``.
+"""Make the files of this folder by the real TF-GNN, from random graphs: ``python make.py``.
 
-Nothing of Hopstream is used, so that what it reads and writes is held against another's work.
+Hopstream has no part in it, so that it is compared with the work of others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def values_of(graph):
 
 
 def main():
-    """Write records and their values of every schema."""
+    """Write records of every schema, and their values."""
     tf.random.set_seed(7)
     for path in sorted(FOLDER.glob("*.schema.pbtxt")):
         stem = path.name.removesuffix(".schema.pbtxt")

@@ -1,4 +1,4 @@
-"""The shell blocks of DGL's page on preprocessing run, with the scripts' names changed.
+"""Checks that the shell blocks of DGL's page on preprocessing run with changed script names.
 
 The test takes the page's own blocks and its own metadata, where the page is there.
 """
@@ -31,7 +31,7 @@ COMMANDS = (
 
 
 def run(command: str, root: Path) -> int:
-    """A command of the page, by the tool that has its script's name, below a folder of the test."""
+    """Run a command of the page by the tool of its script's name, below a folder of the test."""
     _, script, *words = shlex.split(command.replace("/mydata", str(root)))
     words = [str(root / word) if word == "ip_config.txt" else word for word in words]
     return importlib.import_module(f"hopstream.compat.dgl.tools.{Path(script).stem}").main(words)
@@ -63,7 +63,7 @@ def write_graph(root: Path, metadata: dict) -> None:
 
 
 def check(root: Path) -> None:
-    """What the two commands left: parts of nodes as the page shows them, and a dataset of the graph."""
+    """Check the results of both commands: parts of nodes as on the page, and a dataset of the graph."""
     owners = {t: (root / "MAG240M-LSC_2parts" / f"{t}.txt").read_text().splitlines() for t in NUM_NODES}
     assert {t: (len(lines), set(lines)) for t, lines in owners.items()} == {
         t: (count, {"0", "1"}) for t, count in NUM_NODES.items()

@@ -1,4 +1,4 @@
-"""The tools take DGL's flags, agree with each other, and say what is wrong."""
+"""Checks that the tools take DGL's flags, agree with each other, and name errors."""
 
 from __future__ import annotations
 
