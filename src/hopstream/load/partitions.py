@@ -185,7 +185,7 @@ def read_part(root: str | Path, part: int, *, direction: Direction | None = None
     Args:
         root: The dataset.
         part: Number of the part.
-        direction: Direction of the edges; None takes the first direction that the manifest lists.
+        direction: Direction of the edges. None: ``in`` if the dataset has it, else ``out``.
 
     Raises:
         UnknownNameError: The dataset has no such part.
