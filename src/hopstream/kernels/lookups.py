@@ -1,4 +1,4 @@
-"""Looks up rows: the newest row of an appended part's node, the edge between two nodes, ids of parts that are here.
+"""Lookups of rows: newest rows of nodes in appended parts, edges between two nodes, and local ids.
 
 [Algorithm] A bit for each node says whether it has a newer row, and beside each word of 64 bits stands how many nodes
     have one before it. So the rank of the node among these is known from one place, and its newest row is the entry of
@@ -9,7 +9,7 @@
 
 [Algorithm] A scan of the node's row for the first edge to the neighbour, ``SCANNED`` edges at once by vector
     instructions. The start of every row is asked for ``RANGE_AHEAD`` pairs ahead.
-[Cost] O(position of the edge), O(degree) where there is none; rows stream at the speed of memory.
+[Cost] O(position of the edge), O(degree) if there is none; rows stream at the speed of memory.
 [Not chosen] Rows sorted by neighbour, or a hash table of all edges: stored order is the order of time, and the table
     would be as large as the graph.
 """
@@ -129,7 +129,7 @@ def find_edges(tables: AddressTables, nodes: Nodes, neighbor_ids: np.ndarray, ed
         tables: The parts.
         nodes: The nodes, with ranges of ``edge_ranges``.
         neighbor_ids: int64[n].
-        edge_ids: int64[n], out: the edge's id, or -1 where there is none.
+        edge_ids: int64[n], out: the edge's id, or -1 if there is none.
     """
     indices, edge_offsets = tables.indices, tables.edge_offsets
     parts, starts, degrees = nodes.parts, nodes.starts, nodes.degrees
