@@ -58,7 +58,7 @@ class Figures:
 
 
 def community_graph(num_nodes: int, edges_per_node: int) -> Graph:
-    """Make a graph of communities; most edges stay inside, and the first nodes of a community have most of them."""
+    """Make a graph of communities; most edges stay inside, at the first nodes of a community."""
     rng = np.random.default_rng(0)
     num_edges, num_communities = num_nodes * edges_per_node, max(1, num_nodes // NODES_PER_COMMUNITY)
     community = rng.integers(0, num_communities, num_edges)

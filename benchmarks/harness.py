@@ -238,7 +238,7 @@ def _children_cpu_s() -> float:
 
 
 def _busy_cpu_s() -> float:
-    """Busy seconds of all cores since the start of the machine, including time that its host took away (steal)."""
+    """Busy seconds of all cores since boot, including time that the host took away (steal)."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0

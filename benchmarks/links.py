@@ -47,7 +47,7 @@ def draw_links(dataset: Dataset, num_batches: int) -> IntArray:
 
 
 def ends_of_links(links: IntArray, num_nodes: int) -> tuple[IntArray, int]:
-    """Make seeds as in batches of links with one random negative each; return them and their number per batch."""
+    """Make seeds as in batches of links with one negative each; return them and the batch size."""
     rng = np.random.default_rng(RNG_SEED)
     batches = []
     for start in range(0, links.shape[1], LINK_BATCH):

@@ -1,4 +1,4 @@
-"""Measures two trainers on a network with a limited rate and a delay, with and without a cache of rows.
+"""Measures two trainers on a network with limited rate and delay, with and without a cache of rows.
 
 Two hosts are network namespaces on this machine, joined by a bridge. Each serves two of four parts, and trains with
 these parts mapped and the other two remote. ``tc`` (``tbf``) limits rates. ``netem`` delays packets if the kernel has

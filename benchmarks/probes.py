@@ -45,7 +45,7 @@ def sum_at(values: np.ndarray, slots: np.ndarray) -> int:
 
 
 def probe_memory(num_repeats: int) -> Figures:
-    """Measure ns per dependent and per independent random read of 4 bytes, and GB/s of a copy (bytes read)."""
+    """Measure ns per dependent and independent read of 4 bytes, and GB/s of a copy (bytes read)."""
     order = np.empty(NUM_SLOTS, np.int64)
     permute_range(0, NUM_SLOTS, np.uint64(1), order)
     following = np.empty(NUM_SLOTS, np.uint32)

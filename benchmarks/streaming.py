@@ -95,7 +95,7 @@ def settle(service: SamplingService) -> None:
 
 
 def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
-    """Make a function that takes batches of a loader over a ``RemoteGraph`` and returns their number of rows."""
+    """Make a function that takes batches of a ``RemoteGraph``'s loader and counts their rows."""
     batches: list[Iterator[Any]] = []
 
     def take(num_batches: int) -> int:
@@ -112,7 +112,7 @@ def take_streamed(loader: NeighborLoader) -> Callable[[int], int]:
 
 
 def take_called(locations: list[str], dataset: str, num_steps: int) -> Callable[[int], int]:
-    """Make a function that has every batch made inside a call, by several threads, and returns the number of rows."""
+    """Make a function that has batches made inside calls, by several threads, and counts their rows."""
     connections = [ServerConnection(Location.parse(location), ClientSecurity()) for location in locations]
     buffers = BufferPool(1 << 30)
     taken = [0]

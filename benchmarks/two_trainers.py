@@ -170,7 +170,7 @@ def serve(options: Options, part: int, pipe: Connection) -> None:
 
 
 def cache_bytes(store: LocalStore, share: float) -> int:
-    """Bytes of cache for a share of all rows with their keys, and for the ids of the batches sampled ahead."""
+    """Bytes of cache for a share of all rows with keys, and for ids of batches sampled ahead."""
     columns = {KEY: KEY_SCHEMA, "x": store.schema.nodes[NODE]["x"]}
     return bytes_for(columns, _num_rows(store, share), NUM_AHEAD) if share else 0
 
@@ -297,7 +297,7 @@ def main() -> None:
 
 
 def saved_shares(trainers: Sequence[FarRows]) -> Figures:
-    """Shares of remote rows that the caches of all trainers saved, and that optimal caches would have saved."""
+    """Shares of remote rows that all caches saved, and that optimal caches would have saved."""
     num_needed = sum(rows.num_needed for rows in trainers)
     figures = {}
     if num_saved := sum(rows.num_saved for rows in trainers):

@@ -151,7 +151,7 @@ def test(model: Trust, source: Path, graph: Graph) -> float:
 
 
 def plain_methods(graph: Graph) -> dict[str, float]:
-    """Figures of the baselines, means of earlier ratings; traders without any get the mean of the training ratings."""
+    """Figures of the baselines; traders without earlier ratings get the mean of training ratings."""
     edges, splits = graph.edges[RATES], graph.edge_splits[RATES]
     ratings, times = np.asarray(edges.features["rating"], np.float64), np.asarray(edges.features["time"])
     unknown = ratings[splits["train"]].mean()

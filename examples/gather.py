@@ -10,7 +10,7 @@ DAY_S = 24 * 3600.0
 
 
 class Gather(nn.Module):
-    """Layer over the mean of messages, made of neighbours' states and edge values, and the number of edges."""
+    """Layer over the mean message, from neighbours' states and edge values, and the number of edges."""
 
     def __init__(self, width: int, num_values: int) -> None:
         """Make the layer for states of one width and ``num_values`` values per edge."""

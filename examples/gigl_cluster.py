@@ -93,7 +93,7 @@ def storage_process(cluster_info: GraphStoreInfo, parts: Path) -> int:
 
 @contextmanager
 def compute_process(local_rank: int, cluster_info: GraphStoreInfo) -> Iterator[RemoteDistDataset]:
-    """Run as one of the ranks: connect to the storage machines, and shut down together with the other ranks."""
+    """Run as one of the ranks: connect to storage machines, and shut down with the other ranks."""
     torch.set_num_threads(1)  # the graphs are small, and storage machines need the cores
     init_compute_process(local_rank, cluster_info, compute_world_backend="gloo")
     yield RemoteDistDataset(cluster_info, local_rank)

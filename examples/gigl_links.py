@@ -99,7 +99,7 @@ class Recommender(nn.Module):
         self.bias = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, batch: HeteroData) -> tuple[Tensor, Tensor]:
-        """float32[n, width] of all users, and float32[n, width + 1] of all movies, whose last column is a bias."""
+        """float32[n, width] of all users, and float32[n, width + 1] of all movies; the last column is a bias."""
         movies = self.movie(batch["movie"].node) + self.features(batch["movie"].x)
         edges = batch[RATED_BY]
         users = self.to_user(movies, edges.edge_index, edges.edge_attr, len(batch["user"].node))

@@ -87,7 +87,7 @@ def one_hot(rows: RaggedArray) -> np.ndarray:
 
 
 class Recommender(nn.Module):
-    """Model of users by their ratings, and of movies by genres, raters and ages of ratings; scores are products."""
+    """Model of users by ratings, and of movies by genres, raters and ages; scores are products."""
 
     def __init__(self, num_movies: int, num_genres: int, width: int = 32) -> None:
         """Make the layers; movies outside of training are represented by their genres only."""
@@ -100,7 +100,7 @@ class Recommender(nn.Module):
         self.bias = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, batch: HeteroData, link_times: Tensor) -> tuple[Tensor, Tensor]:
-        """float32[n, width] of all users, and float32[n, width + 1] of all movies, whose last column is a bias."""
+        """float32[n, width] of all users, float32[n, width + 1] of all movies; the last column is a bias."""
         movies = self.movie(batch["movie"].n_id) + self.genres(batch["movie"].genres)
         edges, of_link = batch[RATED_BY], batch["user"].batch
         users = self.to_user(movies, edges.edge_index, edge_values(edges, link_times[of_link]), len(of_link))

@@ -154,7 +154,7 @@ def rank_and_world_size() -> tuple[int, int]:
 def train_repeatedly(
     source: Source, settings: Settings, *, num_runs: int, wanted: float, report: Callable[[str], None]
 ) -> bool:
-    """Train once per rng seed 0, 1, …, and report each run; return whether the mean accuracy is high enough."""
+    """Train once per rng seed 0, 1, …, and report; return whether the mean accuracy is high enough."""
     outcomes = []
     for rng_seed in range(num_runs):
         outcome = train_and_evaluate(source, settings, rng_seed)

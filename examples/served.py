@@ -21,7 +21,9 @@ FROM_SERVERS = hopstream.StoreSettings(prefer_local=False)
 
 @contextmanager
 def served(parts: Path) -> Iterator[Path]:
-    """Run one server per part on loopback inside the context; yield the cluster file. SIGTERM also ends the servers.
+    """Run one server per part on loopback inside the context; yield the cluster file.
+
+    SIGTERM also ends the servers.
 
     Raises:
         RuntimeError: The servers did not start in time, or failed.

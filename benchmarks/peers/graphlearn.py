@@ -41,7 +41,7 @@ WAIT_S = 600.0
 
 
 def load(folder: Path, rank: int) -> tuple[glt.distributed.DistDataset, torch.Tensor]:
-    """Load one part into the library's structures, and its seeds; ids are global, and other parts' rows are empty."""
+    """Load one part, with global ids and empty rows for other parts, and its seeds."""
     offsets = json.loads((folder / "manifest.json").read_text())["node_offsets"]["node"]
     first, stop, num_nodes = offsets[rank], offsets[rank + 1], offsets[-1]
     part = folder / f"part-{rank:05d}"

@@ -117,7 +117,7 @@ class _CompiledCode(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _SharedCache(caching.FunctionCache):  # type: ignore[misc]
-    """Cache of one kernel's compiled versions; numba calls it under its compiler lock, one thread at a time."""
+    """Cache of one kernel's compiled versions; numba calls it under its compiler lock."""
 
     _impl_class = _CompiledCode
     _lock: int | None = None

@@ -39,7 +39,7 @@ MAX_LINES = 4
 
 
 class AddressTables(NamedTuple):
-    """Address tables, int64[num_parts, 2], of one edge type and direction; zeros for parts that are not local.
+    """Address tables, int64[num_parts, 2], of one edge type and direction; zeros for remote parts.
 
     Attributes:
         offsets: int64[num_parts + 1], id ranges of the type of the expanded nodes.

@@ -220,7 +220,7 @@ def put_strings(
 
 @inlined
 def _varint(data: np.ndarray, at: int, end: int) -> tuple[np.int64, np.int64]:
-    """Decode a varint; return it and the position after it, or ``UNUSUAL`` if it does not end before ``end``."""
+    """Decode a varint; return it and the position after it, ``UNUSUAL`` if it does not end in time."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < np.uint64(64):
         byte = np.uint64(data[at])

@@ -103,7 +103,7 @@ def word_dtype(row_bytes: int) -> np.dtype[Any]:
 
 @inlined
 def _check_rows(ids: np.ndarray, offsets: np.ndarray, num_rows: int) -> None:
-    """Raise ``IndexError`` for ids outside the only part; the loop has no exit, so the compiler vectorises it."""
+    """Raise ``IndexError`` for ids outside the only part; the loop has no exit and is vectorised."""
     highest = np.uint64(0)
     for i in range(len(ids)):
         row = np.uint64(ids[np.uint64(i)] - offsets[0])  # a negative row is a high one

@@ -116,7 +116,7 @@ def mark_ids(ids: np.ndarray, marks: np.ndarray) -> None:
 
 @kernel
 def weigh_chances(bits: np.ndarray, prefix: int, shift: int, row_bytes: np.ndarray, totals: np.ndarray) -> None:
-    """Sum the bytes of rows by 16 bits of their probabilities; only rows with the leading bits ``prefix`` count.
+    """Sum the bytes of rows by 16 bits of their probabilities, for rows with the bits ``prefix``.
 
     Positive floats have the order of their bits. So totals by the leading 16 bits, then by the next ones, lead to the
     smallest probability whose rows fit the budget.
@@ -188,7 +188,7 @@ def spread_chances(
 
 @inlined
 def _last_not_above(values: np.ndarray, first: int, stop: int, wanted: int) -> int:
-    """Find the last position in ``[first, stop)`` whose value is not above ``wanted``; ``first - 1`` if none."""
+    """Find the last position in ``[first, stop)`` with a value up to ``wanted``, or ``first - 1``."""
     while first < stop:
         middle = (first + stop) >> 1
         if values[np.uint64(middle)] <= wanted:

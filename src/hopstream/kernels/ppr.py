@@ -1,4 +1,4 @@
-"""Walks of personalised PageRank: finds the nodes reached from seeds, scores them, and selects the best.
+"""Walks of personalised PageRank: finds and scores nodes around seeds, and selects the best.
 
 [Algorithm] Forward push: a walk is one seed (in one channel) with a residual and a score per reached node. A node whose
     residual is large enough for its degree adds it to its score and passes ``1 - alpha`` of it on to its neighbours.
@@ -41,7 +41,7 @@ DONE, FULL, TOO_MANY = 0, 1, 2
 def _find_entry(
     slot: np.int64, start: np.int64, capacity: np.int64, table: np.ndarray, slots: np.ndarray
 ) -> tuple[np.int64, np.int64]:
-    """Find the entry of a slot in a walk's segment, or -1, and the position in ``table`` where the search ended."""
+    """Find the entry of a slot in a walk's segment, or -1, and its position in ``table``."""
     mask = 2 * capacity - 1
     probe = np.int64((np.uint64(slot) * GOLDEN) >> np.uint64(32)) & mask
     while True:

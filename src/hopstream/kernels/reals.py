@@ -77,7 +77,7 @@ def number_of(bits: np.uint64) -> float:
 
 @kernel
 def natural_log(value: float) -> float:
-    """Natural logarithm of a normal positive number, with an error of at most about one unit in the last place."""
+    """Natural logarithm of a normal positive number, exact to about one unit in the last place."""
     mantissa, exponent = math.frexp(value)
     if mantissa < 0.7071067811865476:
         mantissa *= 2.0

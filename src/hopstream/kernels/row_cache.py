@@ -521,7 +521,7 @@ def copy_rows(
     slots: np.ndarray, is_read: bool, columns: np.ndarray, starts: np.ndarray, sizes: np.ndarray, arena: np.ndarray,
     chain: np.ndarray,
 ) -> None:  # fmt: skip
-    """Copy rows from slots to columns, or from columns to slots; a slot holds a row's columns one after the other.
+    """Copy rows from slots to columns, or back; a slot holds a row's columns one after the other.
 
     Args:
         slots: int64[n], the first slot of each row.

@@ -151,7 +151,7 @@ def drop_repeated(positions: np.ndarray, first: int, size: int) -> int:
 
 @inlined
 def insert_position(position: int, positions: np.ndarray, first: int, drawn: int) -> bool:
-    """Insert a position into sorted ``positions[first:first + drawn]``; return False if it is there already."""
+    """Insert a position into sorted ``positions[first:first + drawn]``; return False if present."""
     low = first
     num = drawn
     while num > 0:

@@ -108,7 +108,7 @@ def add_weight(running_sum: float, weight: float) -> float:
 
 @inlined
 def weight_at(sums: np.ndarray, start: int, position: int) -> float:
-    """Weight of an edge of the row that begins at ``start``, by running sums; 0.0 exactly if it has no weight."""
+    """Weight of an edge by running sums of its row from ``start``; exactly 0.0 without weight."""
     if position == start:
         return sums[np.uint64(position)]
     return sums[np.uint64(position)] - sums[np.uint64(position - 1)]
@@ -124,7 +124,7 @@ def edge_weight(sums: np.ndarray, weights: int, kind: int, start: int, position:
 
 @inlined
 def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> int:
-    """Find the first of ``num`` positions from ``low`` with a running sum minus ``base`` above ``x``, else the last.
+    """Find the first position from ``low`` with a running sum minus ``base`` above ``x``, else the last.
 
     An edge that is found to be above has weight, because the running sum before it is smaller. ``num`` is 1 or more.
     """
@@ -137,7 +137,7 @@ def find_above(sums: np.ndarray, low: int, num: int, base: float, x: float) -> i
 
 @inlined
 def _find_weighted(sums: np.ndarray, low: int, num: int, base: float, weight: float, x: float) -> int:
-    """Same as ``find_above`` for edges with the total ``weight``; rounding never leads to an edge without weight."""
+    """Same as ``find_above`` for edges of total ``weight``, but never an edge without weight."""
     position = find_above(sums, low, num, base, x)
     if not sums[np.uint64(position)] - base > x:
         position = find_above(sums, low, num, base, np.nextafter(weight, 0.0))
@@ -299,7 +299,7 @@ def _draw_in_one_pass(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int,
 ) -> int:  # fmt: skip
-    """Complete draws up to ``count`` in one pass; ``positions[first:first + drawn]`` are drawn, and sorted."""
+    """Complete draws to ``count`` in one pass; ``positions[first:first + drawn]`` is drawn and sorted."""
     heap = first + drawn
     next_drawn = 0
     size = ZERO
@@ -329,7 +329,7 @@ def _draw_successively(
     stream: np.uint64, sums: np.ndarray, weights: int, kind: int, start: int, num: int, count: int,
     variates: np.ndarray, positions: np.ndarray, first: int, drawn: int, turn: int,
 ) -> int:  # fmt: skip
-    """Complete draws up to ``count`` one by one; ``drawn`` edges are drawn, in stored order, in earlier turns."""
+    """Complete draws to ``count`` one by one; ``drawn`` edges are drawn already, in stored order."""
     total = sums[np.uint64(start + num - 1)]
     drawn_weight = 0.0
     for k in range(first, first + drawn):
@@ -379,7 +379,7 @@ def _undrawn_weight(sums: np.ndarray, start: int, num: int, positions: np.ndarra
 def _find_undrawn(
     u: float, rest: float, sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int
 ) -> int:
-    """Find the edge at the fraction ``u`` of the total weight ``rest`` of all gaps; -1 if no gap has weight."""
+    """Find the edge at the fraction ``u`` of the total weight ``rest`` of all gaps, or -1."""
     x = u * rest
     last = (-1, 0, 0.0, 0.0)
     for k in range(drawn + 1):
@@ -398,7 +398,7 @@ def _find_undrawn(
 def _gap(
     sums: np.ndarray, start: int, num: int, positions: np.ndarray, first: int, drawn: int, k: int
 ) -> tuple[int, int, float, float]:
-    """First position, length, running sum before it, and weight of the gap before the ``k``-th drawn position."""
+    """First position, length, sum before, and weight of the gap before the ``k``-th drawn position."""
     low = start
     base = 0.0
     if k > 0:

@@ -360,7 +360,7 @@ class SubgraphReader:
         self._known: dict[str, tuple[IntArray, IntArray]] = {}
 
     def look_up(self, seeds: Sequence[tuple[str, IntArray]]) -> None:
-        """Look up the ids of several batches' seeds in one request per node type, and keep them for ``ids_of``.
+        """Look up the ids of several batches' seeds, one request per node type; ``ids_of`` finds them.
 
         Args:
             seeds: Node type and int64[n] keys of each batch.
@@ -539,7 +539,7 @@ class Fetch:
 
 
 class BatchFinisher(ABC):
-    """Base class of makers: takes sampled batches, fetches their columns and converts them. Not thread-safe."""
+    """Base class of makers: fetches the columns of sampled batches, and converts them. Not thread-safe."""
 
     def __init__(self, reader: SubgraphReader, convert: Convert) -> None:
         """Fetch columns with ``reader``, and convert batches to the user's format with ``convert``."""

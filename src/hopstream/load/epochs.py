@@ -1,4 +1,4 @@
-"""Base of all loaders: iterates over epochs of batches, runs threads, and saves and restores the position.
+"""Base of all loaders: iterates over epochs, runs threads, and saves and restores the position.
 
 Loaders differ only in how one batch is made.
 

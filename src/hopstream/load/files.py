@@ -103,7 +103,7 @@ def check_stored(path: str | os.PathLike[str], tensor: Any) -> None:
 
 @contextmanager
 def _named(names: list[Any], *, beside_others: bool) -> Iterator[None]:
-    """Allow files to name the given globals inside the context, alone or beside those that are allowed already."""
+    """Allow files to name the given globals inside the context, alone or beside already allowed ones."""
     from torch import serialization
 
     with _LOCK:

@@ -399,7 +399,7 @@ def _edge_type_of(schema: GraphSchema, given: object) -> EdgeType:
 
 
 def _both(edge_type: EdgeType, given: LabelsOfType) -> tuple[LabelRows, LabelRows | None]:
-    """Split given labels into positives and negatives: a tuple of two has both, anything else is positives."""
+    """Split given labels into positives and negatives; anything but a tuple of two is positives."""
     positives, negatives = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if positives is None or isinstance(positives, tuple):
         raise SettingsError(

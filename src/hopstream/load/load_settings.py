@@ -53,7 +53,7 @@ class SampledGraph(GraphSource):
 
 @dataclass(frozen=True, kw_only=True)
 class OrderSettings(Settings):
-    """Settings of the assignment of seeds to batches and ranks. Every field is checked when the record is made.
+    """Settings that assign seeds to batches and ranks. The record checks every field.
 
     Attributes:
         batch_size: Seeds per batch and rank.
@@ -105,7 +105,7 @@ class OrderSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings(Settings):
-    """Settings of threads and of the batches' format. Every field is checked when the record is made.
+    """Settings of threads and of the batches' format. The record checks every field.
 
     Attributes:
         transform: Function of one batch, called in the thread that made the batch; the loader gives out its result.
@@ -142,7 +142,7 @@ class ConsumerSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings(ConsumerSettings, OrderSettings):
-    """Settings of loaders of subgraphs. Every field is checked when the record is made.
+    """Settings of loaders of subgraphs. The record checks every field.
 
     Attributes:
         node_features: Node features to fetch: None (all), names, or node type to names.
@@ -193,7 +193,7 @@ class LoadSettings(ConsumerSettings, OrderSettings):
 
 
 def read_rank(rank: object, world_size: object) -> tuple[int, int]:
-    """Check and return the rank and the world size; the rank is 0 if it is not given and there is only one.
+    """Check and return the rank and the world size; a single rank defaults to 0.
 
     Raises:
         SettingsError: One is no integer or out of its range, or ``rank`` is None with several ranks. A default of 0

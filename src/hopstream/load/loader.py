@@ -54,7 +54,7 @@ class NodeMaker(BatchMaker[NodeInputs]):
     """Makes batches of neighbourhoods of nodes."""
 
     def _start(self, epoch: int, step: int) -> SeedBatch:
-        """Look up a batch's seeds; disjoint sampling gives each its own tree, else repeated seeds are sampled once."""
+        """Look up a batch's seeds; they get trees if sampling is disjoint, else repeats are merged."""
         seeds, order, sampling = self._inputs.seeds, self._inputs.order, self._inputs.sampling
         span = order.span(step)
         positions = order.positions(epoch, span)
@@ -272,7 +272,7 @@ OTHER_OPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndlessOrder(SeedOrder):
-    """Batches cut from an endless series of shuffled passes over the nodes; an epoch takes ``num_seeds`` of it.
+    """Batches from an endless series of shuffled passes over the nodes, ``num_seeds`` per epoch.
 
     Attributes:
         num_nodes: Nodes of one pass.

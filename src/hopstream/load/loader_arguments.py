@@ -50,7 +50,7 @@ PYG_OPTIONS: Mapping[str, str] = {
 def takes(
     record: Callable[P, R], other: Mapping[str, str] = PYG_OPTIONS
 ) -> Callable[[Callable[[Any, R], None]], Callable[Concatenate[Any, P], None]]:
-    """Decorate an ``__init__`` that takes a record, so that it takes the fields of the record as arguments.
+    """Decorate an ``__init__`` that takes a record, so that it takes the record's fields as arguments.
 
     A loader of subgraphs keeps its arguments as ``_recipe``, without ``OF_THE_CONSUMER``. It closes its source if
     ``__init__`` fails.

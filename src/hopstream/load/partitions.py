@@ -33,7 +33,7 @@ def _none() -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartNodes:
-    """Nodes of one type in a part: inner nodes, which it owns, and halo nodes, copies of other parts' nodes.
+    """Nodes of one type in a part: inner nodes, which it owns, and halo nodes, copies of others'.
 
     ``add_halo`` makes the copies; a dataset without a halo has no halo nodes.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def partition_to_data(partition: Partition) -> Data:
-    """Convert the inner nodes of a part, and the edges between them, to ``Data``; for graphs without types."""
+    """Convert the inner nodes of a part without types, and the edges between them, to ``Data``."""
     _check(partition)
     data = Data()
     _set_nodes(data, partition.nodes[NODE])

@@ -140,7 +140,7 @@ class _Sharing(Settings):
         check_choice("remainder", self.remainder, get_args(RankRemainder))
 
     def positions(self, store: Store, num_seeds: int, nodes: Callable[[], tuple[str, IntArray]]) -> IntArray:
-        """int64[n], positions of this rank's seeds; for locality, ``nodes`` returns type and keys of their nodes."""
+        """int64[n], positions of this rank's seeds; ``nodes`` returns type and keys for locality."""
         parts = None
         if self.by == "locality":
             node_type, keys = nodes()

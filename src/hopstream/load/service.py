@@ -76,7 +76,7 @@ class BatchSession(ABC):
 
     @abstractmethod
     def repeat(self, epoch: int, step: int, fetch: Callable[[], T]) -> T:
-        """Call ``fetch``, which sends requests for a batch; retry while a server is gone, until the batch's deadline.
+        """Call ``fetch``, and retry it until the batch's deadline while a server is gone.
 
         Raises:
             StoreUnavailable: A server was gone until the deadline.

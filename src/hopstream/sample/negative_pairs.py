@@ -206,7 +206,7 @@ class _Batch:
         return np.stack([src_keys, dst_keys])
 
     def other_destinations(self, num_negatives: int) -> Candidates:
-        """Make candidates from the batch: a positive's source with other positives' destinations, in random order.
+        """Make candidates: a positive's source with other positives' destinations, in random order.
 
         In one turn no positive gets the same destination's link twice, unless it has more negatives than there are
         other positives.
@@ -229,7 +229,7 @@ class _Batch:
         return candidates
 
     def rank(self, positions: IntArray, keys: IntArray) -> NDArray[np.uint64]:
-        """uint64[n]: how much a pair's destination is too new; ``NEVER`` for strict sampling if the pair is an edge."""
+        """uint64[n]: how much a pair's destination is too new; ``NEVER`` for edges if ``strict``."""
         late = self._lateness(1, positions, keys[1])
         if not self._sampler.how.strict:
             return late

@@ -213,7 +213,7 @@ def plan_from_num_neighbors(
     strategies: Mapping[EdgeType, Strategy] | None = None,
     wants_edge_ids: bool = False,
 ) -> SamplePlan:
-    """Convert PyG's ``num_neighbors`` to a plan; every hop expands the nodes that the hop before discovered.
+    """Convert PyG's ``num_neighbors`` to a plan; a hop expands the nodes that the last one discovered.
 
     Args:
         schema: The graph's schema.

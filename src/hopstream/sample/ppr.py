@@ -448,7 +448,7 @@ class PPRRunner:
 
 
 def _ranges_of(counts: IntArray, groups: IntArray) -> IntArray:
-    """Row numbers of the given groups, one after the other; group ``i`` has ``counts[i]`` consecutive rows."""
+    """Row numbers of the given groups, concatenated; group ``i`` has ``counts[i]`` consecutive rows."""
     starts = offsets_of(counts)[groups]
     lengths: NDArray[Any] = counts[groups]
     shifts = starts - offsets_of(lengths)[:-1]

@@ -91,7 +91,7 @@ class Sampling:
         )
 
     def places_of_links(self, edge_type: EdgeType) -> tuple[tuple[EdgeType, bool], ...]:
-        """Edge types that hold links or their reverses (True): own type, its reverse, then label types' holders."""
+        """Edge types that hold links or their reverses (True): own type, its reverse, then others."""
         found = [(edge_type, False), *self.schema.holders_of(edge_type)]
         reverses = [(self._reverse_of(t), not is_back) for t, is_back in found]
         found[1:1] = [(t, is_back) for t, is_back in reverses if t is not None]

@@ -19,7 +19,7 @@ MAX_BATCH_DEPENDENCY = 1 << 31
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings(Settings):
-    """Settings of neighbour sampling. Every field is checked when the record is made, without knowing the graph.
+    """Settings of neighbour sampling. The record checks every field, but does not know the graph.
 
     Attributes:
         replace: Draw neighbours with replacement; with ``sampling`` ``uniform`` or ``weighted`` only.

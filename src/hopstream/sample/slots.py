@@ -175,7 +175,7 @@ class ExcludedPairs:
             end.assign(self._ids[row], self._slots[row])
 
     def of_frontier(self, direction: Direction, ids: IntArray) -> IntArray | None:
-        """int64[2, n], expanded node and neighbour of the pairs with an expanded node in ``ids``; None if none."""
+        """int64[2, n], expanded node and neighbour of pairs that expand nodes of ``ids``; None if none."""
         expanded = 1 if direction == "in" else 0
         found = self._ends[expanded].find(ids)
         is_asked = np.zeros(self._ends[expanded].num_nodes, np.bool_)
